@@ -252,10 +252,10 @@ def consume(
     return [consume_step(count, rounds)]
 
 
-@command("targets")
-def targets(
+@command("destinations")
+def destinations(
     rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
-    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad target.")] = 30,
+    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad destination.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
     """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
@@ -263,7 +263,7 @@ def targets(
     from duemq.bench.system.system import LAYOUTS
 
     if on not in LAYOUTS:
-        raise typer.BadParameter("bad targets are Kafka's: say kafka or kafka3", param_hint="--on")
+        raise typer.BadParameter("bad destinations are Kafka's: say kafka or kafka3", param_hint="--on")
     return [destinations_step(rate, seconds, LAYOUTS[on].brokers)]
 
 

@@ -20,13 +20,13 @@ _NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([KM]?)")
 
 def counts(text: str) -> list[int]:
     """Numbers such as 20000, 500K or 1M,5M,20M. Raises typer.BadParameter."""
-    found = []
+    numbers = []
     for part in text.split(","):
         match = _NUMBER.fullmatch(part.strip().upper())
         if match is None or (number := round(float(match[1].replace("_", "")) * _TIMES[match[2]])) < 1:
             raise typer.BadParameter(f"{part!r} is not a number such as 20000, 500K or 20M")
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def _read_counts(value: Any) -> Any:
@@ -34,10 +34,10 @@ def _read_counts(value: Any) -> Any:
 
 
 def _read_count(value: int | str) -> int:
-    found = counts(str(value))  # a default is a number already
-    if len(found) > 1:
+    numbers = counts(str(value))  # a default is a number already
+    if len(numbers) > 1:
         raise typer.BadParameter(f"{value!r} is more than one number")
-    return found[0]
+    return numbers[0]
 
 
 Counts = Annotated[

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import Fatal, Rejected, Unavailable
-from duemq.model.record import Partition, Stored
+from duemq.model.record import Partition, StoredRecord
 
 
 class UnknownTopic(Rejected):
@@ -54,7 +54,7 @@ def wall_clock() -> int:
     return int(time.time() * 1000)
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """Where the frames of one partition landed.
 
     They have consecutive offsets from `first_offset` on, except that a broker may take them in several parts:
@@ -67,16 +67,16 @@ class Appended(NamedTuple):
 
     def offset(self, position: int) -> int:
         """The offset of the frame at this position of the batch."""
-        found = self.first_offset + position
+        frame_offset = self.first_offset + position
         for start, offset in self.parts:
             if start > position:
                 break
-            found = offset + position - start
-        return found
+            frame_offset = offset + position - start
+        return frame_offset
 
 
 Batches = Mapping[Partition, Sequence[bytes]]
-Landed = Mapping[Partition, Appended]
+AppendResults = Mapping[Partition, AppendResult]
 
 
 NO_LEADER, TOO_FEW_REPLICAS = "no_leader", "too_few_replicas"
@@ -162,7 +162,7 @@ class Subscription(Protocol):
 class Committer(Protocol):
     """The one writer of a shard's cycles."""
 
-    async def commit(self, batches: Batches) -> Landed:
+    async def commit(self, batches: Batches) -> AppendResults:
         """Append all batches atomically; returns once they are durable.
 
         Raises Fenced (a newer committer exists): nothing was written; DestinationRefused (also for a topic that is not
@@ -177,7 +177,7 @@ class Committer(Protocol):
 class Bus(Protocol):
     """A log with topics."""
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
 
         Raises UnknownTopic (nothing was written), or StoreFailed or DiskFull (outcome unknown).
@@ -186,7 +186,7 @@ class Bus(Protocol):
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         """Committed frames from `offset` on (from the first kept one if that is later); at least one if there is any.
 
         `max_bytes` bounds the sum of the frames' bytes, except that the first one is always given. A plug may return
@@ -199,7 +199,7 @@ class Bus(Protocol):
         ...
 
     async def sure_end(self, topic: str, partition: int, *, committed: bool = True) -> int:
-        """As `end_offset`, and no part of the log that fell behind can have said it. May take seconds.
+        """Return `end_offset` as no part of the log that fell behind can have said it. May take seconds.
 
         With `committed` False it is behind all that was acknowledged, also where no reader sees it yet. Raises
         LogFailed where the end is not known for certain.

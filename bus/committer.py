@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from duemq.bus.base import Batches, DestinationRefused, Landed, UnknownTopic
+from duemq.bus.base import AppendResults, Batches, DestinationRefused, UnknownTopic
 from duemq.model.errors import Unavailable
 
 
 class _Log(Protocol):
-    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed: ...
+    async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults: ...
 
 
 class EpochCommitter:
@@ -19,7 +19,7 @@ class EpochCommitter:
         self._log, self._name, self._epoch = log, name, epoch
         self._closed = False
 
-    async def commit(self, batches: Batches) -> Landed:
+    async def commit(self, batches: Batches) -> AppendResults:
         if self._closed:
             raise Unavailable(f"committer {self._name!r} is closed")
         try:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duemq.bus.base import (
-    Appended,
+    AppendResult,
+    AppendResults,
     Batches,
     Destination,
-    Landed,
     Subscription,
     TopicInfo,
     UnknownTopic,
@@ -24,7 +24,7 @@ from duemq.bus.base import (
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 
 @dataclass
@@ -32,7 +32,7 @@ class MemoryPartition:
     """`frames[0]` is the frame at `start`."""
 
     start: int = 0
-    frames: list[Stored] = field(default_factory=list)
+    frames: list[StoredRecord] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -54,21 +54,26 @@ class MemoryLog:
         partitions = self.topics.get(topic, [])
         return partitions[partition] if 0 <= partition < len(partitions) else None
 
-    def add(self, batches: Batches) -> Landed:
+    def add(self, batches: Batches) -> AppendResults:
         self._latest = max(self._latest, self._clock())
-        landed = {}
+        results = {}
         for name, frames in batches.items():
-            found = self.topics[name[0]][name[1]]
-            landed[name] = Appended(found.end, self._latest)
-            found.frames += [Stored(at, self._latest, frame) for at, frame in enumerate(frames, found.end)]
+            partition = self.topics[name[0]][name[1]]
+            results[name] = AppendResult(partition.end, self._latest)
+            partition.frames += [
+                StoredRecord(at, self._latest, frame) for at, frame in enumerate(frames, partition.end)
+            ]
         for bus in self.buses:
-            bus.subscriptions.grown(name for name, frames in batches.items() if frames)
-        return landed
+            bus.subscriptions.wake(name for name, frames in batches.items() if frames)
+        return results
 
     def info(self, topic: str) -> TopicInfo:
         partitions = self.topics[topic]
         return TopicInfo(
-            topic, len(partitions), tuple(found.start for found in partitions), tuple(found.end for found in partitions)
+            topic,
+            len(partitions),
+            tuple(partition.start for partition in partitions),
+            tuple(partition.end for partition in partitions),
         )
 
 
@@ -88,27 +93,27 @@ class MemoryBus:
         refuse: Callable[[Batches], None] | None = None,
     ) -> None:
         self._log, self._failpoint, self._refuse = log, failpoint, refuse
-        self._ended: DuemqError | None = None
+        self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         log.buses.add(self)
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         return await self._add(batches)
 
-    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
-        """Only for `EpochCommitter`."""
+    async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults:
+        """Commit for `EpochCommitter`, its only caller."""
         return await self._add(batches, name, epoch)
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         self._check()
-        found = self._log.find(topic, partition)
-        records: list[Stored] = []
-        if found is None or max_records < 1:
+        log_partition = self._log.find(topic, partition)
+        records: list[StoredRecord] = []
+        if log_partition is None or max_records < 1:
             return records
-        skipped = max(offset - found.start, 0)
-        for record in found.frames[skipped : skipped + max_records]:
+        skipped = max(offset - log_partition.start, 0)
+        for record in log_partition.frames[skipped : skipped + max_records]:
             max_bytes -= len(record.frame)
             if records and max_bytes < 0:
                 break
@@ -123,20 +128,22 @@ class MemoryBus:
 
     async def start_offset(self, topic: str, partition: int) -> int:
         self._check()
-        found = self._log.find(topic, partition)
-        return 0 if found is None else found.start
+        log_partition = self._log.find(topic, partition)
+        return 0 if log_partition is None else log_partition.start
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
         self._check()
-        found = self._log.find(topic, partition)
-        if found is None:
+        log_partition = self._log.find(topic, partition)
+        if log_partition is None:
             return 0
-        return next((record.offset for record in found.frames if record.timestamp >= timestamp), found.end)
+        return next(
+            (record.offset for record in log_partition.frames if record.timestamp >= timestamp), log_partition.end
+        )
 
     def reach(self, topic: str, partition: int) -> int:
         self._check()
-        found = self._log.find(topic, partition)
-        return 0 if found is None else found.end
+        log_partition = self._log.find(topic, partition)
+        return 0 if log_partition is None else log_partition.end
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
@@ -149,8 +156,8 @@ class MemoryBus:
 
     def destination(self, topic: str) -> Destination | None:
         self._check()
-        found = self._log.topics.get(topic)
-        return None if found is None else Destination(len(found))
+        partitions = self._log.topics.get(topic)
+        return None if partitions is None else Destination(len(partitions))
 
     async def look_at(self, topics: Collection[str]) -> None:
         await self._turn()
@@ -178,11 +185,11 @@ class MemoryBus:
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         await self._turn()
-        found = self._log.find(topic, partition)
-        if found is not None and before_offset > found.start:
-            before = min(before_offset, found.end)
-            del found.frames[: before - found.start]
-            found.start = before
+        log_partition = self._log.find(topic, partition)
+        if log_partition is not None and before_offset > log_partition.start:
+            before = min(before_offset, log_partition.end)
+            del log_partition.frames[: before - log_partition.start]
+            log_partition.start = before
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         for number in range(len(self._log.topics.get(topic, []))):
@@ -206,7 +213,7 @@ class MemoryBus:
         return 0
 
     def trouble(self) -> str | None:
-        return None if self._ended is None else str(self._ended)
+        return None if self._end_reason is None else str(self._end_reason)
 
     async def clock_offset_ms(self) -> float:
         return 0.0
@@ -220,7 +227,7 @@ class MemoryBus:
         await asyncio.sleep(0)
         self._check()
 
-    async def _add(self, batches: Batches, name: str = "", epoch: int = 0) -> Landed:
+    async def _add(self, batches: Batches, name: str = "", epoch: int = 0) -> AppendResults:
         self._check()
         for topic, partition in batches:
             if self._log.find(topic, partition) is None:
@@ -232,23 +239,23 @@ class MemoryBus:
             raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {self._log.epochs[name]}")
         try:
             self._step("before_write")
-            landed = self._log.add(batches)
+            results = self._log.add(batches)
             self._step("after_write")
             self._step("after_sync")
         except Exception as error:
             self._end(StoreFailed(f"the log takes no more requests until it is opened anew: {error}"))
             raise StoreFailed(f"writing the log: {error}") from error
-        return landed
+        return results
 
     def _step(self, name: str) -> None:
         if self._failpoint is not None:
             self._failpoint(name)
 
     def _check(self) -> None:
-        if self._ended is not None:
-            raise type(self._ended)(self._ended.args[0])
+        if self._end_reason is not None:
+            raise type(self._end_reason)(self._end_reason.args[0])
 
     def _end(self, reason: DuemqError) -> None:
-        self._ended = reason
+        self._end_reason = reason
         self._log.buses.discard(self)
         self.subscriptions.wake_all()

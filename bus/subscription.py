@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 
 from duemq.model.record import Partition
 
-_Followed = tuple[str, int | None]
+_Target = tuple[str, int | None]
 
 
 class LogSubscription:
     """One reader's wake-up call: only one task may wait on it at a time."""
 
-    def __init__(self, owner: Subscriptions, followed: _Followed) -> None:
-        self._owner, self._followed = owner, followed
+    def __init__(self, owner: Subscriptions, target: _Target) -> None:
+        self._owner, self._target = owner, target
         self._grown = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -36,7 +36,7 @@ class LogSubscription:
         return grown
 
     def close(self) -> None:
-        self._owner.forget(self, self._followed)
+        self._owner.forget(self, self._target)
         self._release()
 
     def wake(self) -> None:
@@ -53,30 +53,30 @@ class Subscriptions:
 
     def __init__(self, check: Callable[[], None]) -> None:
         self.check = check
-        self._by_followed: defaultdict[_Followed, set[LogSubscription]] = defaultdict(set)
+        self._by_target: defaultdict[_Target, set[LogSubscription]] = defaultdict(set)
 
     def add(self, topic: str, partition: int | None) -> LogSubscription:
         """A subscription to one partition, or to all of them with None. The topic need not exist yet."""
-        followed = (topic, partition)
-        subscription = LogSubscription(self, followed)
-        self._by_followed[followed].add(subscription)
+        target = (topic, partition)
+        subscription = LogSubscription(self, target)
+        self._by_target[target].add(subscription)
         return subscription
 
-    def forget(self, subscription: LogSubscription, followed: _Followed) -> None:
-        known = self._by_followed.get(followed)
-        if known is not None:
-            known.discard(subscription)
-            if not known:
-                del self._by_followed[followed]
+    def forget(self, subscription: LogSubscription, target: _Target) -> None:
+        subscriptions = self._by_target.get(target)
+        if subscriptions is not None:
+            subscriptions.discard(subscription)
+            if not subscriptions:
+                del self._by_target[target]
 
-    def grown(self, partitions: Iterable[Partition]) -> None:
+    def wake(self, partitions: Iterable[Partition]) -> None:
         for partition in partitions:
-            for followed in (partition, (partition[0], None)):
-                for subscription in self._by_followed.get(followed, ()):
+            for target in (partition, (partition[0], None)):
+                for subscription in self._by_target.get(target, ()):
                     subscription.wake()
 
     def wake_all(self) -> None:
-        """For the end of the bus: whoever waits finds out by `check`."""
-        for subscriptions in self._by_followed.values():
+        """Wake everybody at the end of the bus: whoever waits finds out by `check`."""
+        for subscriptions in self._by_target.values():
             for subscription in subscriptions:
                 subscription.wake()

@@ -72,8 +72,8 @@ def probe(context: typer.Context) -> None:
     raise typer.Exit(health(context.args))
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         typer.echo(f"duemq {duemq.__version__}")
         raise typer.Exit
 

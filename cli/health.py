@@ -49,40 +49,40 @@ def health(words: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="the settings file (TOML) of the server")
     parser.add_argument("--within", type=float, default=4.0, metavar="SECONDS", help="how long it may take (default 4)")
-    given = parser.parse_args(words)
-    path, until = "/healthz" if given.live else "/readyz", time.monotonic() + given.within
+    options = parser.parse_args(words)
+    path, until = "/healthz" if options.live else "/readyz", time.monotonic() + options.within
     try:
-        if given.listen:
-            for address in given.listen:
+        if options.listen:
+            for address in options.listen:
                 _ask(address, path, until)
         else:
-            _ask_first(_configured(given.config), path, until)
+            _ask_first(_configured_addresses(options.config), path, until)
     except Unhealthy as error:
         print(f"duemq: {error}", file=sys.stderr)
         return 1
-    print("alive" if given.live else "ready")
+    print("alive" if options.live else "ready")
     return 0
 
 
-def _configured(config: str | None) -> Iterator[str]:
+def _configured_addresses(config: str | None) -> Iterator[str]:
     """Where servers listen by the environment or the file: `duemq serve` and `duemq proxy`, then `duemq node`."""
     config = config or os.environ.get("DUEMQ_CONFIG")
-    told: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     if config:
         import tomllib
 
         try:
             with open(config, "rb") as file:
-                told = tomllib.load(file)
+                document = tomllib.load(file)
         except (OSError, ValueError) as error:
             raise Unhealthy(f"the settings file {config} cannot be read: {error}") from error
-    node = told.get("node", {})
-    yield os.environ.get("DUEMQ_LISTEN") or str(told.get("listen", LISTEN))
+    node = document.get("node", {})
+    yield os.environ.get("DUEMQ_LISTEN") or str(document.get("listen", LISTEN))
     yield os.environ.get("DUEMQ_NODE__LISTEN") or str(node.get("listen", NODE_LISTEN))
 
 
 def _ask_first(addresses: Iterator[str], path: str, until: float) -> None:
-    """The first one at which somebody listens."""
+    """Ask the first address at which somebody listens."""
     silent = []
     for address in addresses:
         try:
@@ -95,7 +95,7 @@ def _ask_first(addresses: Iterator[str], path: str, until: float) -> None:
 
 
 def _ask(listen: str, path: str, until: float) -> None:
-    """Raises Unhealthy unless the answer is 200 by then."""
+    """Ask one server. Raises Unhealthy unless the answer is 200 by then."""
     host, _, port = listen.rpartition(":")
     host = _REACHED_AT.get(host, host)
     if not host or not port.isdecimal() or port == "0":
@@ -103,22 +103,22 @@ def _ask(listen: str, path: str, until: float) -> None:
     address = f"{host}:{port}"
     answer = b""
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _left(until)) as connection:
+        with socket.create_connection((host.strip("[]"), int(port)), _remaining_s(until)) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
             while len(answer) < _MAX_BYTES and (part := connection.recv(_MAX_BYTES)):
                 answer += part
-                connection.settimeout(_left(until))
+                connection.settimeout(_remaining_s(until))
     except ConnectionRefusedError as error:
         raise _NobodyListens(f"nobody listens at {address}") from error
     except (TimeoutError, OSError) as error:
         raise Unhealthy(f"{address}{path} did not answer: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
     if head.split(b" ", 2)[1:2] != [b"200"]:
-        said = _reason(body) or head[:100].decode(errors="replace") or "nothing"
-        raise Unhealthy(f"{address}{path} says: {said}")
+        reason = _reason(body) or head[:100].decode(errors="replace") or "nothing"
+        raise Unhealthy(f"{address}{path} says: {reason}")
 
 
-def _left(until: float) -> float:
+def _remaining_s(until: float) -> float:
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("timed out")

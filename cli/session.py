@@ -50,8 +50,8 @@ def failure(error: DuemqError, as_json: bool) -> typer.Exit:
 def problem_of(error: DuemqError) -> dict[str, Any]:
     """The members of an error that has them: code, detail, field, status, request_id and what belongs to its code."""
     names = ("code", "field", "status", "request_id", "retry_after_s", "message_id", "outcome_unknown")
-    found = {name: getattr(error, name, None) for name in names}
-    members = {name: value for name, value in found.items() if value is not None}
+    attributes = {name: getattr(error, name, None) for name in names}
+    members = {name: value for name, value in attributes.items() if value is not None}
     return {"kind": type(error).__name__, "detail": str(error), **members, **getattr(error, "extra", {})}
 
 
@@ -73,10 +73,10 @@ def instant(text: str | None) -> int | str | None:
 
 def pairs(items: list[str], option: str) -> dict[str, str]:
     """`["a=1", "b=2"]` as a mapping."""
-    found = {}
+    mapping = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{item!r} is not NAME=VALUE", param_hint=option)
-        found[name] = value
-    return found
+        mapping[name] = value
+    return mapping

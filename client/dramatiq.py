@@ -24,7 +24,7 @@ except ImportError as missing:
 from duemq.client.http.client import Client
 from duemq.client.http.values import Record
 from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
-from duemq.client.relay.deferred import AWAY, DeferredQueue, Held
+from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
 from duemq.client.relay.relay import MAX_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
 from duemq.model.errors import DuemqError
@@ -60,14 +60,14 @@ class DramatiqDeferral:
         self._holder.close()
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
-        """In place of the broker's. `delay` is in ms."""
+        """Enqueue in place of the broker. `delay` is in ms."""
         if delay is None or delay <= self.threshold:
             return self._enqueue(message, delay=delay)
         due = int(time.time() * 1000) + delay
         self.broker.emit_before("enqueue", message, delay)
         retries = message.options.get("retries", 0)
         try:
-            self._holder.hold(Held(message.message_id, retries, due, message.encode(), PAUSES_S))
+            self._holder.hold(HeldMessage(message.message_id, retries, due, message.encode(), PAUSES_S))
         except DuemqError as error:
             # Dramatiq acknowledges a message whose retry could not be enqueued: it would be lost.
             if not (retries or (self.fallback and isinstance(error, AWAY))):
@@ -81,7 +81,7 @@ class DramatiqDeferral:
         return message
 
     def cancel(self, message_ids: Iterable[str]) -> set[str]:
-        """Those that were held and are not any more: they will not run.
+        """Cancel messages; those that were held and are not any more: they will not run.
 
         Raises `NotHeld` where duemq is away, and `duemq.client.PendingError` where the answer is not known in time.
         """
@@ -121,7 +121,7 @@ def install(
 
 
 def hold_of(broker: dramatiq.Broker) -> DramatiqDeferral:
-    """Raises `ValueError` for a broker without `install`."""
+    """The deferral of a broker. Raises `ValueError` for a broker without `install`."""
     hold = getattr(broker, "duemq", None)
     if not isinstance(hold, DramatiqDeferral):
         raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) where it is made")

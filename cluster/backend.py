@@ -64,7 +64,7 @@ class Backend(Protocol):
         ...
 
     def count_direct(self, messages: int) -> None:
-        """So many messages went straight to their destinations."""
+        """Count messages that went straight to their destinations."""
         ...
 
     def lateness(self, topic: str) -> dict[str, Any]:
@@ -89,10 +89,10 @@ class NoCluster:
     """The operator of a single node."""
 
     async def drain(self, name: str) -> None:
-        raise self._refused()
+        raise self._rejection()
 
     async def resume(self, name: str) -> None:
-        raise self._refused()
+        raise self._rejection()
 
-    def _refused(self) -> Rejected:
+    def _rejection(self) -> Rejected:
         return Rejected("not_supported", "this is a single node: there is no other one to hand over to")

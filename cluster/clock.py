@@ -26,7 +26,7 @@ class GuardedClock:
         # the log's own.
         self._earlier = self._later = self._log = self._difference
         self._trusted = True
-        self._delivered = 0  # the last answer of `delivering`
+        self._last_answer = 0  # the last answer of `delivering`
         self.stepped_ms = 0
         """How far the wall clock is from this one, when that is more than the bound; 0 while it is not."""
 
@@ -36,9 +36,9 @@ class GuardedClock:
     def delivering(self) -> int:
         """The time to deliver by, epoch ms: never ahead of the log's clock, as far as that is known."""
         now = self._follow() + min(self._difference, self._earlier)
-        if now < self._delivered <= now + _WOBBLE_MS:
-            return self._delivered
-        self._delivered = now
+        if now < self._last_answer <= now + _WOBBLE_MS:
+            return self._last_answer
+        self._last_answer = now
         return now
 
     def accepting(self) -> int:

@@ -28,16 +28,16 @@ _MAX_REASON = 300  # characters
 
 
 class ClockWatch:
-    """Of one process. A clock that is not guarded is judged like any other, but never corrected."""
+    """The watch over a process's clock. One that is not guarded is judged like any other, but never corrected."""
 
     def __init__(
         self, clock: Callable[[], int], bound_ms: int = 500, seconds: Callable[[], float] = time.monotonic
     ) -> None:
         """`clock` gives epoch ms, `seconds` a time that goes on steadily."""
-        self._guarded = clock if isinstance(clock, GuardedClock) else None
+        self._guarded_clock = clock if isinstance(clock, GuardedClock) else None
         self._bound, self._seconds = bound_ms, seconds
-        self.delivering = clock if self._guarded is None else self._guarded.delivering
-        self.accepting = clock if self._guarded is None else self._guarded.accepting
+        self.delivering = clock if self._guarded_clock is None else self._guarded_clock.delivering
+        self.accepting = clock if self._guarded_clock is None else self._guarded_clock.accepting
         self.offset_ms = 0.0
         """The log's clock minus this machine's, by the last comparison."""
         self.failures = 0
@@ -48,7 +48,7 @@ class ClockWatch:
         self._last_s = seconds()  # when it was compared
         self._failure = ""  # of the last comparison
         self._logged_s = -_LONG_S  # when a failure was logged
-        self._told_ms = 0.0  # the offset in `why_out`
+        self._reported_ms = 0.0  # the offset in `why_out`
         self._step_ms = 0  # the step that was refused last
 
     def why_out(self) -> str | None:
@@ -76,14 +76,14 @@ class ClockWatch:
             self._count(error)
             return
         self._last_s, self._failure = self._seconds(), ""
-        guarded = self._guarded
-        if guarded is not None:
-            guarded()  # it sees a step when it is read
-            offset -= self._followed(guarded, offset)
+        clock = self._guarded_clock
+        if clock is not None:
+            clock()  # it sees a step when it is read
+            offset -= self._follow_step(clock, offset)
         self.offset_ms = offset
         self._judge(offset)
-        if guarded is not None:
-            guarded.compare(offset, trusted=self._why_out is None)
+        if clock is not None:
+            clock.compare(offset, trusted=self._why_out is None)
 
     def _count(self, error: Exception) -> None:
         self.failures += 1
@@ -96,7 +96,7 @@ class ClockWatch:
         if not self._compared:
             self._why_out = f"this machine's clock has not been compared with the brokers' yet: {self._failure}"
 
-    def _followed(self, clock: GuardedClock, offset: float) -> int:
+    def _follow_step(self, clock: GuardedClock, offset: float) -> int:
         """How many ms of a step of the wall clock were followed: all where that brings it nearer to the log's."""
         step = clock.stepped_ms
         if not step:
@@ -120,8 +120,8 @@ class ClockWatch:
             if first or self._why_out is None:
                 log.error("clock: %+.0f ms from the brokers', out of bounds", -offset, extra={"action": "clock"})
             # The others are told whenever the sentence changes: not for every ms.
-            if self._why_out is None or first or self._in_a_row or abs(offset - self._told_ms) > self._bound:
-                self._told_ms = offset
+            if self._why_out is None or first or self._in_a_row or abs(offset - self._reported_ms) > self._bound:
+                self._reported_ms = offset
                 self._why_out = (
                     f"this machine's clock is {-offset:+,.0f} ms from the brokers', more than the "
                     f"{self._bound} ms allowed (node.max_clock_offset_ms): set it right"

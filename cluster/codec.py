@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 from dataclasses import asdict, replace
 from typing import Any
 
-from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
+from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.model.import_command import ImportCommand
 from duemq.storage.imports.records import ImportRecord
 
@@ -42,14 +42,16 @@ def state_from_json(document: Json) -> MessageState:
     )
 
 
-def named_to_json(named: Named | None) -> Json | None:
-    return None if named is None else {"fingerprint": named.fingerprint.hex(), "state": state_to_json(named.state)}
+def named_message_to_json(message: NamedMessage | None) -> Json | None:
+    return (
+        None if message is None else {"fingerprint": message.fingerprint.hex(), "state": state_to_json(message.state)}
+    )
 
 
-def named_from_json(document: Json | None) -> Named | None:
+def named_message_from_json(document: Json | None) -> NamedMessage | None:
     if document is None:
         return None
-    return Named(bytes.fromhex(document["fingerprint"]), state_from_json(document["state"]))
+    return NamedMessage(bytes.fromhex(document["fingerprint"]), state_from_json(document["state"]))
 
 
 def import_to_json(import_record: ImportRecord) -> Json:
@@ -61,7 +63,7 @@ def import_from_json(document: Json) -> ImportRecord:
 
 
 def query_to_json(query: Query) -> Json:
-    """Without its `shard`: which shards are searched stands beside a query."""
+    """A query without its `shard`: which shards are searched stands beside it."""
     return {name: value for name, value in asdict(query).items() if name != "shard"}
 
 
@@ -69,12 +71,12 @@ def query_from_json(document: Json) -> Query:
     return Query(**document)
 
 
-def found_to_json(found: SearchPart) -> Json:
-    messages = [[key.hex(), state_to_json(state)] for key, state in found.messages]
-    return {"messages": messages, "looked": None if found.looked is None else found.looked.hex()}
+def search_part_to_json(part: SearchPart) -> Json:
+    messages = [[key.hex(), state_to_json(state)] for key, state in part.messages]
+    return {"messages": messages, "looked": None if part.looked is None else part.looked.hex()}
 
 
-def found_from_json(document: Json) -> SearchPart:
+def search_part_from_json(document: Json) -> SearchPart:
     messages = [(bytes.fromhex(key), state_from_json(state)) for key, state in document["messages"]]
     return SearchPart(messages, None if document["looked"] is None else bytes.fromhex(document["looked"]))
 

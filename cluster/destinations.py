@@ -20,7 +20,7 @@ LOOKED_UP = "being_looked_up"
 # so no attempt counts: a message outlives an outage of any length.
 PASSING = frozenset((LOOKED_UP, "no_answer", NO_LEADER, TOO_FEW_REPLICAS))
 
-_SEEN = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they are over
+_OBSERVABLE = frozenset((NO_LEADER, TOO_FEW_REPLICAS))  # the bus sees when they are over
 NOT_ASKED = PASSING | {"not_made", "failed"}
 """Of a topic that is not known: whether it exists or can be made could not be found out."""
 
@@ -63,7 +63,7 @@ class Refusal(NamedTuple):
         """Whether a message that is refused for it has one attempt less."""
         return self.reason not in PASSING
 
-    def shown(self, now: int) -> bool:
+    def is_visible(self, now: int) -> bool:
         """Whether it is worth telling: also while the topic is being tried again."""
         return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
 
@@ -77,7 +77,9 @@ class Destinations:
     def __init__(self, bus: Bus, partitions: int) -> None:
         self._bus, self._partitions = bus, partitions
         self._refusals: dict[str, Refusal] = {}
-        self._awaited: dict[str, Refusal] = {}  # of topics that are being looked up, beside what they refused before
+        self._lookup_refusals: dict[
+            str, Refusal
+        ] = {}  # of topics that are being looked up, beside what they refused before
         self._lookups: dict[str, asyncio.Task[None]] = {}
         # Reason and sentence of look-ups that failed, and when (s), until they are asked for.
         self._answers: dict[str, tuple[str, str, float]] = {}
@@ -113,13 +115,15 @@ class Destinations:
         Missing in the answer are those that are not known within `patience_s` (None: until all look-ups have ended).
         """
         destination = self._bus.destination
-        found = {topic: known for topic in topics if (known := destination(topic)) is not None}
-        if lookups := [self._look_up(topic) for topic in topics if topic not in found]:
+        destinations = {topic: answer for topic in topics if (answer := destination(topic)) is not None}
+        if lookups := [self._look_up(topic) for topic in topics if topic not in destinations]:
             await asyncio.wait(lookups, timeout=patience_s)
-            found |= {
-                topic: known for topic in topics if topic not in found and (known := destination(topic)) is not None
+            destinations |= {
+                topic: answer
+                for topic in topics
+                if topic not in destinations and (answer := destination(topic)) is not None
             }
-        return found
+        return destinations
 
     async def ready(
         self, topics: Collection[str], now: int, waits_ms: Sequence[int], patience_s: float
@@ -128,32 +132,36 @@ class Destinations:
 
         `waits_ms`: after each refusal in a row. Look-ups that take longer than `patience_s` go on in the background.
         """
-        refused: dict[str, Refusal] = {}
+        refusals: dict[str, Refusal] = {}
         for topic in topics:
-            refusal = self._awaited.get(topic)
+            refusal = self._lookup_refusals.get(topic)
             if refusal is None or refusal.until <= now:
                 refusal = self._refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
-            about = self._bus.destination(topic) if refusal.absent or refusal.reason in _SEEN else None
+            about = self._bus.destination(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
             if about is None or len(about.trouble) == about.partitions:
-                refused[topic] = refusal
+                refusals[topic] = refusal
         # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
-        answered = self._unheard(topics)
-        known = await self.resolve([topic for topic in topics if topic not in refused.keys() | answered], patience_s)
-        known |= {topic: about for topic in answered if (about := self._bus.destination(topic)) is not None}
+        failed_lookups = self._unheard(topics)
+        destinations = await self.resolve(
+            [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
+        )
+        destinations |= {
+            topic: about for topic in failed_lookups if (about := self._bus.destination(topic)) is not None
+        }
         for topic in topics:
-            about = known.get(topic)
-            if about is None and topic not in refused:
-                refused[topic] = self._unknown(topic, now, waits_ms)
+            about = destinations.get(topic)
+            if about is None and topic not in refusals:
+                refusals[topic] = self._unknown(topic, now, waits_ms)
             elif about is not None and len(about.trouble) == about.partitions:
                 reason = next(iter(about.trouble.values()))
-                refused[topic] = self.refuse(topic, reason, now, waits_ms, about.trouble_text)
-                del known[topic]
+                refusals[topic] = self.refuse(topic, reason, now, waits_ms, about.trouble_text)
+                del destinations[topic]
             elif about is not None and about.is_new:
-                refused[topic] = self.refuse(topic, LOOKED_UP, now, _NEW_WAITS_MS)
-                del known[topic]
-        return known, refused
+                refusals[topic] = self.refuse(topic, LOOKED_UP, now, _NEW_WAITS_MS)
+                del destinations[topic]
+        return destinations, refusals
 
     def why_not(self, topic: str) -> tuple[str, str]:
         """Reason and sentence why a topic is not known after its look-up ended. May be asked once per look-up."""
@@ -214,7 +222,7 @@ class Destinations:
             waits_ms = waits_ms[:_UNKNOWN_WAITS]
         elif reason in PASSING:
             waits_ms = waits_ms[:_PASSING_WAITS]
-        notes = self._awaited if reason == LOOKED_UP else self._refusals
+        notes = self._lookup_refusals if reason == LOOKED_UP else self._refusals
         before = notes.get(topic)
         if before is not None and before.until > now and before.whole >= whole:
             return before  # another shard has noted it
@@ -236,7 +244,7 @@ class Destinations:
     def trouble(self, topic: str, now: int) -> str | None:
         """What is wrong with a topic, in a sentence; None if nothing is known to be."""
         refusal = self._refusals.get(topic)
-        if refusal is not None and refusal.shown(now):
+        if refusal is not None and refusal.is_visible(now):
             return refusal.detail
         about = self._bus.destination(topic)
         return about.trouble_text or None if about is not None else None
@@ -246,11 +254,11 @@ class Destinations:
 
         Also topics of duemq's own that are not as they must be any more.
         """
-        return {topic: refusal.detail for topic, refusal in self._shown(now)} | dict(self._bus.misfits())
+        return {topic: refusal.detail for topic, refusal in self._visible_refusals(now)} | dict(self._bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
-        """The same with the reasons in a word or two."""
-        return {topic: refusal.reason for topic, refusal in self._shown(now)}
+        """The troubles with their reasons in a word or two."""
+        return {topic: refusal.reason for topic, refusal in self._visible_refusals(now)}
 
-    def _shown(self, now: int) -> list[tuple[str, Refusal]]:
-        return sorted((topic, one) for topic, one in self._refusals.items() if one.shown(now))[:_MAX_SHOWN]
+    def _visible_refusals(self, now: int) -> list[tuple[str, Refusal]]:
+        return sorted((topic, one) for topic, one in self._refusals.items() if one.is_visible(now))[:_MAX_SHOWN]

@@ -11,11 +11,11 @@ from duemq.model.errors import Rejected
 from duemq.model.key import KEY_BYTES, LOWEST
 
 
-def merge(found: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
+def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
     """One page of what the shards found, in order, and where the next one starts: after this key and shard."""
-    bound = min((part.looked for part in found if part.looked is not None), default=None)
+    bound = min((part.looked for part in parts if part.looked is not None), default=None)
     rows = sorted(
-        ((key, shard, state) for shard, part in enumerate(found) for key, state in part.messages),
+        ((key, shard, state) for shard, part in enumerate(parts) for key, state in part.messages),
         key=lambda item: item[:2],
     )
     if bound is not None:
@@ -23,22 +23,22 @@ def merge(found: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], 
     if len(rows) > limit:
         key, shard, _ = rows[limit - 1]
         return [state for _, _, state in rows[:limit]], (key, shard)
-    position = None if bound is None else (bound, len(found))
+    position = None if bound is None else (bound, len(parts))
     return [state for _, _, state in rows], position
 
 
-def shortened(found: Mapping[int, SearchPart], limit: int) -> dict[int, SearchPart]:
+def shorten(parts: Mapping[int, SearchPart], limit: int) -> dict[int, SearchPart]:
     """The same parts without what is surely not among the first `limit` messages of all."""
-    keys = sorted(key for part in found.values() for key, _ in part.messages)
+    keys = sorted(key for part in parts.values() for key, _ in part.messages)
     if len(keys) <= limit:
-        return dict(found)
+        return dict(parts)
     last = keys[limit - 1]
-    return {shard: _through(last, part) for shard, part in found.items()}
+    return {shard: _through(last, part) for shard, part in parts.items()}
 
 
-def _through(last: bytes, found: SearchPart) -> SearchPart:
-    kept = [message for message in found.messages if message[0] <= last]
-    return found if len(kept) == len(found.messages) else SearchPart(kept, last)
+def _through(last: bytes, part: SearchPart) -> SearchPart:
+    messages = [message for message in part.messages if message[0] <= last]
+    return part if len(messages) == len(part.messages) else SearchPart(messages, last)
 
 
 def before(key: bytes) -> bytes:

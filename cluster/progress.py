@@ -12,7 +12,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.ledger import Answer, Entry
 
 
-class Answered(NamedTuple):
+class TimedAnswer(NamedTuple):
     """What the ledger said of a command, and when (ms)."""
 
     answer: Answer
@@ -28,33 +28,33 @@ class Progress:
     def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
         self.applied = 0
         self._keep, self._most = keep, most
-        self._recent: dict[int, Answered] = {}
+        self._recent: dict[int, TimedAnswer] = {}
         self._cycles: deque[list[int]] = deque()
         # Who waits, by offset. `_offsets` is a heap of its keys, and for a while of some that nobody waits for now.
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
         self._offsets: list[int] = []
         self._waiting = 0
-        self._asked = asyncio.Event()
-        self._broken: Unavailable | None = None
+        self._demand = asyncio.Event()
+        self._failure: Unavailable | None = None
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
         return self._waiting
 
-    async def asked(self, timeout_s: float) -> None:
+    async def wait_for_waiter(self, timeout_s: float) -> None:
         """Wait until somebody waits for an answer, or for so long."""
-        self._asked.clear()
+        self._demand.clear()
         if self._waiting:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._asked.wait()
+                await self._demand.wait()
 
     def publish(self, entry: Entry) -> None:
         if entry.answers:
             at = entry.at
-            self._recent.update((offset, Answered(answer, at)) for offset, answer in entry.answers.items())
+            self._recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())
             self._cycles.append(list(entry.answers))
             while len(self._recent) > self._keep and len(self._cycles) > 1:
                 for offset in self._cycles.popleft():
@@ -68,7 +68,7 @@ class Progress:
 
     def fail(self, reason: Unavailable) -> None:
         """The shard stopped: nobody will be answered any more."""
-        self._broken = reason
+        self._failure = reason
         for futures in self._waiters.values():
             for future in futures:
                 if not future.done():
@@ -82,20 +82,20 @@ class Progress:
 
         For those who append a command and then wait: after the append it would be too late to refuse.
         """
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
         if self._waiting >= self._most:
             raise Unavailable(f"{self._waiting} requests wait for this shard already")
 
-    async def reached(self, offset: int, timeout_s: float) -> bool:
+    async def wait_until_applied(self, offset: int, timeout_s: float) -> bool:
         """Wait until the command at `offset` is applied; False if that takes longer, or too many wait already.
 
         Raises Unavailable once the shard stopped.
         """
         if offset < self.applied:
             return True
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
         if self._waiting >= self._most:
             return False
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -116,7 +116,7 @@ class Progress:
             heappush(self._offsets, offset)
         futures.add(future)
         self._waiting += 1
-        self._asked.set()
+        self._demand.set()
 
     def _leave(self, offset: int, future: asyncio.Future[None]) -> None:
         futures = self._waiters.get(offset)
@@ -130,6 +130,6 @@ class Progress:
                 self._offsets = list(self._waiters)
                 heapify(self._offsets)
 
-    def answer(self, offset: int) -> Answered | None:
+    def answer(self, offset: int) -> TimedAnswer | None:
         """What the ledger said of an applied command; None if it needed no answer, or long ago."""
         return self._recent.get(offset)

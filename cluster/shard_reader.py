@@ -36,7 +36,7 @@ class MessageState:
     reason: str = ""
 
 
-class Named(NamedTuple):
+class NamedMessage(NamedTuple):
     """The message that has a name, without its payload, and the fingerprint it was sent with."""
 
     fingerprint: bytes
@@ -79,7 +79,9 @@ class ShardReader(Protocol):
         """The message that was first placed under this key; None if it is unknown, or forgotten."""
         ...
 
-    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+    async def messages_by_name(
+        self, shard: int, names: Sequence[bytes], offset: int | None = None
+    ) -> list[NamedMessage | None]:
         """The messages that hold these names; None for one that nothing holds, or what is forgotten."""
         ...
 
@@ -91,8 +93,8 @@ class ShardReader(Protocol):
         """The first key of the message that holds this name."""
         ...
 
-    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
-        """What became of the file that the command at `wanted` named."""
+    async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
+        """What became of the file that the command at `command_offset` named."""
         ...
 
     async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
@@ -106,8 +108,8 @@ class ShardReader(Protocol):
         first `limit` of them (None: all). Waits for nothing."""
         ...
 
-    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        """The ids of rows of the file that the command at `wanted` named. See `Gateway.imported_ids`."""
+    async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
+        """The ids of rows of the file that the command at `command_offset` named. See `Gateway.imported_ids`."""
         ...
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:

@@ -59,11 +59,11 @@ def _node(member: Member, masters: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _shard(number: int, master: str | None, entry: Entry | None, now: int) -> dict[str, Any]:
-    known: dict[str, Any] = {"shard": number, "master": master}
+    document: dict[str, Any] = {"shard": number, "master": master}
     if entry is None or entry.number < 0:
-        return known
+        return document
     cursor_ms = due_of(entry.cursor)
-    return known | {
+    return document | {
         "entry": entry.number, "entry_age_ms": max(now - entry.at, 0), "applied": entry.applied,
         "cursor_ms": cursor_ms, "cursor_age_ms": max(now - cursor_ms, 0) if cursor_ms else None,
         "pending": entry.pending, "outcomes": entry.outcomes._asdict(),

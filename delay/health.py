@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 _LAG_BOUND = 1_000  # entries, some ten seconds or more of cycles: whoever is further behind is not given the shard
 _REASON_CHARS = 300
-_LAG_TOLD = 100  # entries: a smaller change of the lag is reported with the next larger one
+_LAG_STEP = 100  # entries: a smaller change of the lag is reported with the next larger one
 
 
 def why_unfit(unfit: Mapping[int, str]) -> str:
@@ -34,7 +34,7 @@ class HealthTracker:
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
         self._shards, self._clock = shards, clock
-        self._told = NodeHealth(NodeState.JOINING)
+        self._last_report = NodeHealth(NodeState.JOINING)
 
     def _why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
@@ -42,7 +42,7 @@ class HealthTracker:
         for number, shard in self._shards.items():
             if number in unfit or shard.leading:
                 continue
-            behind, before = self.lag.get(number, 0), self._told.unfit
+            behind, before = self.lag.get(number, 0), self._last_report.unfit
             if waits := shard.waits():
                 unfit[number] = waits
             elif behind > (_LAG_BOUND // 2 if number in before else _LAG_BOUND):
@@ -82,7 +82,7 @@ class HealthTracker:
 
     def worth_telling(self, health: NodeHealth) -> bool:
         """Whether the others should hear of it now."""
-        before = self._told
+        before = self._last_report
         # What it says of a full disk has a figure in it that changes every second.
         changed = (
             before.state,
@@ -99,11 +99,11 @@ class HealthTracker:
             health.unfit,
             health.destinations,
         ) or any(
-            abs(behind - before.lag.get(shard, 0)) > _LAG_TOLD or (behind == 0) != (before.lag.get(shard, 0) == 0)
+            abs(behind - before.lag.get(shard, 0)) > _LAG_STEP or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in health.lag.items()
         )
         if changed:
-            self._told = replace(health, lag=dict(health.lag))
+            self._last_report = replace(health, lag=dict(health.lag))
         return changed
 
     async def measure_lag(self, bus: Bus) -> None:

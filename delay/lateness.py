@@ -24,7 +24,7 @@ class Lateness:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
         self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
         self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
-        self._held = self._next = 0
+        self._count = self._next = 0
 
     def add(self, lateness: npt.NDArray[np.int64]) -> None:
         self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
@@ -32,18 +32,18 @@ class Lateness:
         self.highest_ms = max(self.highest_ms, int(lateness.max()))
         latest = np.clip(lateness[-_SAMPLE:], _LEAST_MS, _MAX_MS).astype(np.int32)
         size = len(self._latest)
-        if size < _SAMPLE and self._held + len(latest) > size:
-            size = min(2 * (self._held + len(latest)), _SAMPLE)
+        if size < _SAMPLE and self._count + len(latest) > size:
+            size = min(2 * (self._count + len(latest)), _SAMPLE)
             self._latest = np.resize(self._latest, size)
         end = self._next + len(latest)
         self._latest[self._next : end] = latest[: size - self._next]
         if end > size:
             self._latest[: end - size] = latest[size - self._next :]
-        self._next, self._held = end % size, min(self._held + len(latest), size)
+        self._next, self._count = end % size, min(self._count + len(latest), size)
 
     def summary(self) -> dict[str, Any]:
         """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
-        p50, p99 = np.percentile(self._latest[: self._held], (50, 99))
+        p50, p99 = np.percentile(self._latest[: self._count], (50, 99))
         return {
             "count": int(self.buckets.sum()),
             "p50_ms": round(float(p50), 1),
@@ -62,11 +62,11 @@ class LatenessFamily(HistogramMetricFamily):
 
     @cached_property
     def samples(self) -> list[Sample]:  # type: ignore[override]
-        name, found, edges = self.name, list[Sample](), [*map(str, _BUCKETS_S), "+Inf"]
+        name, samples, edges = self.name, list[Sample](), [*map(str, _BUCKETS_S), "+Inf"]
         for topic, buckets, total_s in self._topics:
             counts = np.cumsum(buckets).tolist()
             for edge, count in zip(edges, counts, strict=True):
-                found.append(Sample(f"{name}_bucket", {"topic": topic, "le": edge}, count))
-            found.append(Sample(f"{name}_count", {"topic": topic}, counts[-1]))
-            found.append(Sample(f"{name}_sum", {"topic": topic}, total_s))
-        return found
+                samples.append(Sample(f"{name}_bucket", {"topic": topic, "le": edge}, count))
+            samples.append(Sample(f"{name}_count", {"topic": topic}, counts[-1]))
+            samples.append(Sample(f"{name}_sum", {"topic": topic}, total_s))
+        return samples

@@ -31,7 +31,7 @@ _DOES = {
 
 
 class Upkeep:
-    """`shards` is the node's own table. Sizes in bytes."""
+    """Does the periodic work of a node. `shards` is the node's own table. Sizes in bytes."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class Upkeep:
         """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""
         async with self._one:
             started = self._monotonic()
-            dropped = 0
+            shard_count = 0
             for shard in list(self._shards.values()):
-                dropped += await shard.clean()
+                shard_count += await shard.clean()
             if bus is not None:
                 for info in await bus.topics():
                     if info.name not in (BUFFER, LEDGER):
@@ -75,14 +75,14 @@ class Upkeep:
                 if self.level >= Watermark.CLEAN:
                     await bus.reclaim()
         self._purges.labels(trigger).inc()
-        if dropped:
+        if shard_count:
             log.info(
-                "node dropped the forgotten history of %d shards in %.1f s (%s)", dropped,
+                "node dropped the forgotten history of %d shards in %.1f s (%s)", shard_count,
                 self._monotonic() - started, trigger, extra={"action": "purge"},
             )  # fmt: skip
 
     async def purge_if_full(self, bus: Bus | None, before: int) -> None:
-        """As `clean`, where a watermark asks for it: as soon as there is something to drop, else once a minute."""
+        """Clean where a watermark asks for it: as soon as there is something to drop, else once a minute."""
         if self.level < Watermark.CLEAN or self._one.locked():
             return
         ready = any(shard.to_purge for shard in self._shards.values())

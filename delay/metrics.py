@@ -67,7 +67,7 @@ class Observer:
             registry=registry,
         )  # fmt: skip
         self.direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=registry)
-        self._lost = Counter(
+        self._losses = Counter(
             "duemq_commands_lost_total",
             "Commands that the log dropped before they were read; it counts offsets, so there may be fewer", ["shard"],
             registry=registry,
@@ -85,7 +85,7 @@ class Observer:
         )  # fmt: skip
         for answer in Answer:  # a rate cannot be taken of a series that begins with its first count
             if answer is not Answer.MALFORMED:
-                self._counted(answer)
+                self._counter_of(answer)
         for state in (IMPORTED, REJECTED):
             self._imports.labels(state)
         self.failures.labels("upkeep")
@@ -94,26 +94,26 @@ class Observer:
         for reason in DEFERRED_REASONS:
             self._retries.labels(reason)
 
-    def _counted(self, answer: Answer) -> Counter:
+    def _counter_of(self, answer: Answer) -> Counter:
         if answer in _FILE_ANSWERS:
             return self._imports.labels(answer.name.lower())
         return (self._names if answer in _NAME_ANSWERS else self._changes).labels(answer.name.lower())
 
     def begin(self, shard: int) -> None:
-        """Show the counters of a shard from 0 on, as those above."""
-        self._lost.labels(shard)
+        """Show the counters of a shard from 0 on, like those above."""
+        self._losses.labels(shard)
         self.failures.labels(f"shard {shard}")
 
-    def lost(self, shard: int, commands: int) -> None:
-        """Up to so many commands were dropped by the log before they were read."""
-        self._lost.labels(shard).inc(commands)
+    def count_loss(self, shard: int, commands: int) -> None:
+        """Count commands that the log dropped before they were read: up to so many."""
+        self._losses.labels(shard).inc(commands)
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         """Note a committed cycle; `started` and `ended` in epoch ms."""
-        sent = 0
+        sent_count = 0
         for topic, keys in outbox.keys.items():
             if keys:
-                sent += len(keys)
+                sent_count += len(keys)
                 lateness = self.lateness.pop(topic, None)
                 if lateness is None:
                     lateness = Lateness()
@@ -123,17 +123,17 @@ class Observer:
                 lateness.at_ms = ended
                 self.lateness[topic] = lateness
         self.forget(ended)
-        self._messages.observe(sent)
+        self._messages.observe(sent_count)
         self._time.observe(max(ended - started, 0) / 1000)
         self._commands.inc(commands)
-        self._delivered.inc(sent)
+        self._delivered.inc(sent_count)
         for answer, count in Tally(entry.answers.values()).items():
             if answer is Answer.MALFORMED:
                 self._dead.labels("malformed").inc(count)
             else:
-                self._counted(answer).inc(count)
-        for said in entry.imported:
-            self._imports.labels(REJECTED if said.reason else IMPORTED).inc()
+                self._counter_of(answer).inc(count)
+        for decision in entry.imported:
+            self._imports.labels(REJECTED if decision.reason else IMPORTED).inc()
         for deferred in entry.deferred:
             (self._dead if deferred.to is None else self._retries).labels(deferred.reason).inc()
 
@@ -148,8 +148,8 @@ class Observer:
 
 @dataclass(slots=True)
 class TieringCounts:
-    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since it was opened; `failures`: of
-    that work, and of taking files in."""
+    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since the shard was opened;
+    `failures`: of that work, and of taking files in."""
 
     sealed: int = 0
     loaded: int = 0

@@ -146,8 +146,8 @@ class Node:
     @property
     def why_closed(self) -> str | None:
         """Why no request can be served just now. Some shards may be stopped where it can, or the clock be wrong."""
-        served = self.condition is not None and EFFECTS[self.condition].serves
-        return None if served else self.why_not_ready
+        serves = self.condition is not None and EFFECTS[self.condition].serves
+        return None if serves else self.why_not_ready
 
     def short_of_space(self, shard: int) -> bool:
         """See `Context`. What is forgotten is the same for all replicas, so the fullest disk decides."""
@@ -176,8 +176,8 @@ class Node:
         log.debug("node: %s (%s)", self.phase, event, extra={"action": "state"})
 
     async def _rest(self, stop: asyncio.Event, pause: float) -> None:
-        """Before everything is opened again. A long pause ends as soon as the disk has space again: on a full one each
-        opening would claim shards, only to fail at its next flush."""
+        """Wait before everything is opened again. A long pause ends as soon as the disk has space again: on a full one
+        each opening would claim shards, only to fail at its next flush."""
         upkeep, loop = self.upkeep, asyncio.get_running_loop()
         until, free = loop.time() + pause, upkeep.disk.free + self.options.flush_bytes
         while not stop.is_set() and loop.time() < until:
@@ -210,9 +210,9 @@ class Node:
         options, upkeep = self.options, self.upkeep
         scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         async with asyncio.TaskGroup() as group:
-            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-            def guarded(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+            def guard(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
                 # A scheduled job has no parent that would see it die: hand its error to one that has.
                 async def run() -> None:
                     try:
@@ -220,8 +220,8 @@ class Node:
                     except asyncio.CancelledError:
                         return  # only the scheduler cancels jobs, at its end, and reports each as a failure
                     except (Unavailable, Fenced, Fatal) as error:
-                        if not failed.done():
-                            failed.set_exception(error)
+                        if not failure.done():
+                            failure.set_exception(error)
                     except Exception:
                         self.observer.failures.labels("upkeep").inc()
                         log.exception("a job of the node failed: it is tried again", extra={"action": "upkeep"})
@@ -229,12 +229,12 @@ class Node:
                 return run
 
             async def watch_jobs() -> None:
-                await failed
+                await failure
 
             def on_end(task: asyncio.Task[None]) -> None:
                 # A task group takes a stray CancelledError for a normal end.
-                if task.cancelled() and not task.cancelling() and not failed.done():
-                    failed.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cancelled"))
+                if task.cancelled() and not task.cancelling() and not failure.done():
+                    failure.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cancelled"))
 
             masters = [
                 group.create_task(self._run_shard(number, stop), name=f"shard-{number}") for number in self.shards
@@ -245,16 +245,16 @@ class Node:
             ]
             for task in (*masters, *others):
                 task.add_done_callback(on_end)
-            scheduler.add_job(guarded(upkeep.flush), "interval", seconds=options.flush_interval_s)
-            scheduler.add_job(guarded(self.clean), purge_trigger(options), misfire_grace_time=_LATE_S)
-            scheduler.add_job(guarded(self.purge_if_full), "interval", seconds=1)
-            scheduler.add_job(guarded(upkeep.measure), "interval", seconds=1)
-            scheduler.add_job(guarded(self._look_at_itself), "interval", seconds=1)
-            scheduler.add_job(guarded(self._watch_clock), "interval", seconds=EVERY_S)
+            scheduler.add_job(guard(upkeep.flush), "interval", seconds=options.flush_interval_s)
+            scheduler.add_job(guard(self.clean), purge_trigger(options), misfire_grace_time=_LATE_S)
+            scheduler.add_job(guard(self.purge_if_full), "interval", seconds=1)
+            scheduler.add_job(guard(upkeep.measure), "interval", seconds=1)
+            scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
+            scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
             if not options.trims:
-                scheduler.add_job(guarded(self._trim_ledgers), "interval", seconds=_TRIM_S)
+                scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:
-                scheduler.add_job(guarded(job), "interval", seconds=seconds)
+                scheduler.add_job(guard(job), "interval", seconds=seconds)
             scheduler.start()
             try:
                 await stop.wait()
@@ -268,7 +268,7 @@ class Node:
                     task.cancel()
 
     async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
-        """Until the node stops. What this shard meets reaches no other, but for a failing disk or log."""
+        """Run a shard until the node stops. What the shard meets reaches no other, but for a failing disk or log."""
         loop, failures = asyncio.get_running_loop(), 0
         while not stop.is_set():
             shard, began = self.shards[number], loop.time()
@@ -305,7 +305,7 @@ class Node:
         self._look_whether_ready()
 
     async def _close(self) -> None:
-        """Shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
+        """Close the shards first, for they write to the bus; the last flush shortens the next start. Idempotent."""
         self._step(NodeEvent.END)
         self.condition, self.why_not_ready = None, self.why_not_ready or "stopping"
         self.health.caught_up.clear()
@@ -368,7 +368,7 @@ class Node:
     async def _watch_election(self) -> None:
         while True:
             await self._tell()
-            await self.election.changed(0.2 if self.why_not_ready else None)
+            await self.election.wait_for_change(0.2 if self.why_not_ready else None)
             for shard in self.shards.values():
                 shard.wake()
             for number in list(self._dead):  # its master is gone: another node may have it
@@ -435,18 +435,18 @@ class Node:
         return self.peers is not None and await self.peers.fetch(shard, path)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
-        """For the snapshots that peers copy. Raises Unavailable for a shard that is not to be copied from here."""
-        held = self.shards.get(shard)
-        if held is None or held.rebuilding or self.why_not_ready is not None:
+        """Copy a store for the snapshots of peers. Raises Unavailable where the shard is not to be copied from here."""
+        local_shard = self.shards.get(shard)
+        if local_shard is None or local_shard.rebuilding or self.why_not_ready is not None:
             raise Unavailable(f"shard {shard} cannot be copied from here")
-        await held.checkpoint(into)
+        await local_shard.checkpoint(into)
 
     async def clean(self) -> None:
         """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""
         await self.upkeep.clean(*self._own_log())
 
     async def purge_if_full(self) -> None:
-        """The same out of turn, where the disk asks for it."""
+        """Clean out of turn, where the disk asks for it."""
         await self.upkeep.purge_if_full(*self._own_log())
 
     def _own_log(self) -> tuple[Bus | None, int]:

@@ -35,10 +35,10 @@ class NodeBackend:
         return self._node.destinations
 
     def progress(self, shard: int) -> Progress:
-        held = self._node.shards.get(shard)
-        if held is None:
+        local_shard = self._node.shards.get(shard)
+        if local_shard is None:
             raise Unavailable(f"shard {shard} is not held here just now")
-        return held.progress
+        return local_shard.progress
 
     def why_closed(self) -> str | None:
         return self._node.why_closed

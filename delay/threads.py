@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 async def in_thread(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """As `asyncio.to_thread`, but waited for to its end although the caller is cancelled.
+    """Run like `asyncio.to_thread`, but wait for the end although the caller is cancelled.
 
     What the caller does next, such as closing the store or opening the folder, then finds it at rest.
     """

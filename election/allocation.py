@@ -68,7 +68,7 @@ def same_rack(shards: Sequence[int], members: Sequence[Member]) -> dict[int, str
     for member in members:
         by_rack[member.rack].append(member)
     table: dict[int, str] = {}
-    for rack, its_shards in _inverted(_on_ring(shards, sorted(by_rack))).items():
+    for rack, its_shards in _invert(_on_ring(shards, sorted(by_rack))).items():
         table |= consistent_hash(its_shards, by_rack[rack])
     return table
 
@@ -130,7 +130,7 @@ def _points(name: str) -> tuple[int, ...]:
 
 
 def _hash(text: str) -> int:
-    """The same in every process, unlike `hash`."""
+    """A hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
@@ -138,8 +138,8 @@ def _names(members: Iterable[Member]) -> list[str]:
     return sorted(member.name for member in members)
 
 
-def _inverted(table: Mapping[int, str]) -> dict[str, list[int]]:
-    inverted: defaultdict[str, list[int]] = defaultdict(list)
+def _invert(table: Mapping[int, str]) -> dict[str, list[int]]:
+    shards_by_name: defaultdict[str, list[int]] = defaultdict(list)
     for shard, name in table.items():
-        inverted[name].append(shard)
-    return inverted
+        shards_by_name[name].append(shard)
+    return shards_by_name

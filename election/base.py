@@ -69,16 +69,16 @@ class Election(Protocol):
         """Take part. Idempotent."""
         ...
 
-    def owned(self) -> frozenset[int]:
+    def owned_shards(self) -> frozenset[int]:
         """The shards this node should be master of now: it was given them, and nobody else holds them."""
         ...
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether the coordinator is out of reach: a master starts no new cycle until that is over."""
         ...
 
-    async def changed(self, timeout_s: float | None = None) -> bool:
-        """Wait until `owned`, `paused`, `members` or `masters` may have changed; False after the time-out.
+    async def wait_for_change(self, timeout_s: float | None = None) -> bool:
+        """Wait until `owned_shards`, `is_paused`, `members` or `masters` may have changed; False after the time-out.
 
         For any number of waiters: each change wakes all who wait at that time.
         """

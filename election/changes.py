@@ -9,27 +9,27 @@ class ChangeSignal:
     """A change that nobody waited for is told to the next one who asks, once."""
 
     def __init__(self) -> None:
-        self._untold = False
-        self._waiting: set[asyncio.Future[bool]] = set()
+        self._is_pending = False
+        self._waiters: set[asyncio.Future[bool]] = set()
 
     def tell(self) -> None:
-        self._untold = not self._waiting
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(True)
-        self._waiting.clear()
+        self._is_pending = not self._waiters
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(True)
+        self._waiters.clear()
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """True once something changed; False after the time-out."""
-        if self._untold:
-            self._untold = False
+        if self._is_pending:
+            self._is_pending = False
             return True
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
+        self._waiters.add(future)
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
             return False
         finally:
-            self._waiting.discard(future)
+            self._waiters.discard(future)

@@ -16,20 +16,20 @@ class SingleElection:
 
     def __init__(self, shards: int, url: str = "") -> None:
         self._all = frozenset(range(shards))
-        self._owned: frozenset[int] = frozenset()
+        self._owned_shards: frozenset[int] = frozenset()
         self._changes = ChangeSignal()
         self._me = Member(_NAME, url)
 
     async def join(self) -> None:
         self._set(self._all)
 
-    def owned(self) -> frozenset[int]:
-        return self._owned
+    def owned_shards(self) -> frozenset[int]:
+        return self._owned_shards
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         return False
 
-    async def changed(self, timeout_s: float | None = None) -> bool:
+    async def wait_for_change(self, timeout_s: float | None = None) -> bool:
         return await self._changes.wait(timeout_s)
 
     async def release(self, shard: int) -> None:
@@ -42,7 +42,7 @@ class SingleElection:
         return [self._me]
 
     def masters(self) -> Mapping[int, str]:
-        return dict.fromkeys(sorted(self._owned), _NAME)
+        return dict.fromkeys(sorted(self._owned_shards), _NAME)
 
     def draining(self) -> bool:
         return False
@@ -50,7 +50,7 @@ class SingleElection:
     async def leave(self) -> None:
         self._set(frozenset())
 
-    def _set(self, owned: frozenset[int]) -> None:
-        if owned != self._owned:
-            self._owned = owned
+    def _set(self, shards: frozenset[int]) -> None:
+        if shards != self._owned_shards:
+            self._owned_shards = shards
             self._changes.tell()

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 
 class DiskUse(NamedTuple):
-    """Of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
+    """The use of a file system, in bytes. `free`: what we may still take; what is kept for root is neither."""
 
     used: int
     free: int
 
     @property
     def percent(self) -> float:
-        """As `df` counts it, which rounds it up."""
+        """The used share as `df` counts it, which rounds it up."""
         whole = self.used + self.free
         return 100 * self.used / whole if whole else 0.0

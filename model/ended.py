@@ -10,7 +10,7 @@ CANCELLED, DEAD = 1, 2
 _ENDED = Struct(">BQH")
 
 
-class Ended(NamedTuple):
+class EndedMessage(NamedTuple):
     """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
 
     status: int
@@ -23,7 +23,7 @@ class Ended(NamedTuple):
         return _ENDED.pack(self.status, self.at, len(reason)) + reason + self.row
 
     @staticmethod
-    def decode(raw: bytes) -> Ended:
+    def decode(raw: bytes) -> EndedMessage:
         status, at, reason_bytes = _ENDED.unpack_from(raw)
         middle = _ENDED.size + reason_bytes
-        return Ended(status, at, raw[_ENDED.size : middle].decode(), raw[middle:])
+        return EndedMessage(status, at, raw[_ENDED.size : middle].decode(), raw[middle:])

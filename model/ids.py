@@ -101,8 +101,8 @@ class IdCodec:
         if len(text) != ID_CHARS or not text.isascii():
             return None
         try:
-            found = _unpack(urlsafe_b64decode(text))
+            message_id = _unpack(urlsafe_b64decode(text))
         except ValueError:
             return None
         # Issuing it anew and comparing the text also refuses other spellings of the same bytes.
-        return found if self.issue(*found) == text else None
+        return message_id if self.issue(*message_id) == text else None

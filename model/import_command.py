@@ -51,24 +51,29 @@ class ImportCommand:
     def decode(raw: bytes) -> ImportCommand:
         """Raises Rejected `bad_json`, and as `of` does."""
         try:
-            said = orjson.loads(raw)
+            document = orjson.loads(raw)
         except ValueError as error:
             raise Rejected("bad_json", f"{HEADER} is not JSON: {error}", HEADER) from error
-        if type(said) is not dict:
+        if type(document) is not dict:
             raise Rejected("bad_json", f"{HEADER} must be a JSON object", HEADER)
-        return ImportCommand.of(said)
+        return ImportCommand.of(document)
 
     @staticmethod
-    def of(said: Mapping[str, Any]) -> ImportCommand:
+    def of(document: Mapping[str, Any]) -> ImportCommand:
         """Raises Rejected `bad_field` or `unknown_field`, which names the field."""
         for name in ("path", "sha256", "size", "window", "rows"):
-            if name not in said:
+            if name not in document:
                 raise Rejected("bad_field", f"{name} is missing", name)
         import_command = ImportCommand(
-            said["path"], said["sha256"], said["size"], said["window"], said["rows"], said.get("link", False)
+            document["path"],
+            document["sha256"],
+            document["size"],
+            document["window"],
+            document["rows"],
+            document.get("link", False),
         )
         import_command._check()
-        if unknown := sorted(said.keys() - asdict(import_command).keys()):
+        if unknown := sorted(document.keys() - asdict(import_command).keys()):
             raise Rejected("unknown_field", f"{shown(unknown[0])} is not a field of a file to import", unknown[0][:80])
         return import_command
 

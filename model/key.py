@@ -59,16 +59,16 @@ def checksum(keys: Sequence[bytes]) -> int:
     if not keys:
         return 0
     parts = np.frombuffer(b"".join(keys), KEY_DTYPE)
-    return _mixed(parts["due"].astype(np.uint64), parts["offset"].astype(np.uint64), parts["row"].astype(np.uint64))
+    return _mix(parts["due"].astype(np.uint64), parts["offset"].astype(np.uint64), parts["row"].astype(np.uint64))
 
 
 def checksum_of_rows(dues: npt.NDArray[np.int64], offset: int, first_row: int) -> int:
     """`checksum` of the keys of an imported file's rows, `first_row` and on, without making the keys."""
     rows = np.arange(first_row, first_row + len(dues), dtype=np.uint64)
-    return _mixed(dues.astype(np.uint64), np.array([offset], np.uint64), rows)
+    return _mix(dues.astype(np.uint64), np.array([offset], np.uint64), rows)
 
 
-def _mixed(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> int:
+def _mix(dues: npt.NDArray[np.uint64], offsets: npt.NDArray[np.uint64], rows: npt.NDArray[np.uint64]) -> int:
     """`dues` is changed."""
     x = dues
     x ^= offsets * np.uint64(0x9E3779B97F4A7C15)

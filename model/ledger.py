@@ -39,7 +39,7 @@ class Answer(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deferred:
+class DeferredMessage:
     """A due message that the cycle did not deliver: moved from `key` to `to`, or (None) to the dead letters."""
 
     key: bytes
@@ -91,7 +91,7 @@ class Entry:
     cursor: bytes
     at: int
     answers: Mapping[int, Answer] = field(default_factory=dict)
-    deferred: tuple[Deferred, ...] = ()
+    deferred: tuple[DeferredMessage, ...] = ()
     pending: int = 0
     checksum: int = 0
     outcomes: OutcomeCounts = NO_OUTCOMES
@@ -133,7 +133,7 @@ class Entry:
                 raise CorruptStore(f"ledger entry of format {d['v']}, this duemq reads format {ENTRY_FORMAT}")
             answers = {first + i: Answer(code) for first, count, code in d.get("answers", ()) for i in range(count)}
             deferred = tuple(
-                Deferred(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
+                DeferredMessage(bytes.fromhex(key), bytes.fromhex(to) if to else None, attempt, reason)
                 for key, to, attempt, reason in d.get("deferred", ())
             )
             imported = tuple(
@@ -192,8 +192,8 @@ def _runs(answers: Iterable[tuple[int, Answer]]) -> list[tuple[int, int, int]]:
     """(first offset, how many, answer) of consecutive commands with the same answer."""
     runs = []
     for (_, code), run in groupby(enumerate(answers), lambda item: (item[1][0] - item[0], item[1][1])):
-        found = [offset for _, (offset, _) in run]
-        runs.append((found[0], len(found), int(code)))
+        offsets = [offset for _, (offset, _) in run]
+        runs.append((offsets[0], len(offsets), int(code)))
     return runs
 
 

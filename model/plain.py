@@ -132,8 +132,8 @@ def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
 def _our_headers(headers: Headers) -> dict[str, bytes]:
     """The headers that speak to duemq, each once."""
     ours: dict[str, bytes] = {}
-    for given, value in headers:
-        name = import_command.HEADER if given == import_command.FORMER_HEADER else given
+    for header, value in headers:
+        name = import_command.HEADER if header == import_command.FORMER_HEADER else header
         if name in _OURS:
             if name in ours:
                 raise Rejected("bad_header", f"{name} is given twice")
@@ -144,14 +144,14 @@ def _our_headers(headers: Headers) -> dict[str, bytes]:
 
 
 def _texts(ours: dict[str, bytes]) -> dict[str, str]:
-    """Their values as text, but for the key, which may be any bytes, and the topic, which has a rule of its own."""
+    """The headers' values as text, but for the key (any bytes) and the topic, which has a rule of its own."""
     texts: dict[str, str] = {}
     for name, value in ours.items():
         try:
             texts[name] = value.decode()
         except UnicodeDecodeError:
             if name not in (_KEY, _TOPIC):
-                raise Rejected("bad_header", f"the value of {name} is not text: {_quoted(value)}") from None
+                raise Rejected("bad_header", f"the value of {name} is not text: {_quote(value)}") from None
     return texts
 
 
@@ -160,7 +160,7 @@ def _schedule(
 ) -> bytes:
     topic = ours[_TOPIC]
     if len(topic) > TOPIC_BYTES or not is_topic(topic):
-        raise Rejected("bad_topic", f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quoted(topic)}")
+        raise Rejected("bad_topic", f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quote(topic)}")
     due = _due(texts, timestamp)
     key = ours.get(_KEY, record.key)
     if key is not None and len(key) >= NO_KEY:
@@ -174,8 +174,8 @@ def _schedule(
     if _NAME in texts:
         name = _name(texts[_NAME], _NAME, place)
         # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
-        said = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
-        digest = fingerprint(*said, b"" if key is None else b"k" + key, packed, record.value)
+        parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
+        digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, record.value)
 
     labels = tuple(label.strip() for label in texts[_LABELS].split(",")) if texts.get(_LABELS) else ()
     if len(labels) > MAX_LABELS:
@@ -199,24 +199,26 @@ def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPos
     kind, due = CANCEL, 0
     if header == _MOVE:
         kind, due = MOVE, max(_due(texts, timestamp), timestamp)
-    given = texts[header]
-    found = place.ids.read(given)
-    if found is None:
-        return ByName(kind, _name(given, header, place), due)
-    if found.direct:
-        raise Rejected("already_delivered", f"{header}: message {given} had no delay, it was delivered when it came")
-    if found.shard != place.shard:
-        raise Rejected("wrong_partition", f"{header}: {given} belongs to partition {found.shard}, not {place.shard}")
-    return Change(kind, found.key, due)
+    text = texts[header]
+    message_id = place.ids.read(text)
+    if message_id is None:
+        return ByName(kind, _name(text, header, place), due)
+    if message_id.direct:
+        raise Rejected("already_delivered", f"{header}: message {text} had no delay, it was delivered when it came")
+    if message_id.shard != place.shard:
+        raise Rejected(
+            "wrong_partition", f"{header}: {text} belongs to partition {message_id.shard}, not {place.shard}"
+        )
+    return Change(kind, message_id.key, due)
 
 
 def _due(texts: dict[str, str], timestamp: int) -> int:
     """When, by the one header that says so (epoch ms)."""
-    given = [name for name in _TIMES if name in texts]
-    if len(given) != 1:
-        code = "both_times" if given else "bad_time"
-        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(given) or 'none'}")
-    name, text = given[0], texts[given[0]]
+    names = [name for name in _TIMES if name in texts]
+    if len(names) != 1:
+        code = "both_times" if names else "bad_time"
+        raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(names) or 'none'}")
+    name, text = names[0], texts[names[0]]
     if name == _AT:
         return parse_instant(text, name, text=True)
     if name == _LEVEL:
@@ -250,5 +252,5 @@ def _import_file(raw: bytes, place: RecordPosition) -> ImportCommand:
     return command
 
 
-def _quoted(raw: bytes) -> str:
+def _quote(raw: bytes) -> str:
     return shown(raw.decode(errors="backslashreplace"))

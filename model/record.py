@@ -29,10 +29,10 @@ class Record(NamedTuple):
 
     def header(self, name: str) -> bytes | None:
         """The value of the first header of this name."""
-        return next((value for known, value in self.headers if known == name), None)
+        return next((value for header_name, value in self.headers if header_name == name), None)
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """A frame in a log. `timestamp`: when it was appended, epoch ms, on the log's clock."""
 
     offset: int
@@ -52,15 +52,15 @@ def pack_headers(headers: Iterable[tuple[str, bytes]]) -> tuple[int, bytes]:
 
 
 def unpack_headers(packed: bytes, start: int, count: int) -> Headers:
-    found = []
+    headers = []
     for _ in range(count):
         name_bytes, value_bytes = HEADER.unpack_from(packed, start)
         start += HEADER.size
         middle = start + name_bytes
         end = middle + value_bytes
-        found.append((packed[start:middle].decode(), packed[middle:end]))
+        headers.append((packed[start:middle].decode(), packed[middle:end]))
         start = end
-    return tuple(found)
+    return tuple(headers)
 
 
 def pack_record(key: bytes | None, headers: Iterable[tuple[str, bytes]], value: bytes) -> bytes:
@@ -82,16 +82,16 @@ def unpack_record(frame: bytes) -> Record:
     return Record(key, unpack_headers(frame, start, count), frame[start + header_bytes :])
 
 
-def shortened(frame: bytes, most: int) -> bytes:
+def shorten(frame: bytes, most: int) -> bytes:
     """The frame, or where it has more than `most` bytes one without its value, and if need be without its key and all
     but its first headers. The header `duemq-shortened` says how many bytes it had."""
     if len(frame) <= most:
         return frame
     record = unpack_record(frame)
-    said = (("duemq-shortened", b"%d" % len(frame)),)
-    kept = record.headers
-    short = pack_record(record.key, said + kept, b"")
-    while len(short) > most and kept:
-        kept = kept[: len(kept) // 2]
-        short = pack_record(None, said + kept, b"")
+    notice = (("duemq-shortened", b"%d" % len(frame)),)
+    headers = record.headers
+    short = pack_record(record.key, notice + headers, b"")
+    while len(short) > most and headers:
+        headers = headers[: len(headers) // 2]
+        short = pack_record(None, notice + headers, b"")
     return short

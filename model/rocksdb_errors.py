@@ -13,7 +13,7 @@ _IN_USE = ("lock hold by current process", "while lock file", "/lock:")
 
 
 @contextmanager
-def translated(what: object) -> Iterator[None]:
+def translate_errors(what: object) -> Iterator[None]:
     """Foreign errors as ours, the cause kept. `what`: where it happened, a path or a sentence's beginning."""
     try:
         yield

@@ -29,13 +29,20 @@ TOPIC_BYTES_AT = 14  # where a row has the length of its topic
 _SYSTEM_HEADERS = 3
 
 
-def _named(name: str, value_bytes: int) -> bytes:
+def _header_start(name: str, value_bytes: int) -> bytes:
     return HEADER.pack(len(name), value_bytes) + name.encode()
 
 
 # The system headers of a first delivery due between 2001 and 2286: a fixed layout that one format call fills in.
-_ID_AT = len(_named("duemq-id", ID_CHARS))
-_SYSTEM = _named("duemq-id", ID_CHARS) + b"%b" + _named("duemq-due", 13) + b"%d" + _named("duemq-attempt", 1) + b"1"
+_ID_AT = len(_header_start("duemq-id", ID_CHARS))
+_SYSTEM = (
+    _header_start("duemq-id", ID_CHARS)
+    + b"%b"
+    + _header_start("duemq-due", 13)
+    + b"%d"
+    + _header_start("duemq-attempt", 1)
+    + b"1"
+)
 _SYSTEM_BYTES = len(_SYSTEM % (bytes(ID_CHARS), 10**12))
 
 
@@ -188,15 +195,15 @@ def any_expires(due: Iterable[tuple[bytes, bytes]]) -> bool:
     return not {row[_EXPIRES] for _, row in due} <= {_NEVER}
 
 
-def changed(row: bytes, *, due: int | None = None, attempt: int | None = None) -> bytes:
+def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None) -> bytes:
     """The row of a message that shows another due time (ms), or whose delivery was tried that often."""
-    failed, frame_at, *others = ROW.unpack_from(row)
+    failures, frame_at, *others = ROW.unpack_from(row)
     record = unpack_record(row[frame_at:])
-    tried = failed if attempt is None else attempt
-    shown = record.headers[1][1] if due is None else b"%d" % due
-    system = (record.headers[0], ("duemq-due", shown), ("duemq-attempt", b"%d" % (tried + 1)))
+    attempts = failures if attempt is None else attempt
+    due_text = record.headers[1][1] if due is None else b"%d" % due
+    system = (record.headers[0], ("duemq-due", due_text), ("duemq-attempt", b"%d" % (attempts + 1)))
     count, packed = pack_headers(system + record.headers[_SYSTEM_HEADERS:])
-    head = ROW.pack(tried, frame_at, *others) + row[ROW.size : frame_at]
+    head = ROW.pack(attempts, frame_at, *others) + row[ROW.size : frame_at]
     return head + frame_of(record.key, count, packed, record.value)
 
 

@@ -147,12 +147,12 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
     A time in the past is returned as given, unless the policy refuses it. Codes: `both_times`, `past_due`,
     `delay_too_long`, `bad_level` and those of the parsers; what hangs on `now` and `policy` alone is RejectedNow.
     """
-    given = [name for name in TIME_FIELDS if name in fields]
-    if not given:
+    names = [name for name in TIME_FIELDS if name in fields]
+    if not names:
         return None
-    if len(given) > 1:
-        raise Rejected("both_times", f"{' and '.join(given)} are both given: one says when, not more", given[1])
-    name = given[0]
+    if len(names) > 1:
+        raise Rejected("both_times", f"{' and '.join(names)} are both given: one says when, not more", names[1])
+    name = names[0]
     value = fields[name]
     if name == "delay_level":
         delay = _delay_of_level(value, policy.levels, text)

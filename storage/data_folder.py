@@ -19,7 +19,7 @@ import orjson
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull, FolderRefused
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.replica_swap import settle_all
 from duemq.storage.fsync import make_folder, write_durably
 
@@ -42,8 +42,8 @@ class FolderInfo(ClusterIdentity):
 
 
 def disk_use(path: Path) -> DiskUse:
-    """Of the disk that a folder is on. Raises StoreFailed."""
-    with translated(path):
+    """The use of the disk that a folder is on. Raises StoreFailed."""
+    with translate_errors(path):
         stat = os.statvfs(path)
     return DiskUse((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
@@ -177,8 +177,8 @@ def _close_to_others(path: Path) -> None:
 
     A folder of somebody else's, such as a volume of Kubernetes, stays as it is: what is made in it is private anyway.
     """
-    found = path.stat()
-    if found.st_mode & 0o007 and found.st_uid == os.geteuid():
+    status = path.stat()
+    if status.st_mode & 0o007 and status.st_uid == os.geteuid():
         with suppress(OSError):  # some file systems know no modes
             path.chmod(0o700)
 
@@ -212,7 +212,7 @@ def _refuse_other_cluster(info: FolderInfo, identity: ClusterIdentity) -> None:
 
 
 def _tidy(path: Path) -> None:
-    with translated(path):
+    with translate_errors(path):
         if (path / SNAPSHOTS).exists():
             shutil.rmtree(path / SNAPSHOTS)
     settle_all(path / "shards")
@@ -221,7 +221,7 @@ def _tidy(path: Path) -> None:
 def disk_bytes(path: Path) -> int:
     """Bytes that all files below a folder take on the disk; files that vanish meanwhile count nothing."""
     total = 0
-    linked: set[int] = set()  # files that a snapshot shares with its store
+    inodes: set[int] = set()  # files that a snapshot shares with its store
     for folder, _, names in os.walk(path):
         for name in names:
             try:
@@ -229,8 +229,8 @@ def disk_bytes(path: Path) -> int:
             except FileNotFoundError:  # RocksDB removes files while we look
                 continue
             if stat.st_nlink > 1:
-                if stat.st_ino in linked:
+                if stat.st_ino in inodes:
                     continue
-                linked.add(stat.st_ino)
+                inodes.add(stat.st_ino)
             total += stat.st_blocks * _BLOCK_BYTES
     return total

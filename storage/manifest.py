@@ -27,6 +27,6 @@ def check_files(files: Sequence[ListedFile], safe_name: re.Pattern[str]) -> None
         raise ValueError("a file is listed twice")
 
 
-def other_format(manifest: object, found: object, known: int) -> str:
+def other_format(manifest: object, actual: object, expected: int) -> str:
     """The sentence about a manifest of a format that this version does not read."""
-    return f"{manifest} has format {found}, this duemq reads format {known}"
+    return f"{manifest} has format {actual}, this duemq reads format {expected}"

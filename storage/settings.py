@@ -62,8 +62,8 @@ class DelayFileSettings(Section):
 
     @field_validator("load_ahead")
     @classmethod
-    def _not_sealed_again(cls, load_ahead: int, given: ValidationInfo) -> int:
-        nearest = given.data.get("seal_windows", 1) * WINDOW_MS
+    def _not_sealed_again(cls, load_ahead: int, info: ValidationInfo) -> int:
+        nearest = info.data.get("seal_windows", 1) * WINDOW_MS
         if load_ahead > nearest:
             raise ValueError(
                 f"at most 30 minutes for each of delay_files.seal_windows, here {nearest} ms: "

@@ -61,7 +61,7 @@ class Share:
         self.bytes = 0
 
     def take_body(self, size: int) -> None:
-        """As `take`, for a body of a known size: a small one may use the reserve."""
+        """Take a body of a known size: a small one may use the reserve."""
         self.take(size, small=size <= _SMALL_BYTES)
 
     def take(self, size: int, *, small: bool = False) -> None:
@@ -85,7 +85,7 @@ class Share:
         self.bytes = 0
 
 
-class Admitted:
+class AdmissionMiddleware:
     """An application behind an `Admission`. Each of its answers gets a request id."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:

@@ -15,18 +15,18 @@ SMALL_BODY_BYTES = 64 << 10
 
 def header(request: Request, name: bytes) -> str | None:
     """The first header of this (lower-case) name. Quicker than `request.headers`, which decodes them all."""
-    for known, value in request.scope["headers"]:
-        if known == name:
+    for header_name, value in request.scope["headers"]:
+        if header_name == name:
             text: str = value.decode("latin-1")
             return text
     return None
 
 
-def check_fields(body: Iterable[str], known: Sequence[str]) -> None:
+def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:
     """Raises Rejected `unknown_field`, which names the first field that is not known, and those that are."""
     for name in body:
-        if name not in known:
-            listed = f"known {'is' if len(known) == 1 else 'are'} {', '.join(known)}"
+        if name not in fields:
+            listed = f"known {'is' if len(fields) == 1 else 'are'} {', '.join(fields)}"
             raise Rejected("unknown_field", f"{shown(name)} is not a field here; {listed}", name[:80])
 
 
@@ -37,11 +37,11 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
     below reads the rest of a refused body and throws it away, so that the client gets to the answer.
     """
     length = header(request, b"content-length")
-    announced = int(length) if length is not None and length.isdecimal() else 0
-    if announced > limit:
+    taken_bytes = int(length) if length is not None and length.isdecimal() else 0
+    if taken_bytes > limit:
         raise _too_large(limit, code)
     share, receive = share_of(request), request.receive
-    share.take_body(announced)
+    share.take_body(taken_bytes)
     message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     if message.get("more_body"):
@@ -52,9 +52,9 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
             size = len(body)
             if size > limit:
                 raise _too_large(limit, code)
-            if size > announced:  # sent in chunks, without a word of how many there will be
-                share.take(size - announced)
-                announced = size
+            if size > taken_bytes:  # sent in chunks, without a word of how many there will be
+                share.take(size - taken_bytes)
+                taken_bytes = size
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     if len(body) > limit:

@@ -43,12 +43,12 @@ class ConnectionLimits(NamedTuple):
 
 
 class Connections:
-    """Those of one server by what they do now; those that have done it for longest come first."""
+    """The connections of one server by what they do now; those that have done it for longest come first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self.draining = False
-        self.held = 0  # bytes of heads that are not complete, all together
+        self.open_head_bytes = 0  # bytes of heads that are not complete, all together
         self.next_id = RequestIds()  # for answers to what is no request
         self._new: OrderedDict[HttpConnection, None] = OrderedDict()  # have asked for nothing yet
         self._idle: OrderedDict[HttpConnection, None] = OrderedDict()
@@ -67,19 +67,19 @@ class Connections:
             self._end(self._least_needed(connection), "made room for a new one")
 
     def remove(self, connection: HttpConnection) -> None:
-        for known in (self._new, self._idle, self._served):
-            known.pop(connection, None)
+        for group in (self._new, self._idle, self._served):
+            group.pop(connection, None)
         self.reads(connection)
 
     def begin(self, connection: HttpConnection) -> None:
-        """It is being served from now on."""
+        """Count a connection as served from now on."""
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._served[connection] = None
         self._served.move_to_end(connection)  # the next of several requests that were sent at once
 
     def finish(self, connection: HttpConnection) -> None:
-        """It has its answer."""
+        """Count a connection as idle: it has its answer."""
         if connection in self._served:
             del self._served[connection]
             self._idle[connection] = None
@@ -131,7 +131,7 @@ class Connections:
         those that can ask again.
         """
         now = newcomer.since
-        waiting = [next(iter(known)) for known in (self._new, self._idle) if known]
+        waiting = [next(iter(group)) for group in (self._new, self._idle) if group]
         for connection in waiting:
             if now - connection.since >= _BRIEF_S:
                 return connection
@@ -148,19 +148,19 @@ class Connections:
 
     def _overdue(self, connection: HttpConnection, now: float) -> str | None:
         """What the other side has not done in its time."""
-        limits, waited = self.limits, now - connection.since
+        limits, wait_s = self.limits, now - connection.since
         if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
             return "the client does not read its answer"
         if connection.sends_body:
-            return "the client does not send its body" if waited > limits.body_s else None
+            return "the client does not send its body" if wait_s > limits.body_s else None
         if connection in self._served:
             return None
         if connection.cycle is None:
-            return "the client sends no request" if waited > limits.head_s else None
+            return "the client sends no request" if wait_s > limits.head_s else None
         if connection.head_since is not None:
-            begun = max(connection.head_since, connection.since)
-            return "the client does not send its request to the end" if now - begun > limits.head_s else None
-        return "the client sends no further request" if waited > limits.keep_alive_s else None
+            start_s = max(connection.head_since, connection.since)
+            return "the client does not send its request to the end" if now - start_s > limits.head_s else None
+        return "the client sends no further request" if wait_s > limits.keep_alive_s else None
 
     def _relieve(self) -> None:
         """End those that have not read for longest, until what is unsent is within its bound."""

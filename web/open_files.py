@@ -15,24 +15,24 @@ _HIGHEST = 1 << 20  # where there is no hard limit, and a kernel refuses "infini
 def raise_limit() -> int:
     """Raise this process's limit of open files as far as it may, and return what it is then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _HIGHEST if hard == resource.RLIM_INFINITY else min(hard, _HIGHEST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    target = _HIGHEST if hard == resource.RLIM_INFINITY else min(hard, _HIGHEST)
+    if soft != resource.RLIM_INFINITY and soft < target:
         with suppress(ValueError, OSError):  # macOS has a limit of its own
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+            soft = target
     return _HIGHEST if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_within(files: int, wanted: int) -> int:
+def connections_within(files: int, requested: int) -> int:
     """How many connections there may be where a process can have so many open files: at least a quarter of them."""
     most = max(files - _RESERVE, files // 4, 1)
-    if most >= wanted:
-        return wanted
+    if most >= requested:
+        return requested
     log.warning(
         "at most %d connections are taken at a time, not %d as http.max_connections says: this process may open "
         "%d files, and the stores need some (ulimit -n, LimitNOFILE)",
         most,
-        wanted,
+        requested,
         files,
         extra={"action": "http.files", "files": files, "connections": most},
     )

@@ -24,7 +24,7 @@ _LINGER_S = 1.0  # for the other side to read the last answer, or to show whethe
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A server makes a subclass of it, with its connections as an attribute of the class: see `bounded`."""
+    """A server makes a subclass of it, with its connections as an attribute of the class: see `connection_class`."""
 
     among: ClassVar[Connections]
     # That of the newest request, which is not always the one that is served.
@@ -38,7 +38,7 @@ class HttpConnection(HttpToolsProtocol):
         self.unread_since: float | None = None  # since when more is unsent than the transport likes to hold
         self._served: RequestResponseCycle | None = None
         self._unbounded = 0  # bytes of a head that is not complete, or of what is neither head nor body
-        self._held = 0  # what the parser may hold of it
+        self._open_head_bytes = 0  # what the parser may hold of it
         self._moved = False  # whether what just came had a part of a body
         self._deaf = False  # what comes from now on is read and thrown away
         self._fault = ""  # what is wrong with a head that can be read
@@ -73,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.among.remove(self)
-        self.among.held -= self._held
+        self.among.open_head_bytes -= self._open_head_bytes
         if self._served is not None and not self._served.response_complete:  # the newest learns it below
             self._served.disconnected = True
             self._served.message_event.set()
@@ -95,19 +95,19 @@ class HttpConnection(HttpToolsProtocol):
             self._unbounded += len(data)
         else:
             self.head_since, self._unbounded = None, 0
-            if self._held:
-                self.among.held -= self._held
-                self._held = 0
+            if self._open_head_bytes:
+                self.among.open_head_bytes -= self._open_head_bytes
+                self._open_head_bytes = 0
             return
-        self._held += len(data)
-        self.among.held += len(data)
+        self._open_head_bytes += len(data)
+        self.among.open_head_bytes += len(data)
         limits = self.among.limits
         if self._deaf:
             return
         if self._unbounded > limits.head_bytes:
             self._refuse("head_too_large", f"a head may have {limits.head_bytes} bytes here")
-        elif self.among.held > limits.unsent_bytes:
-            self._refuse("unavailable", f"{self.among.held} bytes of heads without their ends are held here")
+        elif self.among.open_head_bytes > limits.unsent_bytes:
+            self._refuse("unavailable", f"{self.among.open_head_bytes} bytes of heads without their ends are held here")
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has closed its half gets the answers to what it sent, if it is still there."""
@@ -221,6 +221,6 @@ class HttpConnection(HttpToolsProtocol):
             self.loop.call_later(_LINGER_S, self._leave_reader)
 
 
-def bounded(connections: Connections) -> type[HttpConnection]:
+def connection_class(connections: Connections) -> type[HttpConnection]:
     """The class of a server's connections."""
     return type("BoundedConnection", (HttpConnection,), {"among": connections})

@@ -11,17 +11,17 @@ from starlette.responses import Response
 
 _TOGETHER: Final = 500
 One = TypeVar("One")
-Shown = TypeVar("Shown")
+Document = TypeVar("Document")
 
 
-async def in_slices(items: Sequence[One], render: Callable[[One], Shown]) -> list[Shown]:
+async def in_slices(items: Sequence[One], render: Callable[[One], Document]) -> list[Document]:
     """Each item rendered. Others have their turn in between: thousands take longer than anybody should wait."""
-    shown: list[Shown] = []
+    documents: list[Document] = []
     for start in range(0, len(items), _TOGETHER):
         if start:
             await asyncio.sleep(0)
-        shown += map(render, items[start : start + _TOGETHER])
-    return shown
+        documents += map(render, items[start : start + _TOGETHER])
+    return documents
 
 
 class JsonResponse(Response):

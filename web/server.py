@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from duemq.model.errors import BadConfig
 from duemq.web.connections import ConnectionLimits, Connections
 from duemq.web.open_files import connections_within, raise_limit
-from duemq.web.protocol import bounded
+from duemq.web.protocol import connection_class
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +59,17 @@ class Stop(asyncio.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = asyncio.Event()
+        self.request = asyncio.Event()
         self.drains = False
 
     def ask(self) -> None:
         """The second time there is no more waiting."""
-        if self.asked.is_set() or not self.drains:
+        if self.request.is_set() or not self.drains:
             self.set()
-        self.asked.set()
+        self.request.set()
 
     def set(self) -> None:
-        self.asked.set()
+        self.request.set()
         super().set()
 
 
@@ -102,7 +102,7 @@ async def serve_http(
     shut = asyncio.Event()
     server = _Server(
         uvicorn.Config(
-            app, loop="uvloop", http=bounded(connections), ws="none", lifespan="off", log_config=None,
+            app, loop="uvloop", http=connection_class(connections), ws="none", lifespan="off", log_config=None,
             access_log=False, timeout_graceful_shutdown=math.ceil(grace_s), server_header=False, date_header=False,
             proxy_headers=False, timeout_keep_alive=math.ceil(limits.keep_alive_s),
         )
@@ -114,7 +114,7 @@ async def serve_http(
         shut.set()
 
     async def porter() -> None:
-        await stop.asked.wait()
+        await stop.request.wait()
         log.info("duemq stops", extra={"action": "stop"})
         connections.drain()
         with suppress(TimeoutError):
@@ -151,7 +151,7 @@ class _Server(uvicorn.Server):
 
 
 def _tune_interpreter() -> None:
-    """Fewer pauses: batches of thousands of short-lived objects would start a full collection every few cycles."""
+    """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles."""
     # A thread that comes back from a disk sync waits this long at most for the interpreter (default 5 ms).
     sys.setswitchinterval(0.0005)
     gc.collect()

@@ -54,16 +54,16 @@ async def readyz(service: StatusSource, request: Request) -> Response:
 
 
 async def metrics(service: StatusSource, request: Request) -> Response:
-    found = _Collected(service.registry)
+    snapshot = _MetricSnapshot(service.registry)
     try:
         encode, media_type = choose_encoder(header(request, b"accept") or "")
-        text = await asyncio.to_thread(encode, found)  # 1,000 topics are 20,000 lines
+        text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics are 20,000 lines
     except (TypeError, ValueError):  # a version that is no number
-        text, media_type = await asyncio.to_thread(generate_latest, found), CONTENT_TYPE_PLAIN_0_0_4
+        text, media_type = await asyncio.to_thread(generate_latest, snapshot), CONTENT_TYPE_PLAIN_0_0_4
     return Response(text, headers={"Content-Type": media_type})
 
 
-class _Collected(Collector):
+class _MetricSnapshot(Collector):
     """What a registry shows at one moment, to be encoded later."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -50,7 +50,7 @@ class Block:
         self.total += step * int(counts.sum())
 
     def change_one(self, due: int, step: int) -> None:
-        """As `change`, for a single row."""
+        """Changes as `change` does, for a single row."""
         index = (due - self.start) // self.length
         after = self.cells[index] + step
         if after < 0 and not self.running:

@@ -10,14 +10,14 @@ class Expansion:
 
     slot: what to read; every pending row of the snapshot with start <= due < end is to be fed once.
     expected: rows that were counted in the slot at that moment.
-    fed: rows read so far.
+    fed_rows: rows read so far.
 
     Adds and removes made meanwhile go straight to the finer slots, so they must not be in the snapshot.
     """
 
     def __init__(self, slot: Slot, block: Block) -> None:
         self.slot = slot
-        self.fed = 0
+        self.fed_rows = 0
         self._block = block
 
     @property
@@ -28,13 +28,13 @@ class Expansion:
         """Adds rows read, shape (n,), epoch ms. A due outside the slot is a ValueError."""
         _, counts = self._block.tally(dues)
         self._block.change(counts, 1)
-        self.fed += len(dues)
+        self.fed_rows += len(dues)
 
     def finish(self) -> None:
         """Ends the expansion; CountMismatch if the snapshot held more or fewer rows than were counted."""
         slot, block = self.slot, self._block
-        if self.fed != slot.count:
-            raise CountMismatch(slot.start, slot.level, expected=slot.count, left=slot.count - self.fed)
+        if self.fed_rows != slot.count:
+            raise CountMismatch(slot.start, slot.level, expected=slot.count, left=slot.count - self.fed_rows)
         lowest = int(block.counts.argmin())
         if block.cells[lowest] < 0:  # as many rows as counted, but one was removed that was never there
             raise CountMismatch(block.slot_start(lowest), block.level, expected=0, left=block.cells[lowest])

@@ -59,8 +59,8 @@ class Trie:
         first, last = int(numbers.min()), int(numbers.max())
         if last - first < max(len(dues), 1024):
             counts = np.bincount(numbers - first)
-            held = counts.nonzero()[0]
-            starts, counts = (held + first) * _WINDOW, counts[held]
+            indices = counts.nonzero()[0]
+            starts, counts = (indices + first) * _WINDOW, counts[indices]
         else:
             distinct, counts = np.unique(numbers, return_counts=True)
             starts = distinct * _WINDOW

@@ -59,14 +59,14 @@ class Wheel:
         return self._total
 
     @property
-    def touched(self) -> frozenset[int]:
-        """Starts of the windows whose total changed since `take_touched`."""
+    def touched_windows(self) -> frozenset[int]:
+        """Starts of the windows whose total changed since `take_touched_windows`."""
         return frozenset(self._windows.touched)
 
-    def take_touched(self) -> set[int]:
-        """As `touched`, and starts afresh."""
-        taken, self._windows.touched = self._windows.touched, set()
-        return taken
+    def take_touched_windows(self) -> set[int]:
+        """Returns `touched_windows`, and starts afresh."""
+        starts, self._windows.touched = self._windows.touched, set()
+        return starts
 
     def window_totals(self, starts: Iterable[int]) -> dict[int, int]:
         """Rows left in each of the given windows, expanded or not; 0 where there are none."""
@@ -188,12 +188,12 @@ class Wheel:
         self._trie.change(dues, step)
         self._total += step * len(dues)
 
-    def _settle(self, through: int, taken: Dues | None) -> None:
+    def _settle(self, through: int, dues: Dues | None) -> None:
         bound = self._bound(through)
         if (slot := self._trie.leftover(bound)) is not None:
             # The rows taken just now were counted in their slot, too.
-            given = 0 if taken is None else int(((taken >= slot.start) & (taken < slot.end)).sum())
-            raise CountMismatch(slot.start, slot.level, expected=slot.count + given, left=slot.count)
+            taken_rows = 0 if dues is None else int(((dues >= slot.start) & (dues < slot.end)).sum())
+            raise CountMismatch(slot.start, slot.level, expected=slot.count + taken_rows, left=slot.count)
         self._trie.drop(bound)
 
     def _bound(self, end: int) -> int:

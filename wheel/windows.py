@@ -49,8 +49,8 @@ class Windows:
                 self.change_one(start, step * count)
             return
         totals = self.totals
-        fresh: list[int] = []
-        gone: list[int] = []
+        new_starts: list[int] = []
+        empty_starts: list[int] = []
         for start, count in zip(starts, counts, strict=True):
             before = totals.get(start, 0)
             after = before + step * count
@@ -58,15 +58,15 @@ class Windows:
                 raise CountMismatch(start, Level.WINDOW, expected=before, left=after)
             totals[start] = after
             if not before:
-                fresh.append(start)
+                new_starts.append(start)
             elif not after:
-                gone.append(start)
+                empty_starts.append(start)
         self.touched.update(starts)
-        if fresh:
-            self.waiting.extend(start for start in fresh if start not in self._expanded)
+        if new_starts:
+            self.waiting.extend(start for start in new_starts if start not in self._expanded)
             self.waiting.sort()
-        if gone:
-            for start in gone:
+        if empty_starts:
+            for start in empty_starts:
                 del totals[start]
             self.waiting = [start for start in self.waiting if start in totals]
 

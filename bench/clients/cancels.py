@@ -38,7 +38,7 @@ async def cancel_singly(
     """One DELETE per id, at `at_ms` (epoch ms each) or, without it, one after another on every connection."""
     order = np.argsort(at_ms, kind="stable") if at_ms is not None else np.arange(len(ids))
     word = np.full(len(ids), OPEN, np.int8)
-    asked, wait = np.zeros(len(ids)), np.zeros(len(ids))
+    request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))
     pending, refusal, done = 0, None, 0
     lanes = asyncio.Semaphore(connections)
 
@@ -46,17 +46,17 @@ async def cancel_singly(
 
         async def ask(row: int) -> None:
             nonlocal pending, refusal, done
-            asked[row] = now_ms()
+            request_ms[row] = now_ms()
             try:
-                word[row], said = await _delete(http, ids[row])
+                word[row], detail = await _delete(http, ids[row])
                 if word[row] == PENDING:
                     pending += 1
                     word[row] = await _settle(http, ids[row])
                 elif word[row] == REFUSED:
-                    refusal = refusal or said
+                    refusal = refusal or detail
             finally:
                 lanes.release()
-            wait[row] = now_ms() - asked[row]
+            wait[row] = now_ms() - request_ms[row]
             done += 1
             link.progress(done)
 
@@ -65,7 +65,7 @@ async def cancel_singly(
                 await asyncio.sleep(ahead)
             await lanes.acquire()
             tasks.create_task(ask(row))
-    return Answers(word, asked, wait, pending, refusal)
+    return Answers(word, request_ms, wait, pending, refusal)
 
 
 async def _delete(http: aiohttp.ClientSession, message: str) -> tuple[int, str]:
@@ -89,12 +89,12 @@ async def _settle(http: aiohttp.ClientSession, message: str) -> int:
 async def cancel_many(
     link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False
 ) -> Answers:
-    """`POST /messages:cancel` with `batch` ids each; asked and wait are those of the request a row was in.
+    """`POST /messages:cancel` with `batch` ids each. A row has the time and the wait of its request.
 
     `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then.
     """
     word = np.full(len(ids), OPEN, np.int8)
-    asked, wait = np.zeros(len(ids)), np.zeros(len(ids))
+    request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))
     starts = iter(range(0, len(ids), batch))
     refusal: str | None = None
     done = pending = 0
@@ -120,7 +120,7 @@ async def cancel_many(
             nonlocal done, pending
             for first in starts:
                 rows = np.arange(first, min(first + batch, len(ids)))
-                asked[rows] = now_ms()
+                request_ms[rows] = now_ms()
                 decided = await ask(rows)
                 pending += int(np.count_nonzero(word[rows] == PENDING))
                 for _ in range(_ASK_AGAIN_TIMES if decided and until_decided else 0):
@@ -128,11 +128,11 @@ async def cancel_many(
                         break
                     await asyncio.sleep(_ASK_AGAIN_S)
                     await ask(open_)
-                wait[rows] = now_ms() - asked[first]
+                wait[rows] = now_ms() - request_ms[first]
                 if decided:
                     done += len(rows)
                     link.progress(done)
 
         for _ in range(connections):
             tasks.create_task(lane())
-    return Answers(word, asked, wait, pending, refusal)
+    return Answers(word, request_ms, wait, pending, refusal)

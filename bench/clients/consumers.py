@@ -16,7 +16,7 @@ _SHOWN_EVERY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """From the first message to the last: seconds, and CPU seconds of the process."""
+    """What one way took from the first message to the last: seconds, and CPU seconds of the process."""
 
     count: int
     seconds: float
@@ -32,17 +32,17 @@ class _Counter:
     """The handler of all ways."""
 
     def __init__(self, link: WorkerLink, count: int) -> None:
-        self._link, self._count, self._seen = link, count, 0
+        self._link, self._count, self._handled_count = link, count, 0
         self._began = self._ended = (0.0, 0.0)
         self.done = asyncio.Event()
 
     async def handle(self, message: object) -> None:
-        if not self._seen:
+        if not self._handled_count:
             self._began = time.perf_counter(), time.process_time()
-        self._seen += 1
-        if self._seen % _SHOWN_EVERY == 0:
-            self._link.progress(self._seen)
-        if self._seen == self._count:
+        self._handled_count += 1
+        if self._handled_count % _SHOWN_EVERY == 0:
+            self._link.progress(self._handled_count)
+        if self._handled_count == self._count:
             self._ended = time.perf_counter(), time.process_time()
             self.done.set()
 

@@ -119,7 +119,7 @@ class GeneratedColumns:
         self._size, self._random = size, np.random.default_rng(seed)
         words = np.frombuffer(Payloads(size, 1).words.encode(), np.uint8)
         self._head = [_text(part) for part in ('{"seq":"', '","kind":"', '","order":"', '","customer":', ',"amount":')]
-        self._kinds, self._currencies = _padded(KINDS), _padded(CURRENCIES)
+        self._kinds, self._currencies = _pad(KINDS), _pad(CURRENCIES)
         self._between = [_text(part) for part in (".", ',"currency":"', '","note":"')]
         self._end = _text('"}')
         self._words = np.tile(words, -(-2 * size // len(words))) if len(words) < 2 * size else words
@@ -155,7 +155,7 @@ def _text(text: str) -> Bytes:
     return np.frombuffer(text.encode(), np.uint8)
 
 
-def _padded(words: Sequence[str]) -> Bytes:
+def _pad(words: Sequence[str]) -> Bytes:
     """Words of one width: JSON has no room for padding but within its strings."""
     width = max(map(len, words))
     return np.stack([_text(word.ljust(width, "_")) for word in words])

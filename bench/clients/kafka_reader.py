@@ -83,11 +83,11 @@ class KafkaSource:
 
 async def _take(consumer: Any, books: Books, link: WorkerLink) -> bool:
     try:
-        found = await consumer.getmany(timeout_ms=int(_LOOK_S * 1000), max_records=_AT_ONCE)
+        batches = await consumer.getmany(timeout_ms=int(_LOOK_S * 1000), max_records=_AT_ONCE)
     except KafkaError:
         return False
-    for place, records in found.items():
+    for place, records in batches.items():
         books.add(place.partition, records)
-    if found:
+    if batches:
         link.progress(len(books.seq))
     return True

@@ -152,8 +152,8 @@ class _Sender:
         self.done += count
         self.link.progress(self.done)
 
-    def _book(self, said: dict[str, Any], first: int, count: int) -> None:
-        results = said.get("results", [said])
+    def _book(self, document: dict[str, Any], first: int, count: int) -> None:
+        results = document.get("results", [document])
         self.outcome[first : first + count] = ACCEPTED
         every = self.job.keep_every
         for seq, receipt in enumerate(results, first):

@@ -55,12 +55,12 @@ class _Pages:
     keep_ids: bool
     raw: list[tuple[float, bytes, bool]] = field(default_factory=list)
     parsed: dict[int, tuple[npt.NDArray[np.int64], list[str]]] = field(default_factory=dict)
-    held: int = 0
+    raw_bytes: int = 0
 
     def add(self, at_ms: float, body: bytes, events: bool) -> int:
         """Take an answer in; returns how many records it holds."""
         self.raw.append((at_ms, body, events))
-        self.held += len(body)
+        self.raw_bytes += len(body)
         return body.count(_MARK)
 
     def parse(self, index: int) -> None:
@@ -75,7 +75,7 @@ class _Pages:
         ).reshape(-1, 3)
         self.parsed[index] = columns, [record["headers"]["duemq-id"] for record in records] if self.keep_ids else []
         self.raw[index] = (at_ms, b"", events)
-        self.held -= len(body)
+        self.raw_bytes -= len(body)
 
     def received(self, breaks: int) -> Received:
         for index in range(len(self.raw)):
@@ -101,11 +101,11 @@ def _events(body: bytes) -> list[dict[str, Any]]:
 
 
 def _cursor(body: bytes, before: str | None) -> str | None:
-    found = _CURSOR.search(body[-400:]) or _CURSOR.search(body[:400])
-    if found is None:
+    match = _CURSOR.search(body[-400:]) or _CURSOR.search(body[:400])
+    if match is None:
         value = orjson.loads(body).get("cursor")
         return value if isinstance(value, str) else before
-    return found.group(1).decode()
+    return match.group(1).decode()
 
 
 @dataclass(slots=True)
@@ -132,13 +132,13 @@ class _Reader:
     def take(self, at_ms: float, body: bytes) -> int | None:
         """Book an answer. Returns its place among the pages when it can be parsed right away."""
         self.cursor = _cursor(body, self.cursor)
-        if not (found := self.pages.add(at_ms, body, events=False)):
+        if not (record_count := self.pages.add(at_ms, body, events=False)):
             self.pages.raw.pop()
-            self.pages.held -= len(body)
+            self.pages.raw_bytes -= len(body)
             return None
-        self.count += found
+        self.count += record_count
         self.link.progress(self.count)
-        return len(self.pages.raw) - 1 if found < PAGE or self.pages.held > _HELD_BYTES else None
+        return len(self.pages.raw) - 1 if record_count < PAGE or self.pages.raw_bytes > _HELD_BYTES else None
 
     async def polls(self) -> None:
         to_parse: int | None = None
@@ -174,13 +174,13 @@ class _Reader:
         while True:
             try:
                 async for at_ms, events in self._chunks():
-                    if not (found := self.pages.add(at_ms, events, events=True)):
+                    if not (record_count := self.pages.add(at_ms, events, events=True)):
                         self.pages.raw.pop()
-                        self.pages.held -= len(events)
+                        self.pages.raw_bytes -= len(events)
                         continue
                     if place := _EVENT_ID.findall(events):
                         self.cursor = place[-1].decode()
-                    self.count += found
+                    self.count += record_count
                     self.link.progress(self.count)
             except TROUBLE:
                 self.breaks += 1

@@ -58,7 +58,7 @@ def import_windows(stage: Harness, *, count: int, days: float, deliver_s: float,
     figures += (vital("missing", "of 500 looked up after kill -9, not there", stage.missing(ids)),)
     figures += waiting.changes(stage, waiting.sample(ids, _SINGLES, _BULK, stage.setup.seed))
     if deliver_s and now_ms() < plan.window(number) and number < files:
-        figures += _delivered(stage, plan, number, deliver_s)
+        figures += _read_window(stage, plan, number, deliver_s)
     elif deliver_s:
         notes += ("no window was left to be read as it was delivered",)
     return ScenarioOutcome((*figures, *parts.cost_figures(stage, before, plan.count)), notes)
@@ -76,7 +76,7 @@ def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[
     empty = stage.site.bill() or ()
     imported_s = _run(stage, plan, folder, link)
     quiet = stage.settle(180 + plan.count / _FEWEST_PER_S)
-    disk, settled = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
+    disk, bill_at_rest = stage.site.disk_bytes() or math.nan, stage.site.bill() or ()
     return (
         Figure("written_rate", "rows written to files beforehand", plan.count / written_s, "msg/s"),
         Figure("source_b", "  bytes per message in these files", size / plan.count, "B"),
@@ -84,14 +84,14 @@ def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[
         Figure("import_rate", "  imported", plan.count / imported_s, "msg/s"),
         vital("not_pending", "imported, but not pending", plan.count - _pending(stage)),
         *waiting.far_figures(stage),
-        Figure("rss_settled_mib", "server memory, settled", holder(settled).rss_bytes / parts.MIB, "MiB"),
-        Figure("rss_grown_mib", "  growth", _grown(holder(empty).rss_bytes, holder(settled).rss_bytes), "MiB"),
+        Figure("rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / parts.MIB, "MiB"),
+        Figure("rss_grown_mib", "  growth", _growth(holder(empty).rss_bytes, holder(bill_at_rest).rss_bytes), "MiB"),
         Figure("disk_b", "disk per message, settled", disk / plan.count, "B"),
         Figure("disk_ratio", "  by payload bytes", disk / plan.count / plan.payload_bytes, "x"),
     ), () if quiet else ("the data folder never came to rest: its size is that of a moment",)
 
 
-def _grown(before: int, after: int) -> float:
+def _growth(before: int, after: int) -> float:
     return (after - before) / parts.MIB
 
 
@@ -99,8 +99,8 @@ def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
     """`duemq import` of all files; seconds until all are imported. Raises SiteError with what it said."""
     command = [sys.executable, "-P", "-c", _START, "import", "--url", stage.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
-    with tempfile.TemporaryFile() as said, stage.screen.phase("importing", plan.count) as advance:
-        process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+    with tempfile.TemporaryFile() as output, stage.screen.phase("importing", plan.count) as advance:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
             while process.poll() is None:
                 advance(_pending(stage))
@@ -109,9 +109,11 @@ def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
         finally:
             process.kill()
         took_s = time.monotonic() - began
-        said.seek(0)
+        output.seek(0)
         if process.returncode:
-            raise SiteError(f"duemq import ended with exit code {process.returncode}:\n{said.read()[-2000:].decode()}")
+            raise SiteError(
+                f"duemq import ended with exit code {process.returncode}:\n{output.read()[-2000:].decode()}"
+            )
     return took_s
 
 
@@ -119,14 +121,14 @@ def _pending(stage: Harness) -> int:
     return int(gauge(stage.site.url, "duemq_pending_messages") or 0)
 
 
-def _ids(stage: Harness, plan: Plan, wanted: int, untouched: int) -> list[str]:
+def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
     """Ids of imported messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
         raise SiteError("importing took so long that no window is left to be asked for")
     numbers = random.permutation(np.arange(untouched + 1, plan.files))[:_WINDOWS_ASKED].tolist()
-    each = -(-wanted // len(numbers))
-    found: dict[str, None] = {}
+    each = -(-count // len(numbers))
+    ids: dict[str, None] = {}
     with stage.screen.phase("asking for ids", len(numbers)) as advance:
         for done, number in enumerate(numbers, 1):
             rows = plan.dues(number)
@@ -135,12 +137,12 @@ def _ids(stage: Harness, plan: Plan, wanted: int, untouched: int) -> list[str]:
             status, body = get(stage.site.url, "/v1/messages?" + urlencode(query | {"limit": min(each, 1000)}))
             if status != 200:
                 raise SiteError(f"asked for a list of imported messages: HTTP {status} {body[:200]!r}")
-            found.update((message["id"], None) for message in orjson.loads(body)["messages"])
+            ids.update((message["id"], None) for message in orjson.loads(body)["messages"])
             advance(done)
-    return list(found)
+    return list(ids)
 
 
-def _delivered(stage: Harness, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
+def _read_window(stage: Harness, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
     """The beginning of a window, read as it is delivered, and compared with what its file holds."""
     reader = stage.reader()
     stage.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
@@ -156,13 +158,13 @@ def judged(plan: Plan, number: int, received: Received, counted_until_ms: float)
     """What came of file `number`, against what of it was due until then; of those before it only what is wrong."""
     dues = np.concatenate([plan.dues(each) for each in range(number + 1)])
     first = number * plan.rows
-    wanted = first + np.flatnonzero(dues[first:] < counted_until_ms)
+    expected = first + np.flatnonzero(dues[first:] < counted_until_ms)
     seqs, times = np.unique(received.seq, return_counts=True)
     ours = (received.seq >= 0) & (received.seq < len(dues))
     wrong = np.count_nonzero(~ours) + np.count_nonzero(dues[received.seq[ours]] != received.due[ours])
     return (
         Figure("file_read", "messages of one file read as they were delivered", int(np.count_nonzero(seqs >= first))),
-        vital("file_lost", "  due, never read", len(np.setdiff1d(wanted, seqs))),
+        vital("file_lost", "  due, never read", len(np.setdiff1d(expected, seqs))),
         vital("file_twice", "  read more than once", int((times - 1).sum())),
         vital("file_early", "  read before due", int(np.count_nonzero(received.at < received.due))),
         vital("file_wrong", "  due time wrong, or never imported for so early", int(wrong)),

@@ -26,14 +26,14 @@ def pending(stage: Harness, *, count: int, ahead_h: float, days: float) -> Scena
     filled = stage.site.bill()
     spent = parts.cost_figures(stage, before, sent.accepted)
     quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S)
-    disk, settled = stage.site.disk_bytes(), stage.site.bill()
+    disk, bill_at_rest = stage.site.disk_bytes(), stage.site.bill()
     figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)
     figures += waiting.far_figures(stage)
-    if before is not None and filled is not None and settled is not None and disk is not None:
+    if before is not None and filled is not None and bill_at_rest is not None and disk is not None:
         each = max(sent.accepted, 1)
         figures += (
-            Figure("rss_settled_mib", "server memory, settled", holder(settled).rss_bytes / parts.MIB, "MiB"),
-            Figure("rss_b", "  growth per message", _growth(before, settled) / each, "B"),
+            Figure("rss_settled_mib", "server memory, settled", holder(bill_at_rest).rss_bytes / parts.MIB, "MiB"),
+            Figure("rss_b", "  growth per message", _growth(before, bill_at_rest) / each, "B"),
             Figure("rss_full_b", "  growth per message right after filling", _growth(before, filled) / each, "B"),
             Figure("disk_b", "disk per message, settled", disk / each, "B"),
             Figure("disk_ratio", "  by payload bytes", disk / each / stage.setup.payload_bytes, "x"),

@@ -53,8 +53,8 @@ def lateness_figures(prefix: str, text: str, sample: npt.NDArray[np.float64]) ->
 
 def ratio(sample: npt.NDArray[np.float64], usual: npt.NDArray[np.float64]) -> float:
     """The p99 of one sample by that of another; NaN without samples."""
-    here, there = spread(sample), spread(usual)
-    return here.p99 / there.p99 if there.p99 > 0 else float("nan")
+    sample_spread, usual_spread = spread(sample), spread(usual)
+    return sample_spread.p99 / usual_spread.p99 if usual_spread.p99 > 0 else float("nan")
 
 
 def joined(*tallies: Tally) -> Tally:

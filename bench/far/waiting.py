@@ -36,15 +36,15 @@ class Sample:
 
 def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
     """Ids at random; fewer of each kind where there are not enough."""
-    known = np.array([each for each in ids if each])
-    drawn = np.random.default_rng(seed).permutation(known).tolist()
+    real_ids = np.array([each for each in ids if each])
+    drawn = np.random.default_rng(seed).permutation(real_ids).tolist()
     share = min(1.0, len(drawn) / (2 * singles + bulk))
     one, many = int(singles * share), int(bulk * share)
     return Sample(drawn[:one], drawn[one : 2 * one], drawn[2 * one : 2 * one + many])
 
 
 def far_figures(stage: Harness) -> tuple[Figure, ...]:
-    """How much of it lies in delay files. Nothing for a site that is not ours."""
+    """Figures of the messages in delay files; none for a site that is not ours."""
     if stage.site.folder is None:
         return ()
     files = delay_files.look(stage.site.folder).files
@@ -74,7 +74,7 @@ def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
     stream = Stream(stage, "beside", _STREAM_PER_S)
     stage.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
     began = now_ms()
-    found: LookedUp = stage.wait(
+    lookups: LookedUp = stage.wait(
         stage.spawn(get_singly, stage.site.url, chosen.looked_up), "look-ups", len(chosen.looked_up)
     )
     worker = stage.spawn(cancels.cancel_singly, stage.site.url, chosen.cancelled, None, 1)
@@ -88,10 +88,10 @@ def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
     words = np.concatenate([single.word, bulk.word])
     late = counts.lateness_ms
     return (
-        *_waits("get", "get by id", found.wait_ms),
+        *_waits("get", "get by id", lookups.wait_ms),
         *_waits("cancel", "cancel by id", single.wait_ms),
         Figure("bulk_rate", "bulk cancels, until all were decided", _rate(bulk.word, in_bulk), "cancels/s"),
-        vital("not_found", "looked up, not there as scheduled", int(np.count_nonzero(~found.scheduled))),
+        vital("not_found", "looked up, not there as scheduled", int(np.count_nonzero(~lookups.scheduled))),
         vital("not_cancelled", "answered other than cancelled", int(np.count_nonzero(words != cancels.CANCELLED))),
         Figure("answered_202", "cancels answered 202 pending at first", single.pending + bulk.pending),
         *lateness_figures("beside", "due meanwhile, lateness", late[during(counts, [one_by_one])]),

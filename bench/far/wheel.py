@@ -22,7 +22,7 @@ Dues = npt.NDArray[np.int64]
 
 
 class _Store:
-    """In place of the shard's store: how many rows are due in each ms of two windows."""
+    """A stand-in for the shard's store: how many rows are due in each ms of two windows."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(2 * _WINDOW_MS, np.int32)
@@ -52,14 +52,14 @@ class _Clock:
         self.messages[call] += messages
 
     def look(self) -> None:
-        """Nothing: it measures around calls only."""
+        """Do nothing: the clock measures around calls only."""
 
 
 class _Scales:
     """Bytes held by what the wheel's own code has allocated, and bytes that one call needs beside it."""
 
     def __init__(self) -> None:
-        self.held, self.beside = 0, 0
+        self.wheel_bytes, self.beside = 0, 0
         self._own = [tracemalloc.Filter(True, "*/duemq/wheel/*.py")]
 
     @contextmanager
@@ -71,7 +71,7 @@ class _Scales:
 
     def look(self) -> None:
         snapshot = tracemalloc.take_snapshot().filter_traces(self._own)
-        self.held = max(self.held, sum(trace.size for trace in snapshot.traces))
+        self.wheel_bytes = max(self.wheel_bytes, sum(trace.size for trace in snapshot.traces))
 
 
 def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
@@ -92,8 +92,8 @@ def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
     each = {call: clock.ns[call] / max(clock.messages[call], 1) for call in clock.ns}
     per_call = {call: clock.ns[call] / 1000 / max(clock.calls[call], 1) for call in clock.ns}
     return ScenarioOutcome((
-        Figure("held_kib", "memory held, at most", scales.held / _KIB, "KiB"),
-        Figure("held_b", "  per message pending", scales.held / count, "B"),
+        Figure("held_kib", "memory held, at most", scales.wheel_bytes / _KIB, "KiB"),
+        Figure("held_b", "  per message pending", scales.wheel_bytes / count, "B"),
         Figure("beside_kib", "memory that one call needs beside it, at most", scales.beside / _KIB, "KiB"),
         Figure("add_ns", "count in, per message", each["add"], "ns"),
         Figure("expand_ns", "expand a slot, per message and level", each["expand"], "ns"),

@@ -144,14 +144,14 @@ class Harness:
         self, reader: BenchWorker[Received], expected: int, last_due_ms: float, text: str = "reading"
     ) -> Received:
         """Wait until everything expected has come, and a little longer for duplicates; what was read."""
-        seen, moved_at = -1, time.monotonic()
+        last_count, moved_at = -1, time.monotonic()
 
         def over() -> bool:
-            nonlocal seen, moved_at
-            if reader.count != seen or now_ms() < last_due_ms:
-                seen, moved_at = reader.count, time.monotonic()
+            nonlocal last_count, moved_at
+            if reader.count != last_count or now_ms() < last_due_ms:
+                last_count, moved_at = reader.count, time.monotonic()
             quiet_s = time.monotonic() - moved_at
-            return quiet_s > (_LINGER_S if seen >= expected else _PATIENCE_S)
+            return quiet_s > (_LINGER_S if last_count >= expected else _PATIENCE_S)
 
         self.watch(reader, text, expected, over)
         reader.stop()
@@ -181,10 +181,10 @@ class Harness:
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:
         """How many of a sample of accepted messages the site does not know as scheduled."""
-        known = [each for each in ids if each]  # a refused one has no id
-        sample = known[:: max(len(known) // at_most, 1)]
-        return sum(not self._scheduled(each) for each in sample)
+        accepted_ids = [each for each in ids if each]  # a refused one has no id
+        sample = accepted_ids[:: max(len(accepted_ids) // at_most, 1)]
+        return sum(not self._is_scheduled(each) for each in sample)
 
-    def _scheduled(self, message: str) -> bool:
+    def _is_scheduled(self, message: str) -> bool:
         status, body = get(self.site.url, f"/v1/messages/{message}")
         return status == 200 and bool(orjson.loads(body)["status"] == "scheduled")

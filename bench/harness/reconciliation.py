@@ -56,17 +56,17 @@ def tally(sent: SentMessages, received: Received) -> Tally:
     ours = (received.seq >= 0) & (received.seq < len(sent.dues))
     seq, due, at = received.seq[ours], received.due[ours], received.at[ours]
     times = np.bincount(seq, minlength=len(sent.dues))
-    asked = sent.dues[seq]
+    requested_due = sent.dues[seq]
     first = np.sort(np.unique(seq, return_index=True)[1])
     return Tally(
         accepted=int(np.count_nonzero(sent.outcome == ACCEPTED)),
         received=len(received.seq),
         lost=int(np.count_nonzero((sent.outcome == ACCEPTED) & (times == 0))),
         duplicate=int(np.maximum(times - 1, 0).sum()),
-        early=int(np.count_nonzero(at < asked)),
+        early=int(np.count_nonzero(at < requested_due)),
         unasked=int(np.count_nonzero(~ours)) + int(np.count_nonzero(sent.outcome[seq] == REJECTED)),
-        wrong_due=int(np.count_nonzero(due != asked)),
-        lateness_ms=at[first] - asked[first],
+        wrong_due=int(np.count_nonzero(due != requested_due)),
+        lateness_ms=at[first] - requested_due[first],
         at_ms=at[first],
     )
 

@@ -15,7 +15,7 @@ from duemq.bench.report.figures import Target
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
-    """All steps on one broker; on three the same as measured, 16 shards and bad targets.
+    """All steps on one broker; on three the same as measured, 16 shards and bad destinations.
 
     `quick`: a tenth of the messages.
     """
@@ -52,10 +52,10 @@ def consume_step(count: int, rounds: int = 5) -> Step:
 
 
 def destinations_step(rate: int, seconds: int, brokers: int) -> Step:
-    """All kinds of bad targets that can be had on so many brokers."""
+    """All kinds of bad destinations that can be had on so many brokers."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
-    title = f"beside bad targets: {rate:,} msg/s to a good one for {seconds} s"
-    return Step("targets", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
+    title = f"beside bad destinations: {rate:,} msg/s to a good one for {seconds} s"
+    return Step("destinations", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
 def _as_measured(step: Step) -> Step:

@@ -17,7 +17,7 @@ from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.cancel import cancel
 from duemq.bench.scenarios.cancel_race import cancel_race
 from duemq.bench.scenarios.consume import consume
-from duemq.bench.scenarios.destinations import targets
+from duemq.bench.scenarios.destinations import destinations
 from duemq.bench.scenarios.drain import drain
 from duemq.bench.scenarios.hot_second import hot_second
 from duemq.bench.scenarios.steady import steady
@@ -32,7 +32,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "accept-batches": accept_batches,
     "cancel": cancel,
     "consume": consume,
-    "targets": targets,
+    "destinations": destinations,
     "load": load,
     "import": import_windows,
 }
@@ -48,8 +48,10 @@ class Step:
     title: str
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
-    shards: int | None = None  # of what the bench starts for this step, whatever the setup says
-    settings: Mapping[str, str] = field(default_factory=dict)  # the same; those of the setup go before
+    shards: int | None = None  # shards of what the bench starts for this step, whatever the setup says
+    settings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # settings of what the bench starts; those of the setup go before
 
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
@@ -65,8 +67,8 @@ def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
             with Harness(setup, screen) as stage:
                 outcome = SCENARIOS[step.name](stage, **step.parameters)
         # A site that is not ours has neither memory nor a restart time: those targets fall away.
-        known = {figure.key for figure in outcome.figures}
-        outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in known}))
+        keys = {figure.key for figure in outcome.figures}
+        outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in keys}))
     return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 

@@ -18,13 +18,13 @@ def write(scenarios: Iterable[Scenario], path: Path) -> None:
         for scenario in scenarios:
             runs = len(scenario["runs"])
             for figure in scenario["figures"].values():
-                low, middle, high = (_rounded(figure[name]) for name in ("min", "median", "max"))
+                low, middle, high = (_round(figure[name]) for name in ("min", "median", "max"))
                 ends = (low, middle, high) if runs > 1 else ("", middle, "")
                 target, met = judged(figure)
                 row = (title(scenario["title"]), figure["text"], unit_of(figure), runs, *ends, target, met.strip("*"))
                 table.writerow(row)
 
 
-def _rounded(value: float | None) -> str:
+def _round(value: float | None) -> str:
     """Three digits, as in the tables; empty where nothing was measured."""
     return "" if value is None else f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"

@@ -24,7 +24,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`lines`: figure key, colour and legend of each; its target is drawn in the same colour."""
+    """One diagram of several figures. `lines`: figure key, colour and legend of each; its target is drawn in the same
+    colour."""
 
     title: str
     unit: str
@@ -42,8 +43,8 @@ PANELS = (
 
 
 def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
-    """The `pending` ones by their number of messages; of several with one number the last."""
-    found = {}
+    """The points of the `pending` scenarios, by number of messages; of several with one number the last counts."""
+    points = {}
     for each in scenarios:
         if each["name"] == "pending":
             figures, count = each["figures"], int(each["parameters"]["count"])
@@ -51,12 +52,12 @@ def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
             targets = {
                 key: next(iter(figure["target"].values())) for key, figure in figures.items() if figure["target"]
             }
-            found[count] = Point(count, medians, targets)
-    return [found[count] for count in sorted(found)]
+            points[count] = Point(count, medians, targets)
+    return [points[count] for count in sorted(points)]
 
 
 def draw(points: list[Point]) -> "Figure":
-    """At least two points. A target is a dashed line."""
+    """Draw at least two points. A target is a dashed line."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -73,10 +74,10 @@ def _panel(axes: "Axes", panel: Panel, points: list[Point]) -> None:
 
     highest = 0.0
     for key, colour, text in panel.lines:
-        known = [(point.count, point.medians[key]) for point in points if key in point.medians]
-        if not known:
+        pairs = [(point.count, point.medians[key]) for point in points if key in point.medians]
+        if not pairs:
             continue
-        counts, values = zip(*known, strict=True)
+        counts, values = zip(*pairs, strict=True)
         axes.plot(counts, values, color=colour, linewidth=1.8, marker="o", markersize=5, label=text)
         bounds = [point.targets[key] for point in points if key in point.targets]
         highest = max(highest, *values, *bounds[:1])

@@ -16,11 +16,11 @@ _UNITS = {"us": "µs"}
 
 def read(paths: Iterable[Path]) -> list[Scenario]:
     """The scenarios of several documents, each title once: the last one."""
-    found: dict[str, Scenario] = {}
+    by_title: dict[str, Scenario] = {}
     for path in paths:
         for scenario in orjson.loads(path.read_bytes())["scenarios"]:
-            found[scenario["title"]] = scenario
-    return list(found.values())
+            by_title[scenario["title"]] = scenario
+    return list(by_title.values())
 
 
 def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
@@ -28,11 +28,11 @@ def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
 
     `picture`: where the page finds the picture of how cost grows.
     """
-    known = {scenario["name"] for scenario in scenarios}
+    scenario_names = {scenario["name"] for scenario in scenarios}
 
     def filled(match: re.Match[str]) -> str:
         names = match[2].split()
-        if not known.issuperset(names):
+        if not scenario_names.issuperset(names):
             return match[0]
         some = [scenario for scenario in scenarios if scenario["name"] in names]
         return f"{match[1]}\n{tables(some, picture)}\n{match[3]}"
@@ -66,18 +66,18 @@ def _growing(scenarios: Sequence[Scenario], picture: str) -> str:
     lines = []
     for key in keys:
         same = [each["figures"].get(key) for each in ordered]
-        known = [figure for figure in same if figure is not None]
+        figures = [figure for figure in same if figure is not None]
         values = [_value(figure["median"]) if figure else "" for figure in same]
-        met = [figure["met"] for figure in known if figure["met"] is not None]
-        target, _ = judged(known[-1])
+        met = [figure["met"] for figure in figures if figure["met"] is not None]
+        target, _ = judged(figures[-1])
         verdict = "" if not met else "met" if all(met) else "**missed**"
-        lines.append([_text(known[-1]), *values, target, verdict])
+        lines.append([_text(figures[-1]), *values, target, verdict])
     head = ["figure", *(short(each["parameters"]["count"]) for each in ordered), "target", ""]
     days = ordered[-1]["parameters"]["days"]
     runs = len(ordered[-1]["runs"])
-    said = "" if runs == 1 else f"Medians of {runs} runs.\n\n"
+    intro = "" if runs == 1 else f"Medians of {runs} runs.\n\n"
     shown = f"![What waiting messages cost, by their number]({picture})\n\n" if picture else ""
-    return f"### Pending: messages over {days:.3g} days\n\n{said}{shown}{_table(head, lines)}"
+    return f"### Pending: messages over {days:.3g} days\n\n{intro}{shown}{_table(head, lines)}"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -118,8 +118,8 @@ def _over_time(axes: "Axes", trace: Trace) -> None:
     late = axes.twinx()
     centre = series.start_s + series.width_s / 2
     for values, name, colour in ((series.p50_ms, "p50", INK), (series.p99_ms, "p99", ORANGE)):
-        known = np.isfinite(values)
-        late.plot(centre[known], values[known], color=colour, linewidth=1.5, label=name)
+        finite = np.isfinite(values)
+        late.plot(centre[finite], values[finite], color=colour, linewidth=1.5, label=name)
     highest = np.nanmax(series.p99_ms) if np.isfinite(series.p99_ms).any() else 1.0
     late.set_ylim(0, max(float(highest) * 1.25, 1.0) if math.isfinite(highest) else 1.0)
     late.set_ylabel("ms")

@@ -40,7 +40,7 @@ class Verdict:
 def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
     """Hold answers against deliveries. Only a cancelled message may be missing, and it must be."""
     accepted = sent.outcome == ACCEPTED
-    seen = np.bincount(received.seq, minlength=len(sent.dues)) > 0
+    is_received = np.bincount(received.seq, minlength=len(sent.dues)) > 0
     word = answers.word
     cancelled, delivered = accepted & (word == cancels.CANCELLED), accepted & (word == cancels.DELIVERED)
     refused = accepted & np.isin(word, (cancels.REFUSED, cancels.PENDING, cancels.OPEN))
@@ -52,15 +52,15 @@ def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
     return Verdict(
         told_cancelled=count(cancelled),
         told_delivered=count(delivered),
-        wrong_cancelled=count(cancelled & seen),
-        wrong_delivered=count(delivered & ~seen),
+        wrong_cancelled=count(cancelled & is_received),
+        wrong_delivered=count(delivered & ~is_received),
         wrong_unknown=count(accepted & (word == cancels.UNKNOWN)),
         refused=count(refused),
         # A cancel that broke off may have been carried out: only one that was clearly refused leaves its message alive.
-        lost=count(accepted & (word == cancels.REFUSED) & ~seen),
+        lost=count(accepted & (word == cancels.REFUSED) & ~is_received),
         in_time=count(in_time),
         cancelled_in_time=count(in_time & cancelled),
-        delivered_in_time=count(in_time & seen),
+        delivered_in_time=count(in_time & is_received),
         refused_in_time=count(in_time & refused),
     )
 
@@ -80,24 +80,26 @@ def cancel_race(
     # Those not cancelled have to come; if fewer do, the reader waits for its patience to end.
     expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))
     received = stage.finish(reader, expected, float(sent.dues.max()) + 1000)
-    counts, told = tally(sent, received), judge(sent, answers, received)
+    counts, verdict = tally(sent, received), judge(sent, answers, received)
     waits = spread(answers.wait_ms)
     cost = parts.cost_figures(stage, before, sent.accepted)
-    share = 100 / max(told.in_time, 1)
+    share = 100 / max(verdict.in_time, 1)
     figures = (
-        vital("wrong_answers", "wrong answers", told.wrong_cancelled + told.wrong_delivered + told.wrong_unknown),
-        vital("wrong_cancelled", "  told cancelled, delivered all the same", told.wrong_cancelled),
-        vital("wrong_delivered", "  told delivered, never delivered", told.wrong_delivered),
-        vital("wrong_unknown", "  told unknown", told.wrong_unknown),
-        vital("refused", "not answered (refused, pending for 10 s, broken)", told.refused),
-        vital("lost", "refused a cancel, never delivered", told.lost),
+        vital(
+            "wrong_answers", "wrong answers", verdict.wrong_cancelled + verdict.wrong_delivered + verdict.wrong_unknown
+        ),
+        vital("wrong_cancelled", "  told cancelled, delivered all the same", verdict.wrong_cancelled),
+        vital("wrong_delivered", "  told delivered, never delivered", verdict.wrong_delivered),
+        vital("wrong_unknown", "  told unknown", verdict.wrong_unknown),
+        vital("refused", "not answered (refused, pending for 10 s, broken)", verdict.refused),
+        vital("lost", "refused a cancel, never delivered", verdict.lost),
         vital("duplicate", "read more than once", counts.duplicate),
         vital("early", "read before due", counts.early),
-        Figure("told_cancelled", "told cancelled", told.told_cancelled),
-        Figure("told_delivered", "told delivered", told.told_delivered),
-        Figure("cancelled_in_time", f"cancelled, {_IN_TIME}", told.cancelled_in_time * share, "%"),
-        Figure("delivered_in_time", f"delivered, {_IN_TIME}", told.delivered_in_time * share, "%"),
-        Figure("refused_in_time", f"refused, {_IN_TIME}", told.refused_in_time * share, "%"),
+        Figure("told_cancelled", "told cancelled", verdict.told_cancelled),
+        Figure("told_delivered", "told delivered", verdict.told_delivered),
+        Figure("cancelled_in_time", f"cancelled, {_IN_TIME}", verdict.cancelled_in_time * share, "%"),
+        Figure("delivered_in_time", f"delivered, {_IN_TIME}", verdict.delivered_in_time * share, "%"),
+        Figure("refused_in_time", f"refused, {_IN_TIME}", verdict.refused_in_time * share, "%"),
         Figure("pending", "first answered 202 pending", answers.pending),
         Figure("cancel_p50", "cancel answered p50", waits.p50, "ms"),
         Figure("cancel_p99", "cancel answered p99", waits.p99, "ms"),
@@ -105,7 +107,7 @@ def cancel_race(
         *cost,
     )
     notes = parts.notes(sent, cost) + ((f"the first refusal: {answers.refusal}",) if answers.refusal else ())
-    if not (told.told_cancelled and told.told_delivered):
+    if not (verdict.told_cancelled and verdict.told_delivered):
         notes = ("no race: all cancels came on the same side of the delivery, so the answers prove little", *notes)
     trace = Trace(
         "answer time of a cancel",

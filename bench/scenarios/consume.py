@@ -28,22 +28,22 @@ def consume(stage: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
     stage.site.create_topic(topic)
     filling = stage.spawn(plain.fill_topic, bootstrap, topic, count, setup.payload_bytes, setup.seed)
     stage.wait(filling, "filling a topic", count)
-    found: dict[str, list[Consumed]] = {way: [] for way in _WAYS}
+    results: dict[str, list[Consumed]] = {way: [] for way in _WAYS}
     for number in range(1, rounds + 1):
         for way, (title, work, more) in _WAYS.items():
             worker = stage.spawn(work, bootstrap, topic, f"{way}-{number}", count, *more)
-            found[way].append(stage.wait(worker, f"{title} ({number} of {rounds})", count))
+            results[way].append(stage.wait(worker, f"{title} ({number} of {rounds})", count))
     figures: list[Figure] = []
     for way, (title, _, _) in _WAYS.items():
-        figures.append(Figure(f"{way}_rate", title, median(each.rate for each in found[way]), "msg/s"))
-        cpu_us = median(each.cpu_s * 1e6 / each.count for each in found[way])
+        figures.append(Figure(f"{way}_rate", title, median(each.rate for each in results[way]), "msg/s"))
+        cpu_us = median(each.cpu_s * 1e6 / each.count for each in results[way])
         figures.append(Figure(f"{way}_cpu_us", "  its CPU per message", cpu_us, "us"))
     figures += [
-        Figure("share_getmany", "Consumer, by getmany in the same round", _share(found, "getmany"), "x"),
-        Figure("share_iterator", "Consumer, by async for in the same round", _share(found, "iterator"), "x"),
+        Figure("share_getmany", "Consumer, by getmany in the same round", _share(results, "getmany"), "x"),
+        Figure("share_iterator", "Consumer, by async for in the same round", _share(results, "iterator"), "x"),
     ]
     return ScenarioOutcome(tuple(figures))
 
 
-def _share(found: dict[str, list[Consumed]], other: str) -> float:
-    return median(ours.rate / plain.rate for ours, plain in zip(found["consumer"], found[other], strict=True))
+def _share(results: dict[str, list[Consumed]], other: str) -> float:
+    return median(ours.rate / plain.rate for ours, plain in zip(results["consumer"], results[other], strict=True))

@@ -1,4 +1,4 @@
-"""`targets`: the lateness of a good topic before, and beside, each kind of bad one."""
+"""`destinations`: the lateness of a good topic before, and beside, each kind of bad one."""
 
 import asyncio
 import time
@@ -15,14 +15,14 @@ from duemq.bench.system.system import SiteError, get
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 5_000)
 _SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile what they did not need before
-_BEGUN_S = 5.0  # until the bad target has refused for the first times
+_BEGUN_S = 5.0  # until the bad destination has refused for the first times
 
 
-def targets(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
-    """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad targets."""
+def destinations(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
+    """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad destinations."""
     bootstrap = stage.site.bootstrap
     if bootstrap is None:
-        raise SiteError("bad targets are Kafka's: say --on kafka or --on kafka3")
+        raise SiteError("bad destinations are Kafka's: say --on kafka or --on kafka3")
     notes = warm_up.warm_up(stage, rate)
     figures: list[Figure] = []
     wrong = 0
@@ -39,7 +39,7 @@ def targets(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ..
         shown = kind == MADE_AGAIN or topic in get(stage.site.url, "/readyz")[1].decode()
         sender.stop()
         sender.result()
-        figures += _compared(kind, before, beside, shown=shown)
+        figures += _compare(kind, before, beside, shown=shown)
         for counts in (before, beside):
             wrong += counts.lost + counts.duplicate + counts.early + counts.wrong_due + counts.unasked
     return ScenarioOutcome((*figures, vital("wrong", "lost, twice, early or never asked for", wrong)), notes)
@@ -60,7 +60,7 @@ def _good(stage: Harness, name: str, rate: float, seconds: float) -> Tally:
     return tally(sent, stage.finish(reader, sent.accepted, float(sent.dues.max()), name))
 
 
-def _compared(kind: str, before: Tally, beside: Tally, *, shown: bool) -> tuple[Figure, ...]:
+def _compare(kind: str, before: Tally, beside: Tally, *, shown: bool) -> tuple[Figure, ...]:
     then, now = spread(before.lateness_ms), spread(beside.lateness_ms)
     moved = (now.p99 / then.p99 - 1) * 100
     text = KINDS[kind]

@@ -78,7 +78,7 @@ class FullFlow:
         self._ended: tuple[float, Bill] | None = None
 
     def look(self) -> None:
-        """To be called often."""
+        """Note where the full flow begins. Call it often."""
         if self._began is None and time.monotonic() >= self._begin_at:
             self._began = time.monotonic(), self._stage.site.bill() or ()
 
@@ -87,7 +87,7 @@ class FullFlow:
             self._ended = time.monotonic(), self._stage.site.bill() or ()
 
     def figures(self) -> tuple[Figure, ...]:
-        """Nothing where it was too short to tell, and on the embedded bus."""
+        """The CPU of the full flow; nothing where that was too short to tell, and on the embedded bus."""
         if self._began is None or self._ended is None or self._stage.site.bootstrap is None:
             return ()
         (began, then), (ended, now) = self._began, self._ended
@@ -100,15 +100,15 @@ class FullFlow:
 
 def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
     """What went wrong on the way in, and whether the machine was quiet."""
-    said = []
+    lines = []
     refused, lost_answers = int(np.count_nonzero(sent.outcome == REJECTED)), int(np.count_nonzero(sent.outcome == OPEN))
     if refused or lost_answers:
-        said.append(f"{refused:,} messages refused, {lost_answers:,} without an answer; the first: {sent.problem}")
+        lines.append(f"{refused:,} messages refused, {lost_answers:,} without an answer; the first: {sent.problem}")
     if sent.retries:
-        said.append(f"{sent.retries:,} requests were sent again because the server asked for it (429 or 503)")
+        lines.append(f"{sent.retries:,} requests were sent again because the server asked for it (429 or 503)")
     if any(figure.key == "others_cores" and figure.value > NOISY_CORES for figure in figures):
-        said.append(NOISY)
-    return tuple(said)
+        lines.append(NOISY)
+    return tuple(lines)
 
 
 def lateness_trace(counts: Tally) -> Trace | None:

@@ -17,7 +17,7 @@ def bench() -> None:
 app.command("schedule")(schedule.schedule)
 app.command("files")(files.files)
 app.command("audit")(audit.audit)
-app.command("gone")(audit.gone)
+app.command("gone")(audit.missing_files)
 app.command("mass")(change.mass)
 app.command("send")(send.send)
 

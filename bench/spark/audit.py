@@ -31,11 +31,11 @@ from duemq.bus.kafka.produce.batches import batches_of
 from duemq.bus.partitioner import partition_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY, checksum
-from duemq.model.ledger import Answer, Deferred, Entry, OutcomeCounts
+from duemq.model.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, fingerprint, schedule_frame
 from duemq.model.record import pack_record
-from duemq.model.row import changed, dead_frame, frame_in, message_key_in, row_of
-from duemq.pipeline.cli.command import echo_json, told
+from duemq.model.row import change_row, dead_frame, frame_in, message_key_in, row_of
+from duemq.pipeline.cli.command import echo_json, report_errors
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS, LEDGER
 from duemq.pipeline.sources.ranges import Logs
@@ -51,12 +51,13 @@ _MASK: Final = 2**64 - 1
 
 
 def fill(bootstrap: str, messages: int, seed: int = 1, entries: int = 0) -> None:
-    """`entries`: so many more cycles in which nothing happened. Raises BadInput where topics of these names exist."""
+    """Fill an empty Kafka. `entries`: so many more cycles in which nothing happened. Raises BadInput where topics of
+    these names exist."""
     there = set(Logs(bootstrap).topics())
-    wanted = {BUFFER: SHARDS, LEDGER: SHARDS, DEAD_LETTERS: 1, **dict.fromkeys(TOPICS, PARTITIONS)}
-    if taken := sorted(there & wanted.keys()):
-        raise BadInput(f"topic {taken[0]} is there already: this fills an empty Kafka only")
-    asyncio.run(_make(bootstrap, wanted))
+    partition_counts = {BUFFER: SHARDS, LEDGER: SHARDS, DEAD_LETTERS: 1, **dict.fromkeys(TOPICS, PARTITIONS)}
+    if existing_topics := sorted(there & partition_counts.keys()):
+        raise BadInput(f"topic {existing_topics[0]} is there already: this fills an empty Kafka only")
+    asyncio.run(_make(bootstrap, partition_counts))
     start = time.time_ns() // 1_000_000 - 3_600_000 - messages // SHARDS // _CYCLE * _TICK_MS
     with ProcessPoolExecutor(min(os.cpu_count() or 1, SHARDS)) as processes:
         work = [
@@ -81,7 +82,7 @@ def _shard(bootstrap: str, shard: int, count: int, start: int, seed: int, idle: 
 
 
 class _History:
-    """Of one shard: all commands first, then what they make due."""
+    """The history of one shard: all commands first, then what they make due."""
 
     def __init__(self, shard: int, count: int, start: int, chosen: random.Random) -> None:
         self._shard, self._count, self._start, self._chosen = shard, count, start, chosen
@@ -106,7 +107,7 @@ class _History:
                 await self._producer.stop()
 
     async def _idle(self, appender: Any, cycles: int) -> None:
-        """Entries that say nothing new, as fast as they can be written."""
+        """Write entries that say nothing new, as fast as they can be written."""
         for first in range(0, cycles, _CYCLE):
             frames = []
             for _ in range(first, min(first + _CYCLE, cycles)):
@@ -116,7 +117,7 @@ class _History:
             await _append(appender, LEDGER, self._shard, frames, self._at + 1)
 
     async def _commands(self, appender: Any) -> list[tuple[bytes, bytes, str]]:
-        """Key, row and topic of what they leave pending."""
+        """Write all commands; key, row and topic of each message that they leave pending."""
         chosen, n = self._chosen, self._count
         first = self._start + n // _CYCLE * 2 + 10_000
         waiting: dict[int, tuple[bytes, bytes, str]] = {}
@@ -157,7 +158,7 @@ class _History:
                 else:
                     later = int.from_bytes(key[:8], "big") + _TICK_MS
                     frame = change_frame(MOVE, key, later)
-                    waiting[offset] = KEY.pack(later, offset, 0), changed(row, due=later), topic
+                    waiting[offset] = KEY.pack(later, offset, 0), change_row(row, due=later), topic
                     placed.append(waiting[offset][0])
                 answers[offset] = Answer.OK
             frames.append(frame)
@@ -171,7 +172,7 @@ class _History:
         return sorted(waiting.values())
 
     async def _deliver(self, due: list[tuple[bytes, bytes, str]]) -> None:
-        """Cycle by cycle, but what is due in the far future."""
+        """Deliver cycle by cycle, but not what is due in the far future."""
         chosen, end = self._chosen, self._start + 10**9
         at = 0
         while at < len(due) and int.from_bytes(due[at][0][:8], "big") < end:
@@ -185,7 +186,7 @@ class _History:
             deferred = []
             for key, row, topic in cycle:
                 if chosen.random() < 0.001:
-                    deferred.append(Deferred(key, None, 1, "expired"))
+                    deferred.append(DeferredMessage(key, None, 1, "expired"))
                     batches.setdefault((DEAD_LETTERS, 0), []).append(dead_frame(row, "expired"))
                 else:
                     batches.setdefault((topic, _partition(row)), []).append(frame_in(row))
@@ -201,7 +202,7 @@ class _History:
         at: int,
         batches: dict[tuple[str, int], list[bytes]],
         answers: dict[int, Answer],
-        deferred: Sequence[Deferred] = (),
+        deferred: Sequence[DeferredMessage] = (),
     ) -> None:
         entry = self._entry(at, answers, deferred)
         async with self._producer.transaction():
@@ -210,7 +211,7 @@ class _History:
             ledger = [pack_record(None, (), entry.encode())]
             await _append(self._producer, LEDGER, self._shard, ledger, at + 1, transactional=True)
 
-    def _entry(self, at: int, answers: dict[int, Answer], deferred: Sequence[Deferred] = ()) -> Entry:
+    def _entry(self, at: int, answers: dict[int, Answer], deferred: Sequence[DeferredMessage] = ()) -> Entry:
         self._number, self._at = self._number + 1, at
         return Entry(
             self._number, self._applied, self._cursor, at, answers, tuple(deferred), self._pending, self._checksum,
@@ -219,7 +220,7 @@ class _History:
 
 
 def _partition(row: bytes) -> int:
-    """Of the record, as Kafka's own clients choose it by its key."""
+    """The partition of a record, as Kafka's own clients choose it by the key."""
     key = message_key_in(row)
     return 0 if key is None else partition_of(key, PARTITIONS)
 
@@ -251,10 +252,10 @@ def _cpu(spark: Any) -> tuple[float, float]:
     does other work beside it, they say more than the time that went by."""
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
     workers = java.descendants().toArray()
-    return round(_taken(java), 1), round(sum(_taken(one) for one in workers), 1)
+    return round(_cpu_seconds(java), 1), round(sum(_cpu_seconds(one) for one in workers), 1)
 
 
-def _taken(process: Any) -> float:
+def _cpu_seconds(process: Any) -> float:
     spent = process.info().totalCpuDuration()
     return float(spent.get().toMillis()) / 1000 if spent.isPresent() else 0.0
 
@@ -272,7 +273,7 @@ def measure(bootstrap: str, memory: str, out: Path, outcomes: bool = False) -> d
         seconds = steps.seconds()
         java, python = _cpu(spark)
     if not result.clean:
-        raise JobFailed(f"a clean history was found violated: {dict(result.found)}, {result.shown[:3]}")
+        raise JobFailed(f"a clean history was found violated: {dict(result.violation_counts)}, {result.shown[:3]}")
     return {
         "messages": result.accepted, "outcomes": dict(result.account), "driver_memory": memory,
         "spark_starts_s": round(started - began, 1), "audit_s": round(ended - started, 1), "steps_s": seconds,
@@ -291,7 +292,7 @@ def audit(
 ) -> None:
     """Fill the topics of an empty Kafka with a history, and audit it."""
     began = time.perf_counter()
-    with told(True):
+    with report_errors(True):
         if not filled:
             fill(kafka, messages, entries=entries)
         fill_s = round(time.perf_counter() - began, 1)
@@ -299,7 +300,7 @@ def audit(
             echo_json({"fill_s": fill_s} | measure(kafka, memory, Path(folder), outcomes))
 
 
-def gone(
+def missing_files(
     files: Annotated[int, typer.Option(help="How many.")] = 400,
     rows: Annotated[int, typer.Option(help="Messages in each.")] = 10,
     memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
@@ -309,7 +310,7 @@ def gone(
     from duemq.pipeline.spark.session import running
 
     every = [AuditedFile(0, n, rows, 0, f"/nowhere/{n}.parquet", n * 1_800_000, 1, "0" * 64) for n in range(files)]
-    with told(True), running("duemq bench gone", settings={"spark.driver.memory": memory}) as spark:
+    with report_errors(True), running("duemq bench gone", settings={"spark.driver.memory": memory}) as spark:
         spark.range(10).mapInArrow(lambda batches: batches, "id bigint").collect()  # workers have started
         began = time.perf_counter()
         counted = rows_of(spark, looked_at(spark, every)).where("counted").count()

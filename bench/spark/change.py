@@ -43,7 +43,7 @@ def mass(
     as_json: AsJson = False,
 ) -> None:
     """Move all messages of a table and cancel them, twice, with a server of its own: messages/s."""
-    folder, wanted = Path(tempfile.mkdtemp(prefix="duemq-bench-")), messages + _ALONE
+    folder, total = Path(tempfile.mkdtemp(prefix="duemq-bench-")), messages + _ALONE
     stage = folder / "stage"
     stage.mkdir()
     try:
@@ -53,15 +53,15 @@ def mass(
             Client(url, timeout=60) as client,
         ):
             if scheduled:
-                ids = _scheduled(spark, scheduled, wanted, stage, url, teller)
+                ids = _schedule(spark, scheduled, total, stage, url, teller)
             else:
-                teller.step(f"sending {wanted:,} messages")
-                ids = _sent(client, wanted)
+                teller.step(f"sending {total:,} messages")
+                ids = _send(client, total)
             pq.write_table(ids.slice(0, messages), folder / "ids.parquet")
             rows, targets, server = spark.read.parquet(uri_of(folder / "ids.parquet")), Targets("id"), ChangeClient(url)
-            said: dict[str, Any] = {"messages": messages}
+            figures: dict[str, Any] = {"messages": messages}
             teller.step("moving and cancelling by the SDK alone")
-            said |= _alone(client, ids.slice(messages))
+            figures |= _alone(client, ids.slice(messages))
             teller.step("warming up")
             mass_move(rows.limit(_WARM), targets, server, "due_ms", _HOUR_MS).collect()
             for name, status, work in (
@@ -70,17 +70,17 @@ def mass(
                 ("cancel again", "cancelled", lambda: mass_cancel(rows, targets, server)),
             ):
                 teller.step(name)
-                said[f"{name}, messages/s"] = int(messages / _seconds(work, status, messages))
+                figures[f"{name}, messages/s"] = int(messages / _seconds(work, status, messages))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        echo_json(said)
+        echo_json(figures)
         return
-    for name, value in said.items():
+    for name, value in figures.items():
         typer.echo(f"{name:34}{value:,}")
 
 
-def _sent(client: Client, count: int) -> pa.Table:
+def _send(client: Client, count: int) -> pa.Table:
     first, ids = int(time.time() * 1000) + _DAY_MS, list[str]()
     for start in range(0, count, _SENT_AT_ONCE):
         some = range(start, min(start + _SENT_AT_ONCE, count))
@@ -91,13 +91,13 @@ def _sent(client: Client, count: int) -> pa.Table:
     return pa.table({"id": ids, "due_ms": pa.array(range(first, first + count), pa.int64())})
 
 
-def _scheduled(spark: SparkSession, count: int, wanted: int, stage: Path, url: str, teller: Teller) -> pa.Table:
+def _schedule(spark: SparkSession, count: int, sample_size: int, stage: Path, url: str, teller: Teller) -> pa.Table:
     """Ids of so many of them, in no order."""
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
     done = schedule.scheduled(schedule.generated(spark, count, start, 10 * _DAY_MS), "mass", stage, url, teller)
     teller.step("asking for the ids")
-    some = done.ids.select("id", "due_ms").sample(fraction=min(1.0, 1.1 * wanted / count), seed=1)
-    return some.orderBy(F.xxhash64("id")).limit(wanted).toArrow()
+    some = done.ids.select("id", "due_ms").sample(fraction=min(1.0, 1.1 * sample_size / count), seed=1)
+    return some.orderBy(F.xxhash64("id")).limit(sample_size).toArrow()
 
 
 def _alone(client: Client, ids: pa.Table) -> dict[str, int]:

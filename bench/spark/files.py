@@ -39,23 +39,24 @@ def files(
         with spark_session("bench", master, conf, as_json) as (spark, teller):
             scaled = max(_TASK_BYTES * rows // as_rows, 1)
             spark.conf.set("spark.sql.adaptive.advisoryPartitionSizeInBytes", str(scaled))
-            told = judged(
+            table = judged(
                 generated(spark, rows, start, windows * WINDOW_MS), columns, BulkRules(), start - 3 * WINDOW_MS
             )
             began = time.monotonic()
             with step(spark, teller, "sorting and writing delay files"):
-                bulk.write(bulk.messages(told, columns, "bench"), uri_of(folder / "files"))
+                bulk.write(bulk.messages(table, columns, "bench"), uri_of(folder / "files"))
             took = time.monotonic() - began
-        found = Counter(path.parent.name for path in (folder / "files").glob("window=*/*.parquet"))
+        file_counts = Counter(path.parent.name for path in (folder / "files").glob("window=*/*.parquet"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    said = {
-        "rows": rows, "bytes per task": scaled, "windows": len(found), "files": sum(found.values()),
-        "files per window": sum(found.values()) / len(found), "most of one window": max(found.values()),
+    figures = {
+        "rows": rows, "bytes per task": scaled, "windows": len(file_counts), "files": sum(file_counts.values()),
+        "files per window": sum(file_counts.values()) / len(file_counts),
+        "most of one window": max(file_counts.values()),
         "write, s": took,
     }  # fmt: skip
     if as_json:
-        echo_json(said)
+        echo_json(figures)
         return
-    for name, value in said.items():
+    for name, value in figures.items():
         typer.echo(f"{name:28}{value:,.2f}" if isinstance(value, float) else f"{name:28}{value:,}")

@@ -47,20 +47,18 @@ def schedule(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with spark_session("bench", master, conf, as_json) as (spark, teller):
-            said = _measured(spark, teller, folder, rows, days, deliver)
+            figures = _measure(spark, teller, folder, rows, days, deliver)
     finally:
         if work is None:
             shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        echo_json(said)
+        echo_json(figures)
         return
-    for name, value in said.items():
+    for name, value in figures.items():
         typer.echo(f"{name:28}{value:,.2f}" if isinstance(value, float) else f"{name:28}{value:,}")
 
 
-def _measured(
-    spark: SparkSession, teller: Teller, folder: Path, rows: int, days: float, deliver: int
-) -> dict[str, Any]:
+def _measure(spark: SparkSession, teller: Teller, folder: Path, rows: int, days: float, deliver: int) -> dict[str, Any]:
     teller.step(f"making a table of {rows:,} rows")
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
     generated(spark, rows, start, int(days * 86_400_000)).write.mode("overwrite").parquet(uri_of(folder / "table"))
@@ -72,22 +70,22 @@ def _measured(
         plain(table.limit(_WARM_ROWS), folder / "warm")
         scheduled(table.limit(_WARM_ROWS), f"warm-{start}", stage, url, teller)
         teller.step("writing plainly")
-        plain_s = _timed(lambda: plain(table, folder / "plain"))
+        plain_s = _time(lambda: plain(table, folder / "plain"))
         teller.step("scheduling")
         began = time.monotonic()
         done = scheduled(table, f"bench-{start}", stage, url, teller)
         job_s = time.monotonic() - began
         teller.step("looking a sample up")
-        found = _sample(done, rows, url)
-        said = {
+        lookups = _sample(done, rows, url)
+        figures = {
             "rows": rows, "files": len(done.manifest.files),
             "plain write, rows/s": int(rows / plain_s), "schedule, rows/s": int(rows / job_s),
             "plain write, s": plain_s, "schedule, s": job_s, "ratio": plain_s / job_s,
-            "ids looked up": found,
+            "ids looked up": lookups,
         }  # fmt: skip
         if deliver:
-            said |= _delivered(spark, teller, folder, deliver, url)
-    return said
+            figures |= _measure_delivery(spark, teller, folder, deliver, url)
+    return figures
 
 
 def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataFrame:
@@ -117,7 +115,7 @@ def scheduled(table: DataFrame, job: str, stage: Path, url: str, teller: Teller,
     return run(table, _COLUMNS, job, Options(stage), Server(url), rules=rules, source=job, teller=teller)
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _time(work: Callable[[], None]) -> float:
     began = time.monotonic()
     work()
     return time.monotonic() - began
@@ -134,7 +132,7 @@ def _sample(done: Scheduled, rows: int, url: str) -> int:
     return len(states)
 
 
-def _delivered(spark: SparkSession, teller: Teller, folder: Path, count: int, url: str) -> dict[str, Any]:
+def _measure_delivery(spark: SparkSession, teller: Teller, folder: Path, count: int, url: str) -> dict[str, Any]:
     """Lateness (ms) of messages that are due soon after the begin of the next window but some minutes."""
     now = int(time.time() * 1000)
     window = -(-(now + _LEAD_MS + 30_000) // WINDOW_MS) * WINDOW_MS

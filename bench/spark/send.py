@@ -50,21 +50,21 @@ def send(
     settings = ("bus=kafka", f"kafka.bootstrap={kafka}", f"shards={shards}")
     try:
         with spark_session("bench", master, conf, as_json, kafka=True) as (spark, teller):
-            said = _batch(spark, teller, folder, rows, kafka, settings)
+            figures = _batch(spark, teller, folder, rows, kafka, settings)
             with serving(folder / "data", *settings) as url:
                 teller.step("waiting until all is taken in")
                 began = time.monotonic()
                 commands = 2 * rows + _WARM_ROWS
                 _wait_for(url, commands, rows + _WARM_ROWS)
-                said["taken in by a server, rows and repeats/s"] = int(commands / (time.monotonic() - began))
+                figures["taken in by a server, rows and repeats/s"] = int(commands / (time.monotonic() - began))
                 teller.step(f"sending a stream for {seconds} s")
-                said |= _stream(spark, folder, kafka, url, seconds, rate)
+                figures |= _stream(spark, folder, kafka, url, seconds, rate)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        echo_json(said)
+        echo_json(figures)
         return
-    for name, value in said.items():
+    for name, value in figures.items():
         typer.echo(f"{name:44}{value:,.2f}" if isinstance(value, float) else f"{name:44}{value:,}")
 
 
@@ -73,24 +73,24 @@ def _batch(
 ) -> dict[str, Any]:
     with serving(folder / "data", *settings):
         teller.step(f"making a table of {rows:,} rows")  # and the topics
-        made = schedule.generated(spark, rows, int(time.time() * 1000) + _DAY_MS, _DAY_MS)
-        named = made.withColumn("name", F.concat(F.lit("bench-"), F.monotonically_increasing_id().cast("string")))
+        source = schedule.generated(spark, rows, int(time.time() * 1000) + _DAY_MS, _DAY_MS)
+        named = source.withColumn("name", F.concat(F.lit("bench-"), F.monotonically_increasing_id().cast("string")))
         named.write.parquet(uri_of(folder / "table"))
     table = spark.read.parquet(uri_of(folder / "table"))
     warm = table.limit(_WARM_ROWS).withColumn("name", F.concat(F.lit("warm-"), "name"))
     run(warm, _COLUMNS, kafka, teller=teller)
-    said: dict[str, Any] = {"rows": rows}
+    figures: dict[str, Any] = {"rows": rows}
     for name, compared in (("with names compared", True), ("names not compared, again", False)):
         began = time.monotonic()
         done = run(table, _COLUMNS, kafka, compare_names=compared, teller=teller)
         if done.sent != rows:
             raise JobFailed(f"{done.sent:,} of {rows:,} rows were sent")
-        said[f"into Kafka, {name}, rows/s"] = int(rows / (time.monotonic() - began))
-    return said
+        figures[f"into Kafka, {name}, rows/s"] = int(rows / (time.monotonic() - began))
+    return figures
 
 
 def _wait_for(url: str, commands: int, pending: int) -> None:
-    """Until all is applied, repeats among it: what is left would stand before the stream."""
+    """Wait until all commands are applied, repeats among them: what is left would stand before the stream."""
     deadline = time.monotonic() + _TAKE_IN_S
     with Client(url, timeout=60) as client:
         while True:
@@ -100,9 +100,9 @@ def _wait_for(url: str, commands: int, pending: int) -> None:
             if time.monotonic() > deadline:
                 raise JobFailed(f"not all {commands:,} commands are applied: {shards}")
             time.sleep(_LOOK_S)
-    found = sum(shard.pending or 0 for shard in shards)
-    if found != pending:
-        raise JobFailed(f"{found:,} messages are pending, not {pending:,}")
+    actual = sum(shard.pending or 0 for shard in shards)
+    if actual != pending:
+        raise JobFailed(f"{actual:,} messages are pending, not {pending:,}")
 
 
 def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: int, rate: int) -> dict[str, Any]:

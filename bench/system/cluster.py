@@ -38,7 +38,7 @@ class BenchCluster:
         shards: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._layout, self._data, self._kept, self._shards = layout, data, keep, shards
+        self._layout, self._data, self._keeps_folder, self._shards = layout, data, keep, shards
         self._settings = dict(settings or {})
         self._folder = Path()
         self._cluster: LocalCluster | None = None
@@ -65,7 +65,7 @@ class BenchCluster:
         layout = self._layout
         settings = self._settings | {"shards": str(self.shards)}
         try:
-            with _translated():
+            with _translate_errors():
                 self._cluster = LocalCluster(
                     self._folder,
                     brokers=layout.brokers,
@@ -90,10 +90,10 @@ class BenchCluster:
     def _clean_up(self) -> None:
         try:
             if self._cluster is not None:
-                with _translated():
+                with _translate_errors():
                     self._cluster.close()
         finally:
-            if self._data is None and not self._kept:
+            if self._data is None and not self._keeps_folder:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def _processes(self) -> Iterator[tuple[str, Process]]:
@@ -106,7 +106,7 @@ class BenchCluster:
     def start(self, settings: Mapping[str, str] | None = None) -> float:
         """Start all nodes again; returns the seconds until the proxy, too, said that it was ready."""
         began, cluster = time.monotonic(), self._running
-        with _translated():
+        with _translate_errors():
             for node in cluster.nodes:
                 node.settings.update(settings or {})
                 node.spawn()
@@ -131,7 +131,7 @@ class BenchCluster:
 
     def _end(self, how: Callable[[Process], object]) -> None:
         self.bill()  # the last look at what they cost
-        with _translated():
+        with _translate_errors():
             for process in self._nodes():
                 how(process)
 
@@ -141,7 +141,7 @@ class BenchCluster:
 
     def kill_broker(self, number: int) -> None:
         self.bill()
-        with _translated():
+        with _translate_errors():
             self._running.kafka.kill(number)
 
     def create_topic(self, topic: str) -> None:
@@ -154,7 +154,7 @@ class BenchCluster:
 
     @property
     def folder(self) -> Path:
-        """The first node's."""
+        """The first node's data folder."""
         return self._running.nodes[0].data
 
     def disk_bytes(self) -> int:
@@ -163,7 +163,7 @@ class BenchCluster:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except LocalError as error:

@@ -44,7 +44,7 @@ class EmbeddedServer:
         self.own = url is None
         self.url = (url or f"http://127.0.0.1:{free_port()}").rstrip("/")
         self.source = HttpSource(self.url, sse)
-        self.data, self._kept, self._shards = data, keep, shards
+        self.data, self._keeps_folder, self._shards = data, keep, shards
         self._settings = dict(settings or {})
         self._folder = Path()
         self._process: subprocess.Popen[bytes] | None = None
@@ -82,7 +82,7 @@ class EmbeddedServer:
             self._process.kill()
             self._process.wait()
             self._process = None
-        if self.own and not self._kept:
+        if self.own and not self._keeps_folder:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:

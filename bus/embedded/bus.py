@@ -12,9 +12,9 @@ from typing import Final
 from rocksdict import Rdict
 
 from duemq.bus.base import (
+    AppendResults,
     Batches,
     Destination,
-    Landed,
     Subscription,
     TopicInfo,
     UnknownTopic,
@@ -33,8 +33,8 @@ from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import DuemqError, Fenced, Unavailable
-from duemq.model.record import Stored
-from duemq.model.rocksdb_errors import translated
+from duemq.model.record import StoredRecord
+from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class EmbeddedBus:
         self._tails = TailCache(buffer_bytes)
         self._history = History(db)
         self._compactor = Compactor(db)
-        self._commits = GroupCommit(db, self._begin, self._publish, self._ended, failpoint)
+        self._commits = GroupCommit(db, self._begin, self._publish, self._on_end, failpoint)
         self._subscriptions = Subscriptions(self._commits.check)
         self._closing = asyncio.Lock()
         self._closed = False
@@ -82,28 +82,28 @@ class EmbeddedBus:
         """
         db = await asyncio.to_thread(open_log, folder)
         try:
-            with translated(f"reading the log in {folder}"):
+            with translate_errors(f"reading the log in {folder}"):
                 return cls(folder, db, buffer_bytes, clock, failpoint)
         except BaseException:
             db.close()
             raise
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         return await self._commits.submit(partial(self._stage_append, self._targets(batches)))
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         self._commits.check()
-        found = self._find(topic, partition)
-        if found is None or max_records < 1:
+        log_partition = self._find(topic, partition)
+        if log_partition is None or max_records < 1:
             return []
-        offset = max(offset, found.start.offset)
-        if offset >= found.end:
+        offset = max(offset, log_partition.start.offset)
+        if offset >= log_partition.end:
             return []
-        if offset >= found.tail.first:
-            return take(found.tail.chunks_from(offset), offset, max_records, max_bytes)
-        records = self._history.read(found, offset, max_records, max_bytes)
+        if offset >= log_partition.tail.first:
+            return take(log_partition.tail.chunks_from(offset), offset, max_records, max_bytes)
+        records = self._history.read(log_partition, offset, max_records, max_bytes)
         # A reader far behind never waits for anything else: let the others have a turn.
         await asyncio.sleep(0)
         return records
@@ -116,18 +116,18 @@ class EmbeddedBus:
 
     async def start_offset(self, topic: str, partition: int) -> int:
         self._commits.check()
-        found = self._find(topic, partition)
-        return 0 if found is None else found.start.offset
+        log_partition = self._find(topic, partition)
+        return 0 if log_partition is None else log_partition.start.offset
 
     async def first_since(self, topic: str, partition: int, timestamp: int) -> int:
         self._commits.check()
-        found = self._find(topic, partition)
-        return 0 if found is None else self._history.first_since(found, timestamp)
+        log_partition = self._find(topic, partition)
+        return 0 if log_partition is None else self._history.first_since(log_partition, timestamp)
 
     def reach(self, topic: str, partition: int) -> int:
         self._commits.check()
-        found = self._find(topic, partition)
-        return 0 if found is None else found.end
+        log_partition = self._find(topic, partition)
+        return 0 if log_partition is None else log_partition.end
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._commits.check()
@@ -137,15 +137,15 @@ class EmbeddedBus:
         epoch = await self._commits.submit(partial(self._stage_epoch, name))
         return EpochCommitter(self, name, epoch)
 
-    async def commit(self, batches: Batches, name: str, epoch: int) -> Landed:
-        """Only for `EpochCommitter`."""
+    async def commit(self, batches: Batches, name: str, epoch: int) -> AppendResults:
+        """Commit for `EpochCommitter`, its only caller."""
         stage = partial(self._stage_commit, self._targets(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
     def destination(self, topic: str) -> Destination | None:
         self._commits.check()
-        found = self._topics.get(topic)
-        return None if found is None else Destination(len(found.partitions))
+        log_topic = self._topics.get(topic)
+        return None if log_topic is None else Destination(len(log_topic.partitions))
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._commits.check()
@@ -154,10 +154,10 @@ class EmbeddedBus:
         if not 1 <= partitions <= layout.MAX_PARTITIONS:
             raise ValueError(f"a topic has 1 to {layout.MAX_PARTITIONS} partitions, not {partitions}")
         self._commits.check()
-        known = self._topics.get(topic)
-        if known is None:
-            known = await self._commits.submit(partial(self._stage_topic, topic, partitions))
-        return known.info()
+        log_topic = self._topics.get(topic)
+        if log_topic is None:
+            log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
+        return log_topic.info()
 
     async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
@@ -167,8 +167,8 @@ class EmbeddedBus:
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()
-        found = self._topics.get(topic)
-        return None if found is None else found.info()
+        log_topic = self._topics.get(topic)
+        return None if log_topic is None else log_topic.info()
 
     async def topics(self) -> list[TopicInfo]:
         self._commits.check()
@@ -176,15 +176,15 @@ class EmbeddedBus:
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._commits.check()
-        found = self._find(topic, partition)
-        if found is not None and before_offset > found.start.offset:
-            await self._commits.submit(partial(self._stage_trim, found, before_offset))
+        log_partition = self._find(topic, partition)
+        if log_partition is not None and before_offset > log_partition.start.offset:
+            await self._commits.submit(partial(self._stage_trim, log_partition, before_offset))
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._commits.check()
-        known = self._topics.get(topic)
-        for found in known.partitions if known else ():
-            await self.trim(topic, found.number, await self.first_since(topic, found.number, timestamp))
+        log_topic = self._topics.get(topic)
+        for partition in log_topic.partitions if log_topic else ():
+            await self.trim(topic, partition.number, await self.first_since(topic, partition.number, timestamp))
             await asyncio.sleep(0)
             self._commits.check()
 
@@ -194,7 +194,7 @@ class EmbeddedBus:
 
     async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
         self._commits.check()
-        with translated(f"reading the place of consumer {consumer!r}"):
+        with translate_errors(f"reading the place of consumer {consumer!r}"):
             place: bytes | None = self._db.get(layout.consumer_cursor_key(topic, consumer))
             return place
 
@@ -228,7 +228,7 @@ class EmbeddedBus:
             await self._commits.close()
             stopped = await self._compactor.close()
             try:
-                with translated(f"closing the log in {self._folder}"):
+                with translate_errors(f"closing the log in {self._folder}"):
                     self._db.close()
             except DuemqError as error:
                 # RocksDB refuses its last flush once it failed or its work was stopped. The folder is free all the
@@ -238,29 +238,31 @@ class EmbeddedBus:
                 log.info("log: closed without a last flush: %s", error, extra={"action": "log_closed"})
 
     def _find(self, topic: str, partition: int) -> LogPartition | None:
-        known = self._topics.get(topic)
-        return known.partitions[partition] if known and 0 <= partition < len(known.partitions) else None
+        log_topic = self._topics.get(topic)
+        return log_topic.partitions[partition] if log_topic and 0 <= partition < len(log_topic.partitions) else None
 
     def _targets(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
         self._commits.check()
         destinations = []
         for (topic, partition), frames in batches.items():
-            found = self._find(topic, partition)
-            if found is None:
+            log_partition = self._find(topic, partition)
+            if log_partition is None:
                 raise UnknownTopic(topic, partition if topic in self._topics else None)
-            destinations.append((found, frames))
+            destinations.append((log_partition, frames))
         return destinations
 
     def _begin(self) -> CommitGroup:
         self._latest = max(self._latest, self._clock())
         return CommitGroup(self._latest)
 
-    def _stage_append(self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> Landed:
-        return {found.name: group.append(found, frames) for found, frames in destinations}
+    def _stage_append(
+        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup
+    ) -> AppendResults:
+        return {partition.name: group.append(partition, frames) for partition, frames in destinations}
 
     def _stage_commit(
         self, destinations: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
-    ) -> Landed:
+    ) -> AppendResults:
         newest = self._epochs[name]
         if epoch < newest:
             raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {newest}")
@@ -269,7 +271,7 @@ class EmbeddedBus:
     def _stage_epoch(self, name: str, group: CommitGroup) -> int:
         epoch = self._epochs.get(name)
         if epoch is None:
-            with translated(f"reading the epoch of committer {name!r}"):
+            with translate_errors(f"reading the epoch of committer {name!r}"):
                 row = self._db.get(layout.epoch_key(name))
             epoch = 0 if row is None else int.from_bytes(row, "big")
         self._epochs[name] = epoch + 1
@@ -277,43 +279,45 @@ class EmbeddedBus:
         return epoch + 1
 
     def _stage_topic(self, name: str, partitions: int, group: CommitGroup) -> LogTopic:
-        known = self._topics.get(name) or group.topics.get(name)
-        if known is None:
+        log_topic = self._topics.get(name) or group.topics.get(name)
+        if log_topic is None:
             number = 1 + len(self._topics) + len(group.topics)  # no topic is ever dropped
-            known = group.topics[name] = new_topic(name, number, partitions)
+            log_topic = group.topics[name] = new_topic(name, number, partitions)
             group.batch.put(layout.topic_key(name), layout.TOPIC.pack(number, partitions, group.timestamp))
-        return known
+        return log_topic
 
-    def _stage_trim(self, found: LogPartition, before: int, group: CommitGroup) -> None:
-        before = min(before, found.end)
-        if found in group.trims or before <= found.start.offset:
+    def _stage_trim(self, partition: LogPartition, before: int, group: CommitGroup) -> None:
+        before = min(before, partition.end)
+        if partition in group.trims or before <= partition.start.offset:
             return  # housekeeping comes again
-        cut, position = before, found.position
-        if before < found.end:
-            chunk = self._chunk_at(found, before)  # it stays whole if only a part of it is trimmed
+        cut, position = before, partition.position
+        if before < partition.end:
+            chunk = self._chunk_at(partition, before)  # it stays whole if only a part of it is trimmed
             cut, position = chunk.first, chunk.position
         start = Start(before, group.timestamp, position)
-        group.trims[found] = Trim(start, cut)
-        group.batch.put(found.start_key, layout.START.pack(*start))
-        if cut > found.cut:
+        group.trims[partition] = Trim(start, cut)
+        group.batch.put(partition.start_key, layout.START.pack(*start))
+        if cut > partition.cut:
             # Never twice over the same keys: RocksDB pays for overlapping ranges with their square.
-            group.batch.delete_range(found.key(found.cut), found.key(cut))
+            group.batch.delete_range(partition.key(partition.cut), partition.key(cut))
 
-    def _chunk_at(self, found: LogPartition, offset: int) -> Chunk:
-        if offset >= found.tail.first:
-            return next(found.tail.chunks_from(offset))
-        return self._history.chunk_at(found, offset)
+    def _chunk_at(self, partition: LogPartition, offset: int) -> Chunk:
+        if offset >= partition.tail.first:
+            return next(partition.tail.chunks_from(offset))
+        return self._history.chunk_at(partition, offset)
 
     def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
-        for found, chunk in group.chunks:
-            found.end = chunk.end
-            found.position += chunk.size
-            self._tails.add(found.tail, chunk)
-        for found, trim in group.trims.items():
-            self._compactor.trimmed(found.key(0), found.key(trim.cut), trim.start.position - found.start.position)
-            found.start, found.cut = trim
-        self._subscriptions.grown({found.name for found, _ in group.chunks})
+        for partition, chunk in group.chunks:
+            partition.end = chunk.end
+            partition.position += chunk.size
+            self._tails.add(partition.tail, chunk)
+        for partition, trim in group.trims.items():
+            self._compactor.note_trim(
+                partition.key(0), partition.key(trim.cut), trim.start.position - partition.start.position
+            )
+            partition.start, partition.cut = trim
+        self._subscriptions.wake({partition.name for partition, _ in group.chunks})
 
-    def _ended(self) -> None:
+    def _on_end(self) -> None:
         self._subscriptions.wake_all()

@@ -17,7 +17,7 @@ from struct import Struct, pack, unpack_from
 from typing import NamedTuple
 from zlib import crc32
 
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 MAX_FRAMES = 2_000
 MAX_BYTES = 1 << 20
@@ -27,7 +27,7 @@ _HEAD = Struct("<IQQ")
 _LENGTHS_AT = _CRC_BYTES + _HEAD.size
 
 # Half the time of calling the class: a named tuple's own constructor is Python code.
-_stored = partial(tuple.__new__, Stored)
+_new_record = partial(tuple.__new__, StoredRecord)
 
 
 class Chunk(NamedTuple):
@@ -96,23 +96,25 @@ def unpack_chunk(first: int, value: bytes) -> Chunk:
     return Chunk(first, timestamp, position, [value[a:b] for a, b in pairwise(ends)], size)
 
 
-def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[Stored]:
+def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
     """Frames from `offset` on, within the bounds of `Bus.read`. The first of these consecutive chunks holds it."""
-    found: list[Stored] = []
-    used = 0
+    records: list[StoredRecord] = []
+    total = 0
     for chunk in chunks:
-        skip, wanted = offset - chunk.first, max_records - len(found)
+        skip, limit = offset - chunk.first, max_records - len(records)
         frames, size = chunk.frames, chunk.size
-        if skip or wanted < len(frames):
-            frames = frames[skip : skip + wanted]
+        if skip or limit < len(frames):
+            frames = frames[skip : skip + limit]
             size = sum(map(len, frames))
-        full = used + size > max_bytes
+        full = total + size > max_bytes
         if full:
-            room = bisect_left(list(accumulate(map(len, frames), initial=used)), max_bytes + 1) - 1
-            frames = frames[: room if found else max(room, 1)]
-        found += map(_stored, zip(range(offset, offset + len(frames)), repeat(chunk.timestamp), frames, strict=False))
-        if full or len(found) >= max_records:
+            room = bisect_left(list(accumulate(map(len, frames), initial=total)), max_bytes + 1) - 1
+            frames = frames[: room if records else max(room, 1)]
+        records += map(
+            _new_record, zip(range(offset, offset + len(frames)), repeat(chunk.timestamp), frames, strict=False)
+        )
+        if full or len(records) >= max_records:
             break
-        used += size
+        total += size
         offset = chunk.end
-    return found
+    return records

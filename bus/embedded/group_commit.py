@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rocksdict import Rdict, WriteBatch
 
-from duemq.bus.base import Appended
+from duemq.bus.base import AppendResult
 from duemq.bus.embedded.chunk import Chunk, cut, pack_chunk
 from duemq.bus.embedded.layout import Start
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic
@@ -51,14 +51,14 @@ class CommitGroup:
         self.answers: list[tuple[asyncio.Future[Any], Any]] = []
         self._growth: dict[LogPartition, tuple[list[bytes], list[int]]] = {}
 
-    def append(self, partition: LogPartition, frames: Sequence[bytes]) -> Appended:
-        staged, lengths = self._growth.setdefault(partition, ([], []))
-        first = partition.end + len(staged)
-        added = list(map(len, frames))
-        staged += frames
-        lengths += added
-        self.bytes += sum(added)
-        return Appended(first, self.timestamp)
+    def append(self, partition: LogPartition, frames: Sequence[bytes]) -> AppendResult:
+        group_frames, lengths = self._growth.setdefault(partition, ([], []))
+        first = partition.end + len(group_frames)
+        frame_lengths = list(map(len, frames))
+        group_frames += frames
+        lengths += frame_lengths
+        self.bytes += sum(frame_lengths)
+        return AppendResult(first, self.timestamp)
 
     def seal(self) -> None:
         """The appended frames as chunks: those of several requests to one partition share theirs."""
@@ -70,7 +70,7 @@ class CommitGroup:
 
 
 class GroupCommit:
-    """`begin` makes an empty group, `publish` shows a durable one to readers, `ended` is called once it failed.
+    """`begin` makes an empty group, `publish` shows a durable one to readers, `on_end` is called once it failed.
 
     `failpoint` is the seam for tests: it is called with the name of each step and may raise, or kill the process.
     """
@@ -80,10 +80,10 @@ class GroupCommit:
         db: Rdict,
         begin: Callable[[], CommitGroup],
         publish: Callable[[CommitGroup], None],
-        ended: Callable[[], None],
+        on_end: Callable[[], None],
         failpoint: Callable[[str], None] | None,
     ) -> None:
-        self._db, self._begin, self._publish, self._ended = db, begin, publish, ended
+        self._db, self._begin, self._publish, self._on_end = db, begin, publish, on_end
         self._failpoint = failpoint
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Callable[[CommitGroup], Any], asyncio.Future[Any]]] = deque()
@@ -135,7 +135,7 @@ class GroupCommit:
         await self._idle.wait()
         self._to_sync.put(None)
         self._syncer.join()
-        self._ended()
+        self._on_end()
 
     def _write(self) -> None:
         self._soon = None
@@ -169,9 +169,9 @@ class GroupCommit:
             except Exception as error:
                 failure = error
             with suppress(RuntimeError):  # the loop was closed without closing the bus: nobody waits any more
-                self._loop.call_soon_threadsafe(self._synced, group, failure)
+                self._loop.call_soon_threadsafe(self._after_sync, group, failure)
 
-    def _synced(self, group: CommitGroup, failure: Exception | None) -> None:
+    def _after_sync(self, group: CommitGroup, failure: Exception | None) -> None:
         try:
             if failure is not None:
                 raise failure
@@ -197,13 +197,13 @@ class GroupCommit:
         self._failure = str(error)
         for future in [future for future, _ in group.answers] + [future for _, future in self._waiting]:
             if not future.done():
-                told = type(error)(self._failure)
-                told.__cause__ = cause
-                future.set_exception(told)
+                failure = type(error)(self._failure)
+                failure.__cause__ = cause
+                future.set_exception(failure)
         self._waiting.clear()
         self._busy = False
         self._idle.set()
-        self._ended()
+        self._on_end()
 
     def _step(self, name: str) -> None:
         if self._failpoint is not None:

@@ -10,8 +10,8 @@ from duemq.bus.embedded.chunk import Chunk, take, unpack_chunk
 from duemq.bus.embedded.log_topic import LogPartition
 from duemq.bus.embedded.rocksdb_log import scan_options
 from duemq.model.errors import CorruptStore
-from duemq.model.record import Stored
-from duemq.model.rocksdb_errors import translated
+from duemq.model.record import StoredRecord
+from duemq.model.rocksdb_errors import translate_errors
 
 # RocksDB's iterators hold the GIL: one read must not keep the process for longer than a few milliseconds.
 MAX_READ_BYTES = 2 << 20
@@ -25,8 +25,8 @@ class History:
         # The chunk each reader stopped in: small reads do not check and cut a whole chunk again and again.
         self._recent: dict[LogPartition, Chunk] = {}
 
-    def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[Stored]:
-        """As `Bus.read`, for start <= `offset` < end, and no more than `MAX_READ_BYTES`."""
+    def read(self, partition: LogPartition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
+        """Read as `Bus.read` does, for start <= `offset` < end, and no more than `MAX_READ_BYTES`."""
         chunks = self.chunks_from(partition, offset)
         return take(chunks, offset, max_records, min(max_bytes, MAX_READ_BYTES))
 
@@ -40,7 +40,7 @@ class History:
         if offset >= end:
             return
         name = partition.name
-        with translated(f"reading topic {name[0]!r}, partition {name[1]}, offset {offset}"):
+        with translate_errors(f"reading topic {name[0]!r}, partition {name[1]}, offset {offset}"):
             rows = self._db.iter(self._options)
             rows.seek_for_prev(partition.key(offset))
             while offset < end:

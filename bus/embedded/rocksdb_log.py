@@ -20,7 +20,7 @@ from rocksdict import (
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.wal import cut_torn_end
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def log_options() -> Options:
 
 
 def scan_options() -> ReadOptions:
-    """For reads in order: they must not push everything else out of the block cache."""
+    """Options for reads in order: these must not push everything else out of the block cache."""
     options = ReadOptions()
     options.set_verify_checksums(True)
     options.set_readahead_size(1 << 20)
@@ -63,7 +63,7 @@ def scan_options() -> ReadOptions:
 
 def open_log(folder: Path) -> Rdict:
     """Raises FolderRefused (in use, or of another version), CorruptStore, DiskFull or StoreFailed."""
-    with translated(f"opening the log in {folder}"):
+    with translate_errors(f"opening the log in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         # RocksDB syncs what is in its folder, but not the name of the folder itself.
         parent = os.open(folder.parent, os.O_RDONLY)
@@ -71,27 +71,27 @@ def open_log(folder: Path) -> Rdict:
             os.fsync(parent)
         finally:
             os.close(parent)
-        db = _opened(folder)
-        found = db.get(layout.VERSION_KEY)
-        if found is None and not _is_empty(db):
+        db = _open(folder)
+        raw_version = db.get(layout.VERSION_KEY)
+        if raw_version is None and not _is_empty(db):
             db.close()
             raise FolderRefused(f"{folder} holds something that is not a log of duemq; name another folder")
-        version = layout.VERSION if found is None else int.from_bytes(found, "big")
+        version = layout.VERSION if raw_version is None else int.from_bytes(raw_version, "big")
         if version != layout.VERSION:
             db.close()
             raise FolderRefused(
                 f"the log in {folder} has layout {version}, this duemq reads layout {layout.VERSION}: "
                 "start the version that wrote it"
             )
-        if found is None:
+        if raw_version is None:
             db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
             db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
         return db
 
 
-def _opened(folder: Path) -> Rdict:
+def _open(folder: Path) -> Rdict:
     try:
-        with translated(folder):
+        with translate_errors(folder):
             return Rdict(str(folder), log_options())
     except CorruptStore:
         cut = cut_torn_end(folder)
@@ -109,7 +109,7 @@ def link_log(db: Rdict, into: Path) -> None:
 
     The log may be written meanwhile: what was synced before the call is in it. Raises DiskFull or StoreFailed.
     """
-    with translated(into):
+    with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         # A checkpoint holds the GIL while it flushes, so leave it little to flush.
         db.flush(True)

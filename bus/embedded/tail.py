@@ -16,33 +16,33 @@ FRAME_OVERHEAD_BYTES = 48
 class RecentChunks:
     """The newest chunks of one partition. `first` is the lowest offset it holds; equal to the end if it is empty."""
 
-    __slots__ = ("_chunks", "_dropped", "_firsts", "first")
+    __slots__ = ("_chunks", "_drop_count", "_firsts", "first")
 
     def __init__(self, end: int) -> None:
         self.first = end
         self._firsts: list[int] = []
         self._chunks: list[Chunk | None] = []
-        self._dropped = 0
+        self._drop_count = 0
 
     def add(self, chunk: Chunk) -> None:
         self._firsts.append(chunk.first)
         self._chunks.append(chunk)
 
     def drop_oldest(self) -> None:
-        at = self._dropped
-        dropped = self._chunks[at]
-        assert dropped is not None
+        at = self._drop_count
+        oldest = self._chunks[at]
+        assert oldest is not None
         self._chunks[at] = None
-        self.first = dropped.end
-        self._dropped = at + 1
+        self.first = oldest.end
+        self._drop_count = at + 1
         # A list is only shortened at its front when half of it is gone: constant cost per chunk.
-        if self._dropped > 64 and self._dropped * 2 > len(self._chunks):
-            del self._firsts[: self._dropped], self._chunks[: self._dropped]
-            self._dropped = 0
+        if self._drop_count > 64 and self._drop_count * 2 > len(self._chunks):
+            del self._firsts[: self._drop_count], self._chunks[: self._drop_count]
+            self._drop_count = 0
 
     def chunks_from(self, offset: int) -> Iterator[Chunk]:
         """The chunks from the one that holds `offset` on. Only for `first` <= offset < end."""
-        at = bisect_right(self._firsts, offset, self._dropped) - 1
+        at = bisect_right(self._firsts, offset, self._drop_count) - 1
         return (chunk for chunk in islice(self._chunks, at, None) if chunk is not None)
 
 
@@ -55,11 +55,11 @@ class TailCache:
         self._ages: deque[tuple[RecentChunks, int]] = deque()
 
     def add(self, tail: RecentChunks, chunk: Chunk) -> None:
-        held = chunk.size + FRAME_OVERHEAD_BYTES * len(chunk.frames)
+        memory_bytes = chunk.size + FRAME_OVERHEAD_BYTES * len(chunk.frames)
         tail.add(chunk)
-        self._ages.append((tail, held))
-        self._bytes += held
+        self._ages.append((tail, memory_bytes))
+        self._bytes += memory_bytes
         while self._bytes > self._max_bytes:
-            oldest, freed = self._ages.popleft()
+            oldest, size = self._ages.popleft()
             oldest.drop_oldest()
-            self._bytes -= freed
+            self._bytes -= size

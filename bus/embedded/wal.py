@@ -41,21 +41,21 @@ def cut_torn_end(folder: Path) -> int:
 
     For a log that RocksDB refuses to open, and that nobody has open. Raises OSError.
     """
-    written = [path for path in sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if path.stat().st_size]
-    if not written:
+    logs = [path for path in sorted(folder.glob("*.log"), key=lambda path: int(path.stem)) if path.stat().st_size]
+    if not logs:
         return 0
-    content = written[-1].read_bytes()
+    content = logs[-1].read_bytes()
     whole = _torn_at(content)
     if whole is None:
         return 0
-    with written[-1].open("r+b") as file:
+    with logs[-1].open("r+b") as file:
         file.truncate(whole)
         os.fsync(file.fileno())
     return len(content) - whole
 
 
 def _torn_at(content: bytes) -> int | None:
-    """Up to where the records are whole that come before a torn end; None where the end is not torn but damaged."""
+    """The end of the whole records before a torn end; None where the end is not torn but damaged."""
     whole = start = 0  # behind the last whole record; and where the record begins that is being read
     fragments = _fragments(content)
     for fragment in fragments:
@@ -83,14 +83,14 @@ def _fragments(content: bytes) -> Iterator[_Fragment]:
         if block_end - at < _HEADER.size:
             at = block_end  # filled up with zeros
             continue
-        masked, length, kind = _HEADER.unpack_from(content, at)
+        checksum, length, kind = _HEADER.unpack_from(content, at)
         end = at + _HEADER.size + length
-        good = kind != 0 and end <= block_end and _masked(calc_crc32c(content[at + 6 : end])) == masked
+        good = kind != 0 and end <= block_end and _mask(calc_crc32c(content[at + 6 : end])) == checksum
         yield _Fragment(at, end, kind, good)
         at = end if good else block_end
 
 
-def _masked(crc: int) -> int:
+def _mask(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 

@@ -11,8 +11,9 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.conn import CloseReason
 from aiokafka.consumer.fetcher import PartitionRecords
-from aiokafka.errors import ProducerClosed, RequestTimedOutError, for_code
+from aiokafka.errors import KafkaConnectionError, ProducerClosed, RequestTimedOutError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -24,12 +25,13 @@ BATCH_HEAD_BYTES = 12  # base offset and length, before what the length counts
 _MANY_TOPICS = 1_000  # from then on, those that were deleted are dropped
 
 
-def mend_timeouts(client: Any) -> None:
-    """Have every request of an AIOKafkaClient that gets no answer raise RequestTimedOutError.
+def mend_requests(client: Any) -> None:
+    """Have every request of an AIOKafkaClient that fails raise a KafkaError.
 
     When several requests time out on one connection, the first one closes it and the next request replaces it. The
-    others then look for a connection that is not there, and `send` raises KeyError: that ends aiokafka's background
-    tasks, and is no KafkaError to anybody.
+    others then look for a connection that is not there, and `send` raises KeyError. And where a connection was closed
+    by the broker a moment ago, uvloop refuses to write to it with a RuntimeError (asyncio's own transports do not).
+    Each ends aiokafka's background tasks, and is no KafkaError to anybody.
     """
     send = client.send
 
@@ -38,6 +40,13 @@ def mend_timeouts(client: Any) -> None:
             return await send(node, request, **options)
         except KeyError as error:
             raise RequestTimedOutError from error
+        except RuntimeError as error:
+            if "handler is closed" not in str(error):
+                raise
+            connection = client._conns.get((node, options.get("group", ConnectionGroup.DEFAULT)))
+            if connection is not None:
+                connection.close(reason=CloseReason.CONNECTION_BROKEN)
+            raise KafkaConnectionError(f"the connection to broker {node} was closed: {error}") from error
 
     client.send = sending
 
@@ -52,11 +61,11 @@ def mend_topics(client: Any) -> None:
     wait = client._wait_on_metadata
 
     async def waiting(topic: str) -> Any:
-        tracked = client._topics
-        if topic not in tracked:
-            if len(tracked) >= _MANY_TOPICS:
-                tracked = tracked.intersection(client.cluster.topics())
-            client._topics = tracked | {topic}
+        topics = client._topics
+        if topic not in topics:
+            if len(topics) >= _MANY_TOPICS:
+                topics = topics.intersection(client.cluster.topics())
+            client._topics = topics | {topic}
         return await wait(topic)
 
     client._wait_on_metadata = waiting
@@ -100,8 +109,8 @@ def _with_names(method: MethodType, **names: Any) -> MethodType:
     plain = method.__func__
     assert isinstance(plain, FunctionType)
     names = {**plain.__globals__, **names}
-    mended = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
-    return MethodType(mended, method.__self__)
+    function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
+    return MethodType(function, method.__self__)
 
 
 class Lenient(NamedTuple):
@@ -145,7 +154,7 @@ def leniently(raw: memoryview | bytes) -> Iterator[Lenient]:
 
 
 class _Batches:
-    """In the place of aiokafka's MemoryRecords, whose methods these are. `raw`: what the broker sent."""
+    """Record batches in the place of aiokafka's MemoryRecords, with its methods. `raw`: what the broker sent."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -165,7 +174,7 @@ class _Batches:
 
 
 class _Records(PartitionRecords):  # type: ignore[misc]
-    """As aiokafka's own, until that stops at a header."""
+    """The records of a partition as aiokafka reads them, and leniently from the header on at which it stops."""
 
     _records_iterator: Iterator[Any]
     next_fetch_offset: int
@@ -208,13 +217,13 @@ def transaction_coordinator(producer: Any) -> object | None:
     return link if link is not None and link.connected() else None
 
 
-def on_coordinator_lost(producer: Any, lost: Callable[[], None]) -> None:
+def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
     """Have a producer that loses its coordinator call this, after it has forgotten where that was."""
     coordinators = producer._sender._coordinators
 
     def dead(kind: CoordinationType) -> None:
         coordinators.pop(kind, None)  # what aiokafka does here
-        lost()
+        on_lost()
 
     producer._sender._coordinator_dead = dead
 
@@ -247,13 +256,13 @@ def sender_task(producer: Any) -> asyncio.Task[Any] | None:
 # --- clients and consumers --------------------------------------------------------------------------------------------
 
 
-def on_connection_closed(client: Any, closed: Callable[[Any], None]) -> None:
+def on_connection_closed(client: Any, on_closed: Callable[[Any], None]) -> None:
     """Have an AIOKafkaClient call this with each connection that it loses."""
     before = client._on_connection_closed
 
     def both(connection: Any, reason: Any) -> None:
         before(connection, reason)
-        closed(connection)
+        on_closed(connection)
 
     client._on_connection_closed = both
 
@@ -280,8 +289,8 @@ def subscription_of(consumer: Any) -> Any:
 
 async def committed_offsets(consumer: Any, partitions: list[TopicPartition]) -> Mapping[TopicPartition, Any]:
     """What a consumer's group has committed. Raises KafkaError."""
-    found: Mapping[TopicPartition, Any] = await consumer._coordinator.fetch_committed_offsets(partitions)
-    return found
+    offsets: Mapping[TopicPartition, Any] = await consumer._coordinator.fetch_committed_offsets(partitions)
+    return offsets
 
 
 async def commit_offsets(
@@ -308,8 +317,8 @@ async def offsets_at(
     """
     fetcher = consumer._fetcher
     fetcher._isolation_level = 1 if committed else 0
-    found: Mapping[TopicPartition, tuple[int, int | None]] = await fetcher._retrieve_offsets(dict(times), timeout_ms)
-    return found
+    offsets: Mapping[TopicPartition, tuple[int, int | None]] = await fetcher._retrieve_offsets(dict(times), timeout_ms)
+    return offsets
 
 
 def abandon(consumer: Any) -> None:

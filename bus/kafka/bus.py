@@ -11,10 +11,10 @@ from pathlib import Path
 from aiokafka.errors import KafkaError
 
 from duemq.bus.base import (
+    AppendResults,
     Batches,
     Destination,
     DestinationRefused,
-    Landed,
     Subscription,
     TopicInfo,
     TopicRefused,
@@ -27,12 +27,12 @@ from duemq.bus.kafka.fetch.fetcher import Tails
 from duemq.bus.kafka.fetch.reader import Reader
 from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubscription
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.append import Appender, joined, recall_before_append
+from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_before_append
 from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
-from duemq.bus.kafka.topics.catalog import Catalog, Known
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from duemq.bus.kafka.topics.clock_topic import ClockTopic
 from duemq.bus.kafka.topics.consumer_offsets import Places
@@ -40,7 +40,7 @@ from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, se
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.record import Partition, Stored
+from duemq.model.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
 
@@ -50,23 +50,26 @@ _SOON_S, _PATIENCE = 0.005, 100
 
 
 class KafkaBus:
-    """Made by `open`. It gets over brokers that go away and come back by itself; `trouble` says when they are away."""
+    """The bus on a Kafka cluster, made by `open`.
+
+    It gets over brokers that go away and come back by itself; `trouble` says when they are away.
+    """
 
     def __init__(self, options: KafkaOptions, clock: Callable[[], int], failpoint: Failpoint = no_failpoint) -> None:
         self._options, self._clock, self._failpoint = options, clock, failpoint
-        self._ended: DuemqError | None = None
+        self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
         self._ends = LogEnds()
         self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.grown, self._ends.known)
+        self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of)
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
-        self._appender = Appender(options, self._catalog, self._appended, clock)  # of own topics
+        self._appender = Appender(options, self._catalog, self._note_end, clock)  # of own topics
         # A broker answers one request of a producer at a time: what a destination takes long for must delay no command.
-        self._to_destinations = Appender(options, self._catalog, self._appended, clock)
+        self._to_destinations = Appender(options, self._catalog, self._note_end, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
@@ -97,13 +100,13 @@ class KafkaBus:
             (bus._look_at_own(), "kafka own topics"),
         ):
             task = asyncio.create_task(work, name=name)
-            task.add_done_callback(bus._died)
+            task.add_done_callback(bus._on_task_end)
             bus._tasks.append(task)
         return bus
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():
@@ -111,48 +114,48 @@ class KafkaBus:
         self._check()
         direct = {where: frames for where, frames in batches.items() if where[0] not in self._own}
         if not direct:
-            landed = await self._appender.append(batches)
+            results = await self._appender.append(batches)
         else:
             commands = {where: frames for where, frames in batches.items() if where not in direct}
             appends = self._appender.append(commands), self._to_destinations.append(direct)
-            landed = joined(await asyncio.gather(*appends, return_exceptions=True))
-        self._wire.answered()
-        return landed
+            results = join_outcomes(await asyncio.gather(*appends, return_exceptions=True))
+        self._wire.note_answer()
+        return results
 
     async def committer(self, name: str) -> KafkaCommitter:
         self._check()
         async with self._naming[name]:
             older = self._committers.pop(name, None)
             if older is not None:
-                await older.replaced()
-            made = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._own, self._clock, self._committed,
+                await older.retire()
+            committer = KafkaCommitter(
+                name, self._options, self._wire, self._catalog, self._own, self._clock, self._note_commit,
                 self._decisions[name], self._failpoint,
             )  # fmt: skip
-            self._committers[name] = made
-            await made.open()
+            self._committers[name] = committer
+            await committer.open()
         self._check()
-        return made
+        return committer
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         self._check()
         where = (topic, partition)
         if not await self._exists(topic, partition):
             return []
         if topic not in self._own:
-            return await self._reader.read(where, offset, max_records, max_bytes, self._ends.known(where))
+            return await self._reader.read(where, offset, max_records, max_bytes, self._ends.end_of(where))
         while True:
             in_memory = self._tails.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
                 return in_memory
             first = self._tails.first(where)
-            found = await self._reader.read(where, offset, max_records, max_bytes, first)
-            if found:
-                return found
+            records = await self._reader.read(where, offset, max_records, max_bytes, first)
+            if records:
+                return records
             offset = first
 
     async def end_offset(self, topic: str, partition: int) -> int:
@@ -160,7 +163,7 @@ class KafkaBus:
         where = (topic, partition)
         if not await self._exists(topic, partition):
             return 0
-        own = self._ends.known(where)
+        own = self._ends.end_of(where)
         for attempt in range(_PATIENCE):
             end = (await self._wire.offsets([where], LATEST))[where]
             if end >= own:
@@ -198,19 +201,19 @@ class KafkaBus:
     def reach(self, topic: str, partition: int) -> int:
         self._check()
         where = (topic, partition)
-        return self._tails.reach(where) if topic in self._own else self._ends.known(where)
+        return self._tails.reach(where) if topic in self._own else self._ends.end_of(where)
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         self._check()
         inner = self.subscriptions.add(topic, partition)
         if topic not in self._own:
             return WatchedSubscription(inner, self._watch, (topic, partition))
-        followed = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
-        for where in followed:
+        partitions = [(topic, each) for each in (range(self._own[topic]) if partition is None else (partition,))]
+        for where in partitions:
             self._tails.follow(where, self._ends.find(where))
 
         def want() -> None:
-            for where in followed:
+            for where in partitions:
                 self._tails.want(where)
 
         return FollowedSubscription(inner, want)
@@ -240,8 +243,8 @@ class KafkaBus:
 
     def destination(self, topic: str) -> Destination | None:
         self._check()
-        known = self._catalog.lately(topic)
-        return None if known is None else known.destination
+        metadata = self._catalog.lately(topic)
+        return None if metadata is None else metadata.destination
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._check()
@@ -274,9 +277,9 @@ class KafkaBus:
 
     async def trim_older_than(self, topic: str, timestamp: int) -> None:
         self._check()
-        known = (await self._catalog.find([topic])).get(topic)
-        if known is not None:
-            partitions = [(topic, partition) for partition in range(known.partitions)]
+        metadata = (await self._catalog.find([topic])).get(topic)
+        if metadata is not None:
+            partitions = [(topic, partition) for partition in range(metadata.partitions)]
             young = await self._wire.offsets(partitions, timestamp)
             ends = await self._wire.offsets(partitions, LATEST)
             await self._cut({where: offset if offset >= 0 else ends[where] for where, offset in young.items()})
@@ -301,7 +304,7 @@ class KafkaBus:
         return 0  # the log is on the brokers' disks
 
     def trouble(self) -> str | None:
-        return str(self._ended) if self._ended is not None else self._wire.trouble() or self._tails.trouble()
+        return str(self._end_reason) if self._end_reason is not None else self._wire.trouble() or self._tails.trouble()
 
     async def clock_offset_ms(self) -> float:
         self._check()
@@ -309,7 +312,7 @@ class KafkaBus:
 
     async def close(self) -> None:
         if self._closing is None:
-            self._ended = self._ended or Unavailable("the log is closed")
+            self._end_reason = self._end_reason or Unavailable("the log is closed")
             self.subscriptions.wake_all()
             self._closing = asyncio.create_task(self._close(), name="kafka close")
         await asyncio.shield(self._closing)
@@ -321,23 +324,23 @@ class KafkaBus:
         await self._catalog.close()
         writers: list[Appender | KafkaCommitter] = [self._appender, self._to_destinations, *self._committers.values()]
         parts = [writer.close() for writer in writers]
-        done = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
-        done += await asyncio.gather(self._wire.close(), return_exceptions=True)
-        for error in done:
+        outcomes = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
+        outcomes += await asyncio.gather(self._wire.close(), return_exceptions=True)
+        for error in outcomes:
             if error is not None:
                 log.warning("closing the kafka bus: %r", error, extra={"action": "kafka_close"})
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if self._ended is not None:
-            raise type(self._ended)(str(self._ended))
+        if self._end_reason is not None:
+            raise type(self._end_reason)(str(self._end_reason))
 
-    def _died(self, task: asyncio.Task[None]) -> None:
-        if self._ended is None and not task.cancelling():
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        if self._end_reason is None and not task.cancelling():
             why = "it was cancelled" if task.cancelled() else repr(task.exception())
             log.error("%s ended: %s", task.get_name(), why, extra={"action": "kafka_died"})
-            self._ended = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {why}")
+            self._end_reason = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {why}")
             self.subscriptions.wake_all()
 
     async def _look_at_own(self) -> None:
@@ -359,9 +362,9 @@ class KafkaBus:
     async def _misfit(self, topic: str, partitions: int) -> str | None:
         if topic not in await self._catalog.look([topic]):
             return "it does not exist any more"
-        known = self._catalog.last(topic)
-        if known is not None and known.partitions != partitions:
-            return f"it has {known.partitions} partitions and must have {partitions}: nobody reads the others"
+        metadata = self._catalog.last(topic)
+        if metadata is not None and metadata.partitions != partitions:
+            return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
         return await self._maker.misfit(topic, self._settings[topic])
 
     async def _ensure_own(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
@@ -372,8 +375,8 @@ class KafkaBus:
             raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
     async def _exists(self, topic: str, partition: int) -> bool:
-        known = await self._catalog.recall(topic)
-        return known is not None and 0 <= partition < known.partitions
+        metadata = await self._catalog.recall(topic)
+        return metadata is not None and 0 <= partition < metadata.partitions
 
     async def _info(self, topic: str) -> TopicInfo:
         infos = await self._catalog.infos([topic])
@@ -385,7 +388,7 @@ class KafkaBus:
         await self._wire.cut(before)
         for where, offset in before.items():
             self._reader.drop(where)
-            self._tails.trimmed(where, offset)
+            self._tails.trim(where, offset)
 
     def _drop_topic(self, topic: str) -> None:
         """A later topic of that name has other ends and other records."""
@@ -393,33 +396,33 @@ class KafkaBus:
             self._ends.forget(topic)
             self._reader.forget(topic)
 
-    def _appended(self, where: Partition, end: int) -> None:
+    def _note_end(self, where: Partition, end: int) -> None:
         before = self._ends.find(where)
         if before is None or end > before:
             self._ends.set(where, end)
             # Readers of a followed partition are woken when its frames are here.
             if not self._tails.follows(where):
-                self.subscriptions.grown((where,))
+                self.subscriptions.wake((where,))
 
     def _saw_end(self, where: Partition, end: int) -> None:
         """The broker says where a partition ends. The first time, nobody knows whether it grew."""
         if self._ends.find(where) is None:
             self._ends.set(where, end)
         else:
-            self._appended(where, end)
+            self._note_end(where, end)
 
-    def _committed(self, landed: Landed, before: int, after: int) -> None:
-        self._wire.answered()
-        for where, batch in landed.items():
+    def _note_commit(self, results: AppendResults, before: int, after: int) -> None:
+        self._wire.note_answer()
+        for where, batch in results.items():
             # Where its first frame can be read, all can.
-            self._appended(where, batch.first_offset + 1)
+            self._note_end(where, batch.first_offset + 1)
             if where[0] in self._own:
                 self._probe.sample(batch.timestamp, before, after)
 
 
-def _check_frames(topic: str, partition: int, known: Known | None, frames: Sequence[bytes]) -> None:
-    if known is None or not 0 <= partition < known.partitions:
-        raise UnknownTopic(topic, partition if known is not None else None)
-    why = refusal_of(topic, frames, known.max_frame_bytes)
+def _check_frames(topic: str, partition: int, metadata: TopicMetadata | None, frames: Sequence[bytes]) -> None:
+    if metadata is None or not 0 <= partition < metadata.partitions:
+        raise UnknownTopic(topic, partition if metadata is not None else None)
+    why = refusal_of(topic, frames, metadata.max_frame_bytes)
     if why is not None:
         raise Rejected("payload_too_large", why)

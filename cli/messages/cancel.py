@@ -48,17 +48,17 @@ def cancel(
     chosen = filters(topic, key, label, due_from, due_to)
     if bool(ids) == bool(chosen):
         raise typer.BadParameter("say which ones: either ids, or a filter such as --topic", param_hint="ID")
-    wanted = sys.stdin.read().split() if ids == ["-"] else ids
+    id_list = sys.stdin.read().split() if ids == ["-"] else ids
     with connected(url, as_json) as client:
-        if wanted and len(wanted) == 1:
-            cancelled = client.cancel(wanted[0], wait_s=wait)
+        if id_list and len(id_list) == 1:
+            cancelled = client.cancel(id_list[0], wait_s=wait)
             if as_json:
                 echo_json(cancelled.raw)
             else:
                 typer.echo(f"{cancelled.id}  cancelled, {instant_text(cancelled.cancelled_at_ms)}")
             return
-        if wanted is not None:
-            report = client.cancel_many(wanted)
+        if id_list is not None:
+            report = client.cancel_many(id_list)
         else:
             _confirm(client, chosen, yes, as_json)
             report = client.cancel_many(filter=cast("Filter", chosen))

@@ -40,8 +40,8 @@ def list_dead(
 ) -> None:
     """List the dead letters and the reason of each. With --json a line for each."""
     with connected(url, as_json) as client:
-        found = client.dlq(page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to))
-        show_list(found, None if everything else limit, as_json, reasons=True)
+        messages = client.dlq(page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to))
+        show_list(messages, None if everything else limit, as_json, reasons=True)
 
 
 @app.command(

@@ -45,11 +45,11 @@ def import_file(
     column.
     """
     files = _files(paths)
-    with connected(url, as_json) as client, _bar(as_json) as told:
-        found = [_hand_over(client, file, link, told) for file in files]
+    with connected(url, as_json) as client, _bar(as_json) as progress:
+        imports = [_hand_over(client, file, link, progress) for file in files]
         if wait:
-            found = _settled(client, found, told)
-    raise typer.Exit(_tell(found, as_json))
+            imports = _wait_until_imported(client, imports, progress)
+    raise typer.Exit(_tell(imports, as_json))
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -69,7 +69,7 @@ def _files(paths: list[Path]) -> list[Path]:
 
 @contextmanager
 def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Tells of so many messages done, and so many more to do."""
+    """A progress bar: call it with so many messages done, and so many more to do."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -85,50 +85,52 @@ def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _hand_over(client: Client, file: Path, link: bool, told: Callable[[str, int, int], None]) -> FileImport:
+def _hand_over(client: Client, file: Path, link: bool, progress: Callable[[str, int, int], None]) -> FileImport:
     from dataclasses import asdict
 
     from duemq.model.errors import BadDelayFile
     from duemq.storage.imports.importer import glance
 
     try:
-        said = asdict(glance(file))
+        metadata = asdict(glance(file))
     except BadDelayFile as error:
         # The server says it again, in the same words, to whoever has no file to look at.
         raise BadDelayFile(f"{file}: {error}") from error
-    file_import = client.import_file(str(file), link=link, **said)
-    told("messages handed over", said["rows"], said["rows"])
-    told("messages imported", 0, said["rows"])
+    file_import = client.import_file(str(file), link=link, **metadata)
+    progress("messages handed over", metadata["rows"], metadata["rows"])
+    progress("messages imported", 0, metadata["rows"])
     return file_import
 
 
-def _settled(client: Client, found: list[FileImport], told: Callable[[str, int, int], None]) -> list[FileImport]:
-    """What became of all of them."""
-    ids = dict.fromkeys(file_import.id for file_import in found)
-    ended: dict[str, FileImport] = {}
-    while missing := ids.keys() - ended.keys():
+def _wait_until_imported(
+    client: Client, imports: list[FileImport], progress: Callable[[str, int, int], None]
+) -> list[FileImport]:
+    """Wait until each file is imported or rejected; the imports as they are then, in the same order."""
+    ids = dict.fromkeys(file_import.id for file_import in imports)
+    results: dict[str, FileImport] = {}
+    while missing := ids.keys() - results.keys():
         still = {file_import.id for file_import in client.imports("pending")}
         for id_ in sorted(missing - still):
             file_import = client.import_record(id_)
             if file_import.state in ("imported", "rejected"):
-                ended[id_] = file_import
-                told("messages imported", file_import.rows, 0)
+                results[id_] = file_import
+                progress("messages imported", file_import.rows, 0)
         if missing & still:
             time.sleep(_LOOK_S)
-    return [replace(ended[file_import.id], duplicate=file_import.duplicate) for file_import in found]
+    return [replace(results[file_import.id], duplicate=file_import.duplicate) for file_import in imports]
 
 
-def _tell(found: list[FileImport], as_json: bool) -> Exit:
-    rejected = [file_import for file_import in found if file_import.state == "rejected"]
+def _tell(imports: list[FileImport], as_json: bool) -> Exit:
+    rejected = [file_import for file_import in imports if file_import.state == "rejected"]
     if as_json:
-        echo_json({"imports": [dict(file_import.raw) for file_import in found]})
+        echo_json({"imports": [dict(file_import.raw) for file_import in imports]})
     else:
         for file_import in rejected:
             typer.secho(f"{file_import.path}: rejected: {file_import.reason}", fg=typer.colors.RED, err=True)
-        imported = [file_import for file_import in found if file_import.state == "imported"]
+        imported = [file_import for file_import in imports if file_import.state == "imported"]
         waiting, before = (
-            len(found) - len(imported) - len(rejected),
-            sum(file_import.duplicate for file_import in found),
+            len(imports) - len(imported) - len(rejected),
+            sum(file_import.duplicate for file_import in imports),
         )
         typer.echo(
             f"{sum(file_import.rows for file_import in imported):,} messages in {len(imported):,} files imported"

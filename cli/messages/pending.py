@@ -46,11 +46,11 @@ def get(
 ) -> None:
     """Show a message: where it is, when it is due, what became of it."""
     with connected(url, as_json) as client:
-        found = client.get(message)
+        details = client.get(message)
     if payload:
-        sys.stdout.buffer.write(found.payload or b"")
+        sys.stdout.buffer.write(details.payload or b"")
     else:
-        show(found, as_json)
+        show(details, as_json)
 
 
 def ls(
@@ -67,10 +67,10 @@ def ls(
 ) -> None:
     """List messages, soonest first. In a pipe: tab-separated without a heading; with --json a line for each."""
     with connected(url, as_json) as client:
-        found = client.list(
+        messages = client.list(
             page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to, status)
         )
-        show_list(found, None if everything else limit, as_json)
+        show_list(messages, None if everything else limit, as_json)
 
 
 def reschedule(
@@ -104,8 +104,8 @@ def filters(
 ) -> dict[str, Any]:
     """The filter options that were given, as the SDK takes them."""
     due = {"due_from": instant(due_from), "due_to": instant(due_to)}
-    given = {"topic": topic, "key": key, "label": label, "status": status, **due}
-    return {name: value for name, value in given.items() if value is not None}
+    options = {"topic": topic, "key": key, "label": label, "status": status, **due}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def page_size(limit: int, everything: bool) -> int:
@@ -113,9 +113,9 @@ def page_size(limit: int, everything: bool) -> int:
     return 1000 if everything else min(limit + 1, 1000)
 
 
-def show_list(found: Iterable[Message], limit: int | None, as_json: bool, *, reasons: bool = False) -> None:
-    """`limit` None shows all, without holding them."""
-    shown = iter(found)
+def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, *, reasons: bool = False) -> None:
+    """Print messages. `limit` None shows all, without holding them."""
+    shown = iter(listing)
     messages = islice(shown, limit)
     if as_json:
         for message in messages:
@@ -128,7 +128,7 @@ def show_list(found: Iterable[Message], limit: int | None, as_json: bool, *, rea
 
 
 def show(message: Message, as_json: bool) -> None:
-    """All of a message."""
+    """Print all of a message."""
     if as_json:
         echo_json(message.state.raw)
         return
@@ -143,7 +143,7 @@ def show(message: Message, as_json: bool) -> None:
 
 
 def tell(message: Message, as_json: bool) -> None:
-    """What became of a message, in a line."""
+    """Print what became of a message, in a line."""
     if as_json:
         echo_json(message.state.raw)
     else:

@@ -43,10 +43,10 @@ def tail(
         place = TailPosition(client, topic, consumer)
         try:
             after = None if from_start or consumer else client.end(topic)
-            for seen, record in enumerate(client.tail(topic, None if from_start else consumer, after=after), start=1):
+            for count, record in enumerate(client.tail(topic, None if from_start else consumer, after=after), start=1):
                 _print(record, as_json)
                 place.reached(record)
-                if seen == most:
+                if count == most:
                     break
         except KeyboardInterrupt:
             pass

@@ -33,8 +33,8 @@ def show_topic(
 ) -> None:
     """Show one topic: partitions, counts, lateness."""
     with connected(url, as_json) as client:
-        found = client.topic(topic)
+        details = client.topic(topic)
     if as_json:
-        echo_json(found.raw)
+        echo_json(details.raw)
     else:
-        echo_fields(found.raw)
+        echo_fields(details.raw)

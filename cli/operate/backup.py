@@ -18,7 +18,7 @@ from duemq.cli.session import AsJson, examples, failure
 from duemq.model.errors import DuemqError, FolderRefused
 
 if TYPE_CHECKING:
-    from duemq.storage.backup.backups import Made
+    from duemq.storage.backup.backups import NewBackup
     from duemq.storage.backup.manifest import Backup
 
 EXAMPLES = examples(
@@ -58,19 +58,19 @@ def backup(
             raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
         with Backups(into) as backups:
             with _at_rest(settings.data) as path, _bar(as_json) as progress:
-                made = backups.make(info, path, now, progress)
+                result = backups.make(info, path, now, progress)
             removed = backups.keep(keep) if keep else []
     except DuemqError as error:
         raise failure(error, as_json) from error
     if as_json:
-        echo_json(_described(made.path, made.backup) | _shared(made) | {"removed": removed})
+        echo_json(_describe(result.path, result.backup) | _link_counts(result) | {"removed": removed})
         return
-    total, linked = made.backup.total_bytes, made.linked_bytes
+    total, linked = result.backup.total_bytes, result.linked_bytes
     _show(
-        made.backup,
+        result.backup,
         {
-            "backup": str(made.path),
-            "files": f"{len(made.backup.files)}, {made.linked_files} of them linked",
+            "backup": str(result.path),
+            "files": f"{len(result.backup.files)}, {result.linked_files} of them linked",
             "size": f"{_mib(total)}, {_mib(total - linked)} of them new",
             "removed": removed,
         },
@@ -99,20 +99,22 @@ def restore(
     try:
         if check:
             with _bar(as_json) as progress:
-                found, wrong = backups.check(path, progress)
+                manifest, wrong = backups.check(path, progress)
         else:
             settings = Settings.load(config, {"data": data})
             with _bar(as_json) as progress:
-                found = put_in_place(path, settings.data, progress)
+                manifest = put_in_place(path, settings.data, progress)
     except DuemqError as error:
         raise failure(error, as_json) from error
     place = {} if check else {"data": str(settings.data)}
     if as_json:
-        echo_json(_described(path, found) | place | ({"wrong": wrong} if check else {}))
+        echo_json(_describe(path, manifest) | place | ({"wrong": wrong} if check else {}))
     else:
         for sentence in wrong:
             typer.secho(f"duemq: {sentence}", err=True, fg=typer.colors.RED)
-        _show(found, {"backup": str(path), **place, "files": len(found.files), "size": _mib(found.total_bytes)})
+        _show(
+            manifest, {"backup": str(path), **place, "files": len(manifest.files), "size": _mib(manifest.total_bytes)}
+        )
         if check:
             typer.echo("something is wrong" if wrong else "all is well")
     raise typer.Exit(Exit.ERROR if wrong else Exit.DONE)
@@ -121,10 +123,10 @@ def restore(
 @contextmanager
 def _at_rest(data: Path) -> Iterator[Path]:
     """Where the files of a data folder can be copied: in a folder from the server on it, or where they are."""
-    from duemq.delay.api.control_socket import frozen
+    from duemq.delay.api.control_socket import server_snapshot
     from duemq.storage.data_folder import Folder
 
-    with frozen(data) as path:
+    with server_snapshot(data) as path:
         if path is not None:
             yield path
             return
@@ -147,39 +149,39 @@ def _bar(as_json: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _described(path: Path, found: Backup) -> dict[str, Any]:
+def _describe(path: Path, manifest: Backup) -> dict[str, Any]:
     from duemq.model.key import due_of
 
     shards = [
         {
-            "shard": held.shard, "entry": held.entry, "applied": held.applied, "cursor": held.cursor.hex(),
-            "cursor_ms": due_of(held.cursor), "pending": held.pending,
+            "shard": shard.shard, "entry": shard.entry, "applied": shard.applied, "cursor": shard.cursor.hex(),
+            "cursor_ms": due_of(shard.cursor), "pending": shard.pending,
         }
-        for held in found.shards
+        for shard in manifest.shards
     ]  # fmt: skip
     return {
-        "backup": str(path), "made_at_ms": found.made_at, "cluster": found.cluster, "files": len(found.files),
-        "bytes": found.total_bytes, "shards": shards,
+        "backup": str(path), "made_at_ms": manifest.made_at, "cluster": manifest.cluster, "files": len(manifest.files),
+        "bytes": manifest.total_bytes, "shards": shards,
     }  # fmt: skip
 
 
-def _shared(made: Made) -> dict[str, int]:
-    return {"linked_files": made.linked_files, "linked_bytes": made.linked_bytes}
+def _link_counts(result: NewBackup) -> dict[str, int]:
+    return {"linked_files": result.linked_files, "linked_bytes": result.linked_bytes}
 
 
-def _show(found: Backup, fields: dict[str, Any]) -> None:
+def _show(manifest: Backup, fields: dict[str, Any]) -> None:
     from duemq.model.key import due_of
     from duemq.model.timing import format_ms
 
     def time_of(cursor: bytes) -> str:
         return format_ms(due_of(cursor)) if due_of(cursor) else "-"
 
-    echo_fields({**fields, "made at": format_ms(found.made_at)})
+    echo_fields({**fields, "made at": format_ms(manifest.made_at)})
     echo_table(
         ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO"),
         (
-            (str(held.shard), str(held.pending), str(held.entry), str(held.applied), time_of(held.cursor))
-            for held in found.shards
+            (str(shard.shard), str(shard.pending), str(shard.entry), str(shard.applied), time_of(shard.cursor))
+            for shard in manifest.shards
         ),
     )
 

@@ -37,21 +37,22 @@ def cluster(
             pass
 
 
-def _show(found: Cluster, as_json: bool, watch: bool) -> None:
+def _show(status: Cluster, as_json: bool, watch: bool) -> None:
     if as_json:
-        echo_json(found.raw)
+        echo_json(status.raw)
         return
     if watch and sys.stdout.isatty():
         typer.echo(_CLEAR, nl=False)
     lags = {
-        shard.number: max((node.lag.get(shard.number, 0) for node in found.nodes), default=0) for shard in found.shards
+        shard.number: max((node.lag.get(shard.number, 0) for node in status.nodes), default=0)
+        for shard in status.shards
     }
     echo_table(
         ("SHARD", "MASTER", "PENDING", "ENTRY", "LAST ENTRY", "CURSOR AGE", "LAG"),
-        (_row(shard, lags[shard.number]) for shard in found.shards),
+        (_row(shard, lags[shard.number]) for shard in status.shards),
     )
     typer.echo("")
-    echo_nodes(found.nodes)
+    echo_nodes(status.nodes)
 
 
 def _row(shard: Shard, lag: int) -> tuple[str, ...]:

@@ -97,18 +97,18 @@ async def _show(reader: LagReader, what: _What, watch: float | None, partitions:
     async with reader:
         while not stop.is_set():
             try:
-                found = await reader.read(*what)
+                lags = await reader.read(*what)
             except Unavailable as error:
                 if watch is None:
                     raise
                 typer.secho(f"duemq: {error}; it is tried again", err=True, fg=typer.colors.RED)
             else:
                 if as_json:
-                    echo_json(document(found, time.time_ns() // 1_000_000))
+                    echo_json(document(lags, time.time_ns() // 1_000_000))
                 else:
                     if watch is not None and sys.stdout.isatty():
                         typer.echo(_CLEAR, nl=False)
-                    echo_lag(found, by_partition=partitions, tags=what.tags)
+                    echo_lag(lags, by_partition=partitions, tags=what.tags)
             if watch is None:
                 return
             with suppress(TimeoutError):

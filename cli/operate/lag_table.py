@@ -76,10 +76,10 @@ def number_text(value: int | None) -> str:
     return f"{value:,}" if sys.stdout.isatty() else str(value)
 
 
-def matching_text(found: Estimate) -> str:
+def matching_text(estimate: Estimate) -> str:
     """`1200`, or `1200 ±90`"""
-    text = number_text(found.messages)
-    return text if found.exact else f"{text} ±{number_text(found.error)}"
+    text = number_text(estimate.messages)
+    return text if estimate.exact else f"{text} ±{number_text(estimate.error)}"
 
 
 def age_text(ms: int) -> str:

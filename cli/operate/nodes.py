@@ -47,7 +47,7 @@ def drain(
     """
     with connected(url, as_json) as client:
         client.drain(name)
-        left = _wait_for_nothing(client, name, within) if wait else _mastered(client, name)
+        left = _wait_for_nothing(client, name, within) if wait else _shards_of(client, name)
     if as_json:
         echo_json({"name": name, "draining": True, "master_of": left})
     elif left:
@@ -72,11 +72,11 @@ def resume(name: NodeName, url: Url = None, as_json: AsJson = False) -> None:
 def _wait_for_nothing(client: Client, name: str, within_s: float) -> tuple[int, ...]:
     """What the node is still master of when it is none, or when the time is over."""
     deadline = time.monotonic() + within_s
-    while (left := _mastered(client, name)) and time.monotonic() < deadline:
+    while (left := _shards_of(client, name)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     return left
 
 
-def _mastered(client: Client, name: str) -> tuple[int, ...]:
+def _shards_of(client: Client, name: str) -> tuple[int, ...]:
     """A node that has gone is master of nothing."""
     return next((node.master_of for node in client.cluster().nodes if node.name == name), ())

@@ -44,11 +44,11 @@ def node(
         return
     from duemq.cli.wiring.workers import run_workers
 
-    given = {
+    options = {
         "data": data, "shards": shards, "log_level": log_level, "log_format": log_format, "node.listen": listen,
         "node.name": name, "node.rack": rack, "kafka.bootstrap": kafka, "zookeeper.hosts": zookeeper,
     }  # fmt: skip
-    settings = startup.begin(config, given, further)
+    settings = startup.begin(config, options, further)
     startup.become_server()
     if workers > 1:
         startup.share_imports()

@@ -25,11 +25,11 @@ def proxy(
     """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
     from duemq.cli.wiring.workers import run_workers
 
-    given = {
+    options = {
         "listen": listen, "log_level": log_level, "log_format": log_format, "kafka.bootstrap": kafka,
         "zookeeper.hosts": zookeeper,
     }  # fmt: skip
-    settings = startup.begin(config, given, further)
+    settings = startup.begin(config, options, further)
     startup.become_server()
     if workers > 1:
         startup.share_imports()

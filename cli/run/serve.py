@@ -31,11 +31,11 @@ def serve(
     """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
     from duemq.cli.wiring.workers import run_workers
 
-    given = {
+    options = {
         "data": data, "listen": listen, "shards": shards, "log_level": log_level, "log_format": log_format,
         "bus": "kafka" if kafka else None, "kafka.bootstrap": kafka,
     }  # fmt: skip
-    settings = startup.begin(config, given, further)
+    settings = startup.begin(config, options, further)
     startup.become_server()
 
     def run(_: int | None) -> None:

@@ -33,7 +33,7 @@ Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes on this mac
 
 
 def begin(
-    config: Path | None, given: dict[str, Any], further: Sequence[str] | None, *, log_level: str | None = None
+    config: Path | None, options: dict[str, Any], further: Sequence[str] | None, *, log_level: str | None = None
 ) -> Settings:
     """The settings in force, the command line's included; from here on there are logs. `log_level`: instead of theirs.
 
@@ -44,7 +44,7 @@ def begin(
     from duemq.model.errors import DuemqError
 
     nested: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in options.items():
         _put(nested, key, value)
     for text in further or ():
         key, equals, value = text.partition("=")
@@ -94,7 +94,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
     async def unaffected() -> None:
         # The end of a terminal, or the rotation of a log, is no reason to stop.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignored)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore)
         await main
 
     try:
@@ -103,13 +103,13 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     except DuemqError as error:
         fail(error)
     except BaseExceptionGroup as group:
-        known = group.subgroup(DuemqError)
-        if known is None:
+        own_errors = group.subgroup(DuemqError)
+        if own_errors is None:
             raise
-        fail(first_of(known))
+        fail(first_of(own_errors))
 
 
-def _ignored() -> None:
+def _ignore() -> None:
     log.warning("SIGHUP is ignored: settings are read at the start, logs go to stderr", extra={"action": "signal"})
 
 

@@ -157,15 +157,15 @@ def _explain(problem: ErrorDetails) -> str:
     key = ".".join((*path, last))
     if problem["type"] == "extra_forbidden":
         section = type(getattr(Settings(), path[0])) if path else Settings
-        return f"{key} is not a setting; {_known(section)}"
+        return f"{key} is not a setting; {_known_keys(section)}"
     rule = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    given = None if path else getattr(Settings(), last, None)
-    whole = isinstance(given, BaseModel)  # a section: it may hold secrets
-    if isinstance(given, BaseModel) and problem["type"] == "model_type":
-        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(given).model_fields))}"
+    default = None if path else getattr(Settings(), last, None)
+    whole = isinstance(default, BaseModel)  # a section: it may hold secrets
+    if isinstance(default, BaseModel) and problem["type"] == "model_type":
+        rule = f"it is a section: set its keys, such as {key}.{next(iter(type(default).model_fields))}"
     was = "" if whole or last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
     return f"{key}{was}: {rule}"
 
 
-def _known(section: type[BaseModel]) -> str:
+def _known_keys(section: type[BaseModel]) -> str:
     return f"known are {', '.join(section.model_fields)}"

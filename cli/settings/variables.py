@@ -36,15 +36,15 @@ def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list
 
     One that names a section is not among them: the keys of a section are checked with their values.
     """
-    known, sections = set(variables(settings)), {name.upper() for name, _ in _sections(settings)}
-    found = []
+    known_names, sections = set(variables(settings)), {name.upper() for name, _ in _sections(settings)}
+    sentences = []
     for name, value in environment.items():
-        if not name.startswith(PREFIX) or name in known | _NOT_SETTINGS or is_of_kubernetes(name, value):
+        if not name.startswith(PREFIX) or name in known_names | _NOT_SETTINGS or is_of_kubernetes(name, value):
             continue
         if name.removeprefix(PREFIX).partition(DELIMITER)[0] not in sections:
-            (nearest,) = get_close_matches(name, sorted(known | _NOT_SETTINGS), 1, cutoff=0)
-            found.append(f"the environment variable {name} is not a setting; the nearest one is {nearest}")
-    return found
+            (nearest,) = get_close_matches(name, sorted(known_names | _NOT_SETTINGS), 1, cutoff=0)
+            sentences.append(f"the environment variable {name} is not a setting; the nearest one is {nearest}")
+    return sentences
 
 
 def variables(settings: type[BaseModel]) -> Iterator[str]:

@@ -31,16 +31,16 @@ async def shared_identity(
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
         return await directory.identity(settings.shards)
-    told = False
+    is_waiting = False
     while not stop.is_set():
         try:
             return await directory.identity()
         except Unavailable as error:
             if makes:
                 return await directory.identity(_SHARDS)
-            if not told:
+            if not is_waiting:
                 log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
-            told = True
+            is_waiting = True
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_AGAIN_S):
                 await stop.wait()

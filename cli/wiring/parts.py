@@ -209,12 +209,13 @@ async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
 
 
 def registry() -> CollectorRegistry:
-    """Of the metrics of a process. Without a `_created` series beside each counter and histogram: twice the series."""
+    """The registry for the metrics of a process. Without a `_created` series beside each counter and histogram: twice
+    the series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # it holds for the whole process
-    made = CollectorRegistry()
+    metric_registry = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
-        made.register(collector)
-    return made
+        metric_registry.register(collector)
+    return metric_registry
 
 
 def guarded_clock(settings: Settings) -> GuardedClock:

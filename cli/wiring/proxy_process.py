@@ -29,7 +29,7 @@ async def _reach_brokers(
     settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
 ) -> tuple[KafkaBus, ClockWatch, Destinations] | None:
     """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
-    told = ""
+    last_error = ""
     while not stop.is_set():
         try:
             async with AsyncExitStack() as attempt:
@@ -44,9 +44,9 @@ async def _reach_brokers(
                 await opened.enter_async_context(attempt.pop_all())
                 return bus, watch, destinations
         except Unavailable as error:
-            if str(error) != told:
+            if str(error) != last_error:
                 log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
-            told = str(error)
+            last_error = str(error)
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_AGAIN_S):
                 await stop.wait()

@@ -35,11 +35,11 @@ def run_workers(count: int, run: Run) -> None:
 
 def _watch(numbers: Sequence[int | None], run: Run) -> None:
     children: set[int] = set()
-    told: list[int] = []
+    end_signals: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
         if number in _ENDING:
-            told.append(number)
+            end_signals.append(number)
         for child in children:
             with suppress(ProcessLookupError):  # waited for a moment ago
                 os.kill(child, number)
@@ -52,8 +52,8 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
 
     for number in numbers:
         children.add(_fork(number, run, as_before))
-    if told:  # before all of them were there
-        pass_on(told[-1], None)
+    if end_signals:  # before all of them were there
+        pass_on(end_signals[-1], None)
 
     code = 0
     while children:
@@ -62,13 +62,13 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
             continue  # an orphan of somebody else's, which was given to us
         children.discard(child)
         ended = os.waitstatus_to_exitcode(status)
-        if told and (ended == 0 or -ended in told):  # the latter where it had no handlers yet
+        if end_signals and (ended == 0 or -ended in end_signals):  # the latter where it had no handlers yet
             continue
         if len(numbers) == 1:
             code = ended if ended >= 0 else 128 - ended  # as shells say it
             continue
         code = 1
-        if not told:
+        if not end_signals:
             print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
             pass_on(signal.SIGTERM, None)
     if code:

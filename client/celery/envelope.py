@@ -38,7 +38,8 @@ class Envelope:
     expires: datetime | None
 
     def encode(self) -> bytes:
-        """JSON; a body that is not UTF-8 in base64. Raises `TypeError` for a header that JSON cannot say."""
+        """The envelope as JSON; a body that is not UTF-8 in base64. Raises `TypeError` for a header that JSON cannot
+        say."""
         fields: dict[str, Any] = {"v": VERSION}
         try:
             fields["body"] = self.body.decode()
@@ -56,21 +57,21 @@ class Envelope:
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """Raises `NotPublishable`."""
+        """The envelope that a payload holds. Raises `NotPublishable`."""
         try:
             fields = json.loads(payload)
             if fields["v"] != VERSION:
                 raise NotPublishable(f"a held task of version {fields['v']}: this relay knows {VERSION}")
             text = fields.get("body")
             body = base64.b64decode(fields["body_base64"]) if text is None else text.encode()
-            known = {
+            members = {
                 name: fields[name]
                 for name in (
                     "content_type", "content_encoding", "headers", "properties", "priority", "exchange", "routing_key",
                     "declare",
                 )
             }  # fmt: skip
-            return cls(body=body, expires=maybe_iso8601(fields.get("expires")), **known)
+            return cls(body=body, expires=maybe_iso8601(fields.get("expires")), **members)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise NotPublishable(f"not a held task: {type(error).__name__}: {error}") from error
 

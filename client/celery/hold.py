@@ -18,7 +18,7 @@ from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
 from duemq.client.http.client import Client
-from duemq.client.relay.deferred import AWAY, DeferredQueue, Held
+from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
@@ -38,7 +38,7 @@ class NotHeld(OperationalError):  # type: ignore[misc]
 class _Task(NamedTuple):
     """A task of a batch: as it is held, and the arguments of `kombu.Producer.publish` that it was published with."""
 
-    held: Held
+    message: HeldMessage
     body: Any
     options: Mapping[str, Any]
 
@@ -105,8 +105,8 @@ class CeleryDeferral:
             yield
         finally:
             self._batch.reset(token)
-        errors = self._fall_back(tasks, self._holder.hold_all([task.held for task in tasks]))
-        if failed := {task.held.id: error for task, error in zip(tasks, errors, strict=True) if error is not None}:
+        errors = self._fall_back(tasks, self._holder.hold_all([task.message for task in tasks]))
+        if failed := {task.message.id: error for task, error in zip(tasks, errors, strict=True) if error is not None}:
             first = next(iter(failed.values()))
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
 
@@ -114,8 +114,8 @@ class CeleryDeferral:
         """The errors that are left once the broker has the tasks that duemq could not take now."""
         left: list[Exception | None] = []
         for task, error in zip(tasks, errors, strict=True):
-            if error is not None and self._falls_back(task.held, error):
-                log.warning("task %s goes to the broker: %s", task.held.id, error, extra={"action": "fallback"})
+            if error is not None and self._falls_back(task.message, error):
+                log.warning("task %s goes to the broker: %s", task.message.id, error, extra={"action": "fallback"})
                 try:
                     with self.app.producer_or_acquire() as producer:
                         producer.publish(task.body, **task.options)
@@ -125,12 +125,12 @@ class CeleryDeferral:
             left.append(error)
         return left
 
-    def _falls_back(self, task: Held, error: Exception) -> bool:
+    def _falls_back(self, task: HeldMessage, error: Exception) -> bool:
         # Celery drops a task whose retry could not be sent (`Reject(requeue=False)`): it would be lost.
         return task.retries > 0 or (self.fallback and isinstance(error, AWAY))
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
-        """Those of the tasks that were held and are not any more: they will not run.
+        """Cancel tasks; those that were held and are not any more: they will not run.
 
         Raises `NotHeld` where duemq is away, and `PendingError` where the answer is not known in time.
         """
@@ -139,7 +139,7 @@ class CeleryDeferral:
         except AWAY as error:
             raise NotHeld(f"duemq: {error}") from error
 
-    def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> Held:
+    def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> HeldMessage:
         """The message exactly as kombu makes it for a broker, with no eta."""
         headers = dict(options.pop("headers", None) or {})
         if "id" in headers:
@@ -149,16 +149,16 @@ class CeleryDeferral:
         retry, policy = options.pop("retry", False), options.pop("retry_policy", None)
         declare = options.pop("declare", None) or ()
         options.pop("expiration", None)
-        kept = _KeptChannel()
-        maker = Producer(kept, serializer=getattr(producer, "serializer", None))
+        channel = _CaptureChannel()
+        maker = Producer(channel, serializer=getattr(producer, "serializer", None))
         maker.publish(body, headers=headers, **options)
         envelope = Envelope(
             declare=[named for entity in declare if (named := named_queue(self.app, entity)) is not None],
             expires=self._instant(about.get("expires")),
-            **kept.message,
+            **channel.message,
         )
         pauses_s = _pauses_s(policy or {}) if retry else ()
-        return Held(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
+        return HeldMessage(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
 
     def _instant(self, value: Any) -> datetime | None:
         """An eta or expires as a worker understands it (without a zone it is UTC)."""
@@ -169,17 +169,17 @@ class CeleryDeferral:
 
 
 def _pauses_s(policy: Mapping[str, Any]) -> Iterable[float]:
-    """Those of kombu's retry policy; without `max_retries` for ever."""
+    """The pauses of kombu's retry policy; without `max_retries` for ever."""
     start, step = policy.get("interval_start", 0), policy.get("interval_step", 0.2)
     most = policy.get("interval_max", 0.2)
-    return (min(start + step * n, max(most, start)) for n in _counted(policy.get("max_retries", 3)))
+    return (min(start + step * n, max(most, start)) for n in _count(policy.get("max_retries", 3)))
 
 
-def _counted(number: int | None) -> Iterable[int]:
+def _count(number: int | None) -> Iterable[int]:
     return itertools.count() if number is None else range(number)
 
 
-class _KeptChannel:
+class _CaptureChannel:
     """A channel that keeps the message it is given."""
 
     message: dict[str, Any]

@@ -27,7 +27,7 @@ class CeleryOutlet:
     def publish(self, record: Record) -> None:
         envelope = Envelope.decode(record.payload)
         declare = [queue_of(self._app, named) for named in envelope.declare]
-        producer = self._connected()
+        producer = self._connect()
         try:
             producer.publish(
                 envelope.body,
@@ -56,7 +56,7 @@ class CeleryOutlet:
             except Exception as error:
                 log.debug("broker: closing failed, %s", error)
 
-    def _connected(self) -> Any:
+    def _connect(self) -> Any:
         if self._producer is None:
             connection = self._app.connection_for_write()
             if connection.transport.driver_type == "amqp":

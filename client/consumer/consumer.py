@@ -133,7 +133,7 @@ class Consumer:
 
     @property
     def in_hand_bytes(self) -> int:
-        """Bytes of their keys, values and headers; those of the headers are estimated."""
+        """Bytes of keys, values and headers of the messages in hand; those of the headers are estimated."""
         return self._room.bytes
 
     @property
@@ -144,7 +144,7 @@ class Consumer:
 
     @property
     def places(self) -> dict[TopicPartition, FetchPosition]:
-        """Of the partitions this member has."""
+        """The fetch positions of the partitions this member has."""
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
@@ -160,7 +160,7 @@ class Consumer:
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
         topics = sorted(self.subscription)
-        sharing = assignor(options.allocation, options.rack, self.subscription, self._told)
+        sharing = assignor(options.allocation, options.rack, self.subscription, self._report_mismatches)
         own = [] if options.broadcasting else [self._retry]
         changes = Rebalance(self._gained, self._lost)
         try:
@@ -251,10 +251,10 @@ class Consumer:
         log.info("consumer of group %s has %d partitions", self.group, len(partitions), extra={"action": "assigned"})
         self._moved.set()
 
-    def _told(self, found: Sequence[Mismatch]) -> None:
-        for each in set(found).difference(self.mismatches):
+    def _report_mismatches(self, mismatches: Sequence[Mismatch]) -> None:
+        for each in set(mismatches).difference(self.mismatches):
             log.warning("group %s subscribes to different things: %s", self.group, each, extra={"action": "mismatch"})
-        self.mismatches = tuple(found)
+        self.mismatches = tuple(mismatches)
 
     async def _lost(self, partitions: Collection[TopicPartition]) -> None:
         books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}
@@ -288,22 +288,22 @@ class Consumer:
     async def _pull(self, source: Source) -> None:
         holding: frozenset[TopicPartition] = frozenset()
         while True:
-            most, held = self._room.admitted(self._books, source.partitions)
-            if crowded := self._crowded():
+            most, full_partitions = self._room.admitted(self._books, source.partitions)
+            if crowded := self._is_crowded():
                 self._moved.set()
             if most <= 0 or crowded or self._lanes.paused:
                 if not await self._room.wait(len(self._books), self._idle_s):
                     await source.idle()
                 continue
-            if held != holding:
-                source.hold(held)
-                holding = held
-            for partition, records in (await source.pull(_HELD_PULL_MS if held else _PULL_MS, most)).items():
+            if full_partitions != holding:
+                source.hold(full_partitions)
+                holding = full_partitions
+            for partition, records in (await source.pull(_HELD_PULL_MS if full_partitions else _PULL_MS, most)).items():
                 self._take(partition, records)
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
-    def _crowded(self) -> bool:
+    def _is_crowded(self) -> bool:
         """Whether as many messages as may be in hand are done and their offsets not stored. Without a bound on these,
         all that was fetched before Kafka went away would be done meanwhile, and again once it is back."""
         return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
@@ -358,7 +358,7 @@ class Consumer:
             work.message = Message(message.record, message.origin.again() if to.counts else message.origin)
             return to.ms(int(time.time() * 1000)) / 1000
         became = await self._returns.send(message, to, text)
-        self._ended(work, "retried" if isinstance(became, Wait) else "dead")
+        self._end(work, "retried" if isinstance(became, Wait) else "dead")
         return None
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
@@ -377,7 +377,7 @@ class Consumer:
         """See `Owner`."""
         self._room.remove(work.size)
 
-    def _ended(self, work: Work, outcome: str) -> None:
+    def _end(self, work: Work, outcome: str) -> None:
         work.book.done(work.offset)
         self._counts[work.message.topic, outcome] += 1
         self.released(work)
@@ -386,18 +386,18 @@ class Consumer:
 
     async def _save_often(self, source: Source) -> None:
         loop = asyncio.get_running_loop()
-        settled = -_SETTLE_S
+        last_settle_s = -_SETTLE_S
         while True:
             interval_s = self.options.commit_interval_s
-            if self._crowded():
+            if self._is_crowded():
                 interval_s = min(interval_s, _CROWDED_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval_s):
                     await self._moved.wait()
             self._moved.clear()
-            if loop.time() - settled >= _SETTLE_S:
+            if loop.time() - last_settle_s >= _SETTLE_S:
                 await self._settle(source)
-                settled = loop.time()
+                last_settle_s = loop.time()
             await self._save(source, self._books)
 
     async def _settle(self, source: Source) -> None:

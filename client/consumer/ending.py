@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 async def within(limit_s: float, *steps: Awaitable[None]) -> None:
     """Take these steps, at once. What is not over after so many seconds is cancelled, and not waited for."""
-    tasks = [asyncio.create_task(_awaited(each), name="consumer end") for each in steps]
+    tasks = [asyncio.create_task(_run(each), name="consumer end") for each in steps]
     done, late = await asyncio.wait(tasks, timeout=max(limit_s, 0))
     for each in late:
         each.cancel()
@@ -20,5 +20,5 @@ async def within(limit_s: float, *steps: Awaitable[None]) -> None:
             log.error("consumer cannot end as it should: %r", error, exc_info=error, extra={"action": "end"})
 
 
-async def _awaited(step: Awaitable[None]) -> None:
+async def _run(step: Awaitable[None]) -> None:
     await step

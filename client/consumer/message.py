@@ -63,7 +63,7 @@ class Message:
 
     @property
     def attempt(self) -> int:
-        """1 the first time."""
+        """The number of this delivery: 1 the first time."""
         return self.retried + 1
 
     @property
@@ -72,7 +72,7 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        """As its producer sent it: None for null (the tombstone of a compacted topic), also after a retry."""
+        """The value as its producer sent it: None for null (the tombstone of a compacted topic), also after a retry."""
         value = self.record.value
         return value if value or not any(name == NULL for name, _ in self.record.headers) else None
 
@@ -91,12 +91,12 @@ class Message:
 
     @property
     def headers(self) -> list[tuple[str, bytes]]:
-        """The producer's own, in their order."""
+        """The producer's own headers, in their order."""
         return list(own(self.record.headers))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Those it was scheduled with."""
+        """The labels it was scheduled with."""
         labels = labels_in(self.record.headers)
         return tuple(labels.decode(errors="replace").split(",")) if labels else ()
 
@@ -112,8 +112,8 @@ class Message:
         return None if (due := self.due_ms) is None else time.time() * 1000 - due
 
     def _system(self, header: str) -> str | None:
-        found = (value for name, value in self.record.headers if name == header and value is not None)
-        value = next(found, None)
+        values = (value for name, value in self.record.headers if name == header and value is not None)
+        value = next(values, None)
         return None if value is None else value.decode(errors="replace")
 
     def __repr__(self) -> str:
@@ -121,5 +121,5 @@ class Message:
 
 
 def message_of(record: Record, is_retry: bool) -> Message:
-    """`is_retry`: of the group's retry topic."""
+    """The message of a record. `is_retry`: the record is of the group's retry topic."""
     return Message(record, origin_in(record.headers) if is_retry else None)

@@ -25,7 +25,7 @@ class ConsumerCollector(Collector):
             labels=("group", "topic", "outcome"),
         )  # fmt: skip
         in_hand = GaugeMetricFamily("duemq_consumer_in_hand", "Messages pulled and not done.", labels=("group",))
-        held = GaugeMetricFamily(
+        in_hand_bytes = GaugeMetricFamily(
             "duemq_consumer_in_hand_bytes",
             "Bytes of their keys, values and (estimated) headers.",
             labels=("group",),
@@ -46,8 +46,8 @@ class ConsumerCollector(Collector):
             in_hand.add_metric((group,), consumer.in_hand)
             paused.add_metric((group,), consumer.paused)
             differing.add_metric((group,), len(consumer.mismatches))
-            held.add_metric((group,), consumer.in_hand_bytes)
+            in_hand_bytes.add_metric((group,), consumer.in_hand_bytes)
             for (topic, partition), place in consumer.places.items():
                 commit.add_metric((group, topic, str(partition)), place.commit)
                 pull.add_metric((group, topic, str(partition)), place.pull)
-        yield from (messages, in_hand, held, paused, differing, commit, pull)
+        yield from (messages, in_hand, in_hand_bytes, paused, differing, commit, pull)

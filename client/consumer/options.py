@@ -30,9 +30,9 @@ class Mode(StrEnum):
     """Whom the messages of a group are for."""
 
     CLUSTERING = "clustering"
-    """One member each."""
+    """Each message is for one member."""
     BROADCASTING = "broadcasting"
-    """Every member."""
+    """Each message is for every member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class ConsumerOptions:
     """What is told of an error that a handler raised, in the headers of the message that goes back and in the log:
     `text`, or only its `class` where texts may hold secrets, such as the address of a database with its password."""
     timeout_s: float = 60.0
-    """For one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and goes on."""
+    """The time for one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and
+    goes on."""
     max_in_hand: int = 4_000
     """Messages pulled and not done. More are not fetched until there is room again, nor while as many are done whose
     offsets could not be stored yet."""
@@ -72,7 +73,7 @@ class ConsumerOptions:
     """The name of this member, for a broadcasting one also that of its offsets. Default: the host's name."""
     buffer_topic: str = "duemq.buffer"
     retry_partitions: int = 4
-    """Of the topics for retries, where they have to be made."""
+    """Partitions of the topics for retries, where they have to be made."""
     session_s: float = 30.0
     """After so long without a sign of life a member's partitions go to others."""
     kafka: Mapping[str, Any] = field(default_factory=dict)
@@ -98,11 +99,11 @@ class ConsumerOptions:
             raise Rejected("bad_option", f"start is {self.start!r}; it is first, last or a time", "start")
         if isinstance(self.start, datetime) and self.start.utcoffset() is None:
             raise Rejected("bad_option", f"start has no zone: {self.start}; add tzinfo, such as datetime.UTC", "start")
-        known = frozenset[str]().union(*(_known(kind) for kind in _CLIENTS))
+        names = frozenset[str]().union(*(_option_names(kind) for kind in _CLIENTS))
         for name in self.kafka:
             if name in _OWN:
                 raise Rejected("bad_option", f"kafka has {name!r}, which a consumer decides itself", "kafka")
-            if name not in known:
+            if name not in names:
                 raise Rejected("bad_option", f"kafka has {name!r}, which no client of aiokafka knows", "kafka")
         if self.broadcasting:
             _ = self.folder
@@ -118,7 +119,7 @@ class ConsumerOptions:
 
     @property
     def name(self) -> str:
-        """Of this member."""
+        """The name of this member."""
         return self.member or socket.gethostname()
 
     @property
@@ -134,14 +135,14 @@ class ConsumerOptions:
 
     def kafka_of(self, client: type) -> dict[str, Any]:
         """The arguments in `kafka` that this client of aiokafka knows."""
-        known = _known(client)
-        return {name: value for name, value in self.kafka.items() if name in known}
+        names = _option_names(client)
+        return {name: value for name, value in self.kafka.items() if name in names}
 
 
 _CLIENTS: Final[tuple[type, ...]] = (AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
 
 
-def _known(client: type) -> frozenset[str]:
+def _option_names(client: type) -> frozenset[str]:
     return frozenset(inspect.signature(client).parameters) - {"topics"}
 
 

@@ -193,9 +193,9 @@ class AsyncClient:
     async def redrive(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(operations.redrive(message_id)))
 
-    async def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
+    async def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
         """See `Client.import_file`."""
-        return await self._run(operations.import_file(path, link, said))
+        return await self._run(operations.import_file(path, link, metadata))
 
     async def import_files(
         self, files: Sequence[Mapping[str, str | int]], *, link: bool = False

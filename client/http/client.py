@@ -243,15 +243,15 @@ class Client:
         """Take a message out of the dead letters and deliver it again."""
         return Message(self, self._run(operations.redrive(message_id)))
 
-    def import_file(self, path: str, *, link: bool = False, **said: str | int) -> FileImport:
+    def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
         """Import a Parquet file of messages. `path`: absolute, as the server's nodes see it.
 
         The command is durable when this returns; `imports` says when the file is imported. The same content again is a
-        `duplicate`. `said`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
+        `duplicate`. `metadata`: all of `sha256` (hex), `size`, `window` (ms) and `rows`; without them
         the server reads the file before it answers. Raises `BadDelayFile` for an invalid file, `Forbidden` for a folder
         that the server does not import from.
         """
-        return self._run(operations.import_file(path, link, said))
+        return self._run(operations.import_file(path, link, metadata))
 
     def import_files(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[FileImport]:
         """Import files that belong together: the commands of all are durable when this returns, or of none.

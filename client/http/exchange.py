@@ -57,7 +57,7 @@ def json_of(response: httpx.Response) -> Any:
     try:
         return orjson.loads(response.content)
     except ValueError as error:
-        raise _unexpected(response) from error
+        raise _unexpected_answer(response) from error
 
 
 def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
@@ -76,7 +76,7 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
             return Unreachable(detail, outcome_unknown=True)
         if response.status_code == 503:
             return Unavailable("HTTP 503 from the server", retry_after_s, request_id=request_id)
-        return _unexpected(response)
+        return _unexpected_answer(response)
     if isinstance(error, RejectedError) and response.status_code == 500:
         return UnexpectedAnswer(f"HTTP 500: {error.detail}")
     if isinstance(error, RejectedError) and response.status_code in _GATEWAY:
@@ -95,7 +95,7 @@ def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncCli
     return Unreachable(detail, outcome_unknown=True)
 
 
-def _unexpected(response: httpx.Response) -> UnexpectedAnswer:
+def _unexpected_answer(response: httpx.Response) -> UnexpectedAnswer:
     start = response.text[:80].replace("\n", " ")
     return UnexpectedAnswer(f"HTTP {response.status_code} is not an answer of duemq: {start!r}")
 

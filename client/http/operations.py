@@ -66,7 +66,7 @@ def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | No
 def send_batch(
     drafts: Iterable[Draft], handle: Callable[[MessageState], M]
 ) -> Plan[list[M | RejectedError | Unavailable | Unreachable]]:
-    """`handle` makes of a receipt what the caller gets."""
+    """Send drafts. `handle` makes of a receipt what the caller gets."""
     results: list[M | RejectedError | Unavailable | Unreachable] = []
     repeatable: list[bool] = []
 
@@ -89,17 +89,18 @@ def send_batch(
 
 
 def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
-    """What became of each message of one request. Of which nobody knows that, and it does no harm, is sent again."""
-    found: dict[int, BatchAnswer] = {}
-    wanted: Sequence[int] = range(len(messages))
+    """What became of each message of one request. One whose outcome is unknown is sent again where that does no
+    harm."""
+    answers: dict[int, BatchAnswer] = {}
+    indexes: Sequence[int] = range(len(messages))
     unknown: Unreachable | None = None
     for pause_s in (0.0, *REPEAT_PAUSES_S):
-        body = batch_body(messages[at] for at in wanted)
+        body = batch_body(messages[at] for at in indexes)
         try:
             response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s)
             answer = json_of(response)
         except DuemqError as error:
-            if found:
+            if answers:
                 continue  # what these are answered with stays: nobody knows
             if unknown is None:
                 if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
@@ -107,15 +108,15 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
                 unknown = error
             continue  # whatever is said of a repeat, nobody knows what became of the first
         request_id = response.headers.get("X-Request-ID")
-        for at, item in zip(wanted, answer["results"], strict=True):
+        for at, item in zip(indexes, answer["results"], strict=True):
             refused = item.get("error")
-            found[at] = MessageState.from_json(item) if refused is None else from_problem(refused, request_id)
-        wanted = [at for at in wanted if repeatable[at] and isinstance(found[at], Unreachable)]
-        if not wanted:
+            answers[at] = MessageState.from_json(item) if refused is None else from_problem(refused, request_id)
+        indexes = [at for at in indexes if repeatable[at] and isinstance(answers[at], Unreachable)]
+        if not indexes:
             break
-    if unknown is not None and not found:
+    if unknown is not None and not answers:
         raise unknown
-    return [found[at] for at in range(len(messages))]
+    return [answers[at] for at in range(len(messages))]
 
 
 def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -162,7 +163,7 @@ def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[C
 
 
 def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
-    """Exactly one of the two. Ids go in requests of at most 10,000."""
+    """Cancel by ids or by a filter, exactly one of the two. Ids go in requests of at most 10,000."""
     if (ids is None) == (filters is None):
         raise TypeError("cancel_many takes either ids or a filter")
     more = {"times": True} if times else {}
@@ -170,9 +171,9 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) 
         return (yield from _cancel_request({"filter": filter_fields(filters)} | more, _CANCEL_ALL_S))
     results: list[CancelResult] = []
     counts = Counter[str]()
-    wanted = list(ids or ())
-    for start in range(0, len(wanted), BATCH_ITEMS):
-        report = yield from _cancel_request({"ids": wanted[start : start + BATCH_ITEMS]} | more)
+    id_list = list(ids or ())
+    for start in range(0, len(id_list), BATCH_ITEMS):
+        report = yield from _cancel_request({"ids": id_list[start : start + BATCH_ITEMS]} | more)
         results += report.results
         counts.update(report.counts)
     return CancelReport(tuple(results), dict(counts))
@@ -185,12 +186,12 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
 
 
 def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
-    """In requests of at most 10,000."""
+    """Reschedule in requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
-    wanted = [{"id": id_, **when_fields(**when)} for id_, when in moves]
-    for start in range(0, len(wanted), BATCH_ITEMS):
-        body = {"moves": wanted[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
+    move_items = [{"id": id_, **when_fields(**when)} for id_, when in moves]
+    for start in range(0, len(move_items), BATCH_ITEMS):
+        body = {"moves": move_items[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
         response = yield Call("POST", "/v1/messages:move", body=orjson.dumps(body))
         answer = json_of(response)
         request_id = response.headers.get("X-Request-ID")
@@ -242,13 +243,13 @@ def end(topic: str) -> Plan[str | None]:
     response = yield Call("GET", f"/v1/topics/{quoted(topic)}")
     if response.status_code == 404:
         return None
-    said = json_of(response)
-    cursor: str | None = said["cursor"]
-    if cursor is None and said["trouble"] is None:
-        detail = f"topic {topic} has {said['partitions']} partitions, more than a cursor can speak of"
+    document = json_of(response)
+    cursor: str | None = document["cursor"]
+    if cursor is None and document["trouble"] is None:
+        detail = f"topic {topic} has {document['partitions']} partitions, more than a cursor can speak of"
         raise NotSupported("not_supported", detail, "topic")
     if cursor is None:
-        raise Unavailable(f"topic {topic} cannot be read just now: {said['trouble']}")
+        raise Unavailable(f"topic {topic} cannot be read just now: {document['trouble']}")
     return cursor
 
 
@@ -276,16 +277,16 @@ def topic(name: str) -> Plan[Topic]:
     return Topic(name, body)
 
 
-def import_file(path: str, link: bool, said: Mapping[str, str | int]) -> Plan[FileImport]:
-    body = {"path": path, "link": link, **said}
-    hold_s = 0.0 if said else _READ_FILE_S
+def import_file(path: str, link: bool, metadata: Mapping[str, str | int]) -> Plan[FileImport]:
+    body = {"path": path, "link": link, **metadata}
+    hold_s = 0.0 if metadata else _READ_FILE_S
     return FileImport.from_json(json_of((yield Call("POST", "/v1/imports", body=orjson.dumps(body), hold_s=hold_s))))
 
 
 def import_files(files: Sequence[Mapping[str, str | int]], link: bool) -> Plan[list[FileImport]]:
     body = orjson.dumps({"files": [{**file, "link": link} for file in files]})
-    found = json_of((yield Call("POST", "/v1/imports:batch", body=body, hold_s=_MANY_FILES_S)))
-    return [FileImport.from_json(item) for item in found["imports"]]
+    document = json_of((yield Call("POST", "/v1/imports:batch", body=body, hold_s=_MANY_FILES_S)))
+    return [FileImport.from_json(item) for item in document["imports"]]
 
 
 def imported_ids(import_id: str, first: int, most: int) -> Plan[list[str]]:

@@ -43,11 +43,11 @@ class Follow:
     def feed(self, chunk: bytes) -> list[Record]:
         """The records that a piece of the stream completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        found = []
+        records = []
         for line in lines:
             if (record := self._line(line.removesuffix(b"\r"))) is not None:
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
     def passed(self, record: Record) -> None:
         """The caller took `record`: a new stream begins after it."""

@@ -86,8 +86,9 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """One of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or "pending" (not known yet:
-    ask again). `at_ms`: when the message ended, where times were asked for and it is known."""
+    """The result of one cancel of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or
+    "pending" (not known yet: ask again). `at_ms`: when the message ended, where times were asked for and it is
+    known."""
 
     id: str
     status: str
@@ -112,9 +113,9 @@ class CancelReport:
 
 @dataclass(frozen=True, slots=True)
 class MoveResult:
-    """One of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead", "unknown", or "pending"
-    (not known yet: with an absolute time it can be asked again). `at_ms`: when it is due now, where it was moved; else
-    when it ended, where times were asked for and it is known."""
+    """The result of one move of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead",
+    "unknown", or "pending" (not known yet: with an absolute time it can be asked again). `at_ms`: when it is due now,
+    where it was moved; else when it ended, where times were asked for and it is known."""
 
     id: str
     status: str
@@ -227,8 +228,8 @@ class FileImport:
 
     @classmethod
     def from_json(cls, body: Json) -> Self:
-        known = {name: body[name] for name in ("rows", "window_ms", "path", "reason") if name in body}
-        return cls(body["id"], body["state"], duplicate=body["duplicate"], raw=body, **known)
+        members = {name: body[name] for name in ("rows", "window_ms", "path", "reason") if name in body}
+        return cls(body["id"], body["state"], duplicate=body["duplicate"], raw=body, **members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +265,8 @@ class Shard:
 
     @classmethod
     def from_json(cls, body: Json) -> Self:
-        known = {name: body.get(name) for name in ("entry", "entry_age_ms", "applied", "cursor_age_ms", "pending")}
-        return cls(number=body["shard"], master=body["master"], raw=body, **known)
+        members = {name: body.get(name) for name in ("entry", "entry_age_ms", "applied", "cursor_age_ms", "pending")}
+        return cls(number=body["shard"], master=body["master"], raw=body, **members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ Work = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`harmless`: errors after which work may be begun again at most once. `store_s`: how long the store may take."""
+    """The terms of attempts. `harmless`: errors after which work may be begun again at most once. `store_s`: how long
+    the store may take."""
 
     at_most_once: bool
     harmless: tuple[type[Exception], ...]
@@ -71,7 +72,7 @@ class _Unrecorded:
 
 
 class Attempts:
-    """`result` gives JSON."""
+    """The attempts of one handler. `result` gives JSON."""
 
     def __init__(
         self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
@@ -85,11 +86,12 @@ class Attempts:
         self._process, self._numbers = f"{os.getpid()}-{secrets.token_hex(6)}", count(1)
 
     async def result(self, key: bytes, work: Work) -> bytes:
-        """Where this process is at the work already, its end is waited for, and then the store is asked."""
+        """The result of the work of a key. Where this process is at it already, wait for its end, then ask the
+        store."""
         while (running := self._running.get(key)) is not None:
             await running.wait()
-        if (found := self._cache.get(key, self._clock())) is not None:
-            return found
+        if (result := self._cache.get(key, self._clock())) is not None:
+            return result
         self._running[key] = ended = asyncio.Event()
         try:
             if (done := self._unrecorded.get(key)) is not None:
@@ -121,7 +123,8 @@ class Attempts:
         return await self._record(key, _Unrecorded(claim.owner, _as_json(key, value)))
 
     def _without_effect(self, error: BaseException) -> bool:
-        """An exception group never is: its TaskGroup has cancelled the other tasks wherever they were."""
+        """Whether an error tells that nothing was done. An exception group never does: its TaskGroup has cancelled the
+        other tasks wherever they were."""
         if isinstance(error, InDoubt):
             return False
         return isinstance(error, (*_WITHOUT_EFFECT, *self._terms.harmless))
@@ -129,10 +132,10 @@ class Attempts:
     # --- begin ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
-        """Whoever is cancelled meanwhile has not begun, so it must not look as if it had."""
+        """Begin a key. Whoever is cancelled meanwhile has not begun, so it must not look as if it had."""
         begin = asyncio.create_task(self._ask_to_begin(key, claim, now), name="idempotency begin")
         try:
-            return await _undisturbed(begin)
+            return await _shield(begin)
         except asyncio.CancelledError:
             answered = begin.done() and not begin.cancelled() and begin.exception() is None
             if answered and isinstance(begin.result(), Fresh):
@@ -160,10 +163,10 @@ class Attempts:
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def _record(self, key: bytes, done: _Unrecorded) -> bytes:
-        """Done is done: it is remembered here until the store has it."""
+        """Record a result. Done is done: it is remembered here until the store has it."""
         _remember(self._unrecorded, key, done)
         try:
-            return await _undisturbed(self._finish(key, done))
+            return await _shield(self._finish(key, done))
         except Unavailable as error:
             raise Pause(f"the work of {key!r} is done, and its store does not know: {error}") from error
 
@@ -193,10 +196,10 @@ class Attempts:
 
     async def _release(self, key: bytes, owner: str, cancelled: bool) -> None:
         within_s = min(self._terms.store_s, _LEAVE_S) if cancelled else self._terms.store_s
-        await _undisturbed(self._give_back(key, owner, within_s))
+        await _shield(self._give_back(key, owner, within_s))
 
     async def _give_back(self, key: bytes, owner: str, within_s: float) -> None:
-        """What happened in the handler matters more than that this fails."""
+        """Release a key. What happened in the handler matters more than that this fails."""
         try:
             await self._insist(lambda: self._store.release(key, owner), within_s)
         except BaseException as error:
@@ -230,7 +233,7 @@ class Attempts:
     # --- the store ------------------------------------------------------------------------------------------------
 
     async def _insist(self, ask: Callable[[], Awaitable[T]], within_s: float) -> T:
-        """Ask again until it answers. Raises Unavailable."""
+        """Ask the store again until it answers. Raises Unavailable."""
         loop = asyncio.get_running_loop()
         end, tries = loop.time() + within_s, 0
         while True:
@@ -255,8 +258,8 @@ class Attempts:
             raise Unavailable("the store has given the request up") from error
 
 
-async def _undisturbed(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Its result. A cancellation of the caller lets it end, if that is soon; a second one does not wait."""
+async def _shield(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    """The result of a call. A cancellation of the caller lets it end, if that is soon; a second one does not wait."""
     task = call if isinstance(call, asyncio.Task) else asyncio.create_task(call, name="idempotency store")
     try:
         await asyncio.wait([task])
@@ -273,13 +276,13 @@ async def _undisturbed(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
 
 
 def _hear(task: asyncio.Task[Any]) -> None:
-    """Its error matters less than the cancellation that is told instead."""
+    """Take note of a task's error: it matters less than the cancellation that is told instead."""
     if not task.cancelled():
         task.exception()
 
 
 def _is_stray(error: BaseException) -> bool:
-    """A cancellation that is not meant for this task: something was cancelled that it waited for."""
+    """Whether a cancellation is not meant for this task: something was cancelled that it waited for."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
@@ -291,7 +294,7 @@ def _remember(entries: dict[bytes, T], key: bytes, entry: T) -> None:
 
 
 def _as_json(key: bytes, value: Any) -> bytes:
-    """A result that is no JSON does not undo the work."""
+    """A result as JSON. One that is no JSON does not undo the work."""
     try:
         return orjson.dumps(value)
     except TypeError:

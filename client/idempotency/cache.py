@@ -12,31 +12,31 @@ class Cache:
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._kept: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
+        self._entries: OrderedDict[bytes, tuple[bytes, int]] = OrderedDict()
         self.bytes = 0
 
     def get(self, key: bytes, now_ms: int) -> bytes | None:
-        if (found := self._kept.get(key)) is None:
+        if (entry := self._entries.get(key)) is None:
             return None
-        result, until_ms = found
+        result, until_ms = entry
         if now_ms >= until_ms:
             self._drop(key)
             return None
-        self._kept.move_to_end(key)
+        self._entries.move_to_end(key)
         return result
 
     def put(self, key: bytes, result: bytes, until_ms: int) -> None:
-        if key in self._kept:
+        if key in self._entries:
             self._drop(key)
         if (size := _size(key, result)) > self._most_bytes:
             return
-        self._kept[key] = result, until_ms
+        self._entries[key] = result, until_ms
         self.bytes += size
-        while len(self._kept) > self._most or self.bytes > self._most_bytes:
-            self._drop(next(iter(self._kept)))
+        while len(self._entries) > self._most or self.bytes > self._most_bytes:
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, key: bytes) -> None:
-        result, _ = self._kept.pop(key)
+        result, _ = self._entries.pop(key)
         self.bytes -= _size(key, result)
 
 

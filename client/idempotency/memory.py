@@ -43,14 +43,14 @@ class MemoryStore:
         return released
 
     async def expire(self, now_ms: int) -> int:
-        gone = 0
+        count = 0
         while self._expiries and self._expiries[0][0] <= now_ms:
             _, key = heappop(self._expiries)
             row = self._rows.get(key)
             if row is not None and row.expires_ms <= now_ms:
                 del self._rows[key]
-                gone += 1
-        return gone
+                count += 1
+        return count
 
     async def close(self) -> None:
         """Nothing to do."""

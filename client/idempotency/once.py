@@ -114,7 +114,7 @@ def once(
 
         @wraps(handler)
         async def only_once(message: Message) -> Any:
-            return orjson.loads(await attempts.result(_checked(within, key(message)), lambda: handler(message)))
+            return orjson.loads(await attempts.result(_full_key(within, key(message)), lambda: handler(message)))
 
         return only_once
 
@@ -122,24 +122,24 @@ def once(
 
 
 _own_scopes: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
-"""Taken by handlers of this process that named none, by store."""
+"""Scopes of handlers of this process that named none, by store."""
 
 
 def _own_scope(store: Store, handler: Callable[..., Any]) -> str:
-    """Its module and name, which functions made by one function share."""
+    """The scope of a handler that names none: its module and name, which functions made by one function share."""
     name = f"{handler.__module__}.{handler.__qualname__}"
     with suppress(TypeError):  # a store that cannot be a key: nobody but its author has one
-        taken = _own_scopes.setdefault(store, set())
-        if name in taken:
+        scopes = _own_scopes.setdefault(store, set())
+        if name in scopes:
             raise Rejected(
                 "bad_option", f"two handlers called {name} use one store and would do each other's work: give each a "
                 "scope, or both the same one", "scope",
             )  # fmt: skip
-        taken.add(name)
+        scopes.add(name)
     return name
 
 
-def _checked(scope: str, key: str | bytes | None) -> bytes:
+def _full_key(scope: str, key: str | bytes | None) -> bytes:
     encoded = key.encode() if isinstance(key, str) else key
     if not encoded or len(encoded) > KEY_BYTES:
         size = len(encoded or b"")

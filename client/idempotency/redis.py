@@ -158,7 +158,7 @@ class RedisStore:
         """Bounded, ended by a close, and with errors of ours. Raises Unavailable or CorruptStore."""
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
-        with _translated():
+        with _translate_errors():
             async with asyncio.timeout(_CALL_S) as call:
                 self._calls.add(call)
                 try:
@@ -180,7 +180,7 @@ def _from_url(url: str) -> Redis:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     from redis.exceptions import RedisError, ResponseError
 
     try:

@@ -84,7 +84,8 @@ class RocksStore:
 
     @classmethod
     async def open(cls, folder: Path | str, failpoint: Failpoint = no_failpoint) -> RocksStore:
-        """Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or StoreFailed."""
+        """Open a store. Raises FolderRefused (in use, foreign or of another version), CorruptStore, DiskFull or
+        StoreFailed."""
         path = Path(folder)
         db, session = await asyncio.to_thread(open_folder, path)
         return cls(path, db, session, failpoint)
@@ -113,15 +114,15 @@ class RocksStore:
         return await self._submit(key, partial(release, owner=owner), 0)
 
     async def expire(self, now_ms: int) -> int:
-        """Of minutes that are over."""
-        gone, more = 0, True
+        """Remove the rows of minutes that are over; how many."""
+        count, more = 0, True
         while more:
             self._check()
             answer: asyncio.Future[tuple[int, bool]] = self._loop.create_future()
             self._enqueue(_Sweep(now_ms, answer))
             swept, more = await answer
-            gone += swept
-        return gone
+            count += swept
+        return count
 
     async def close(self) -> None:
         """Refuse what comes, finish what waits. All who call it wait for the same end."""
@@ -161,7 +162,7 @@ class RocksStore:
         group, self._waiting = self._waiting[:_GROUP_REQUESTS], self._waiting[_GROUP_REQUESTS:]
         self._work.put(group)
 
-    def _answered(self, group: list[_Request | _Sweep], answers: list[Any]) -> None:
+    def _answer_group(self, group: list[_Request | _Sweep], answers: list[Any]) -> None:
         for request, answer in zip(group, answers, strict=True):
             if request.answer.done():
                 continue  # the caller was cancelled
@@ -175,15 +176,15 @@ class RocksStore:
             self._busy = False
             self._idle.set()
 
-    def _failed(self, group: list[_Request | _Sweep], failure: Exception) -> None:
-        """All that wait, too: whether the write took effect is not known until it is opened anew."""
+    def _fail_all(self, group: list[_Request | _Sweep], failure: Exception) -> None:
+        """Fail this group and all that wait: whether the write took effect is not known until it is opened anew."""
         self._failure = str(translate("writing idempotency keys", failure))
         log.error("store of idempotency keys failed, and is opened anew: %s", self._failure, extra={"action": "store"})
         group, self._waiting = group + self._waiting, []
         answers: list[Any] = [StoreFailed(self._failure) for _ in group]
         for answer in answers:
             answer.__cause__ = failure
-        self._answered(group, answers)
+        self._answer_group(group, answers)
 
     def _not_yet(self, failure: Exception, pause_s: float) -> None:
         self._failure = str(failure)
@@ -207,20 +208,20 @@ class RocksStore:
             try:
                 answers = self._carry_out(group)
             except Exception as error:
-                self._tell(self._failed, group, error)
+                self._tell(self._fail_all, group, error)
                 self._close_db()
                 self._reopen()
             else:
-                self._tell(self._answered, group, answers)
+                self._tell(self._answer_group, group, answers)
                 self._sweep_behind(group)
         self._close_db()
 
-    def _tell(self, told: Callable[..., None], *arguments: Any) -> None:
+    def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop was closed without closing the store: nobody waits any more
-            self._loop.call_soon_threadsafe(told, *arguments)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _close_db(self) -> None:
-        """What was answered is synced: a failure here changes nothing."""
+        """Close the database. What was answered is synced: a failure here changes nothing."""
         if not self._is_open:
             return
         self._is_open = False
@@ -287,14 +288,14 @@ class RocksStore:
                 log.warning("store of idempotency keys cannot expire: %r", error, extra={"action": "expire"})
 
     def _sweep(self, now_ms: int, most: int = _SWEEP_ROWS) -> tuple[int, bool]:
-        """How many rows are gone, and whether there is more. `most`: entries to look at."""
+        """Remove expired rows: how many are gone, and whether there is more. `most`: entries to look at."""
         end = expiry_key(now_ms)
-        batch, seen, gone = WriteBatch(raw_mode=True), 0, 0
+        batch, entry_count, row_count = WriteBatch(raw_mode=True), 0, 0
         first = last = b""
         entries = self._db.iter()
         entries.seek(b"x")
-        while entries.valid() and (entry := bytes(entries.key())) < end and seen < most:
-            first, last, seen = first or entry, entry, seen + 1
+        while entries.valid() and (entry := bytes(entries.key())) < end and entry_count < most:
+            first, last, entry_count = first or entry, entry, entry_count + 1
             key = entry[len(end) :]
             try:
                 row = read_row(self._db, key, self._session)
@@ -303,13 +304,13 @@ class RocksStore:
                 expired = True  # else nothing behind it would ever go
             if expired:
                 batch.delete(b"k" + key)
-                gone += 1
+                row_count += 1
             entries.next()
         entries.status()
-        if seen:
+        if entry_count:
             batch.delete_range(first, last + b"\0")
             self._db.write(batch)
-        more = seen == most
+        more = entry_count == most
         if not more:
             self._swept = max(self._swept, now_ms // MINUTE_MS)
-        return gone, more
+        return row_count, more

@@ -21,7 +21,7 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMod
 
 from duemq.client.idempotency.states import KeyRow
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.rocksdb_errors import translate, translated
+from duemq.model.rocksdb_errors import translate, translate_errors
 from duemq.storage.fsync import make_folder
 
 VERSION = 1
@@ -38,7 +38,7 @@ class SessionOver(FolderRefused):
 
 def open_folder(folder: Path) -> tuple[Rdict, int]:
     """The database, and the number of a new session. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed."""
-    with translated(f"opening the store of idempotency keys in {folder}"):
+    with translate_errors(f"opening the store of idempotency keys in {folder}"):
         make_folder(folder)  # its owner's alone: results are in it, as handlers gave them
         db = Rdict(str(folder), _options())
         try:
@@ -52,7 +52,7 @@ def open_folder(folder: Path) -> tuple[Rdict, int]:
 
 def reopen_folder(folder: Path, session: int) -> Rdict:
     """The database again, for a session that goes on. Raises as `open_folder` does, and SessionOver."""
-    with translated(f"opening the store of idempotency keys in {folder} again"):
+    with translate_errors(f"opening the store of idempotency keys in {folder} again"):
         options = _options()
         options.create_if_missing(False)  # the folder of a disk that is not mounted is empty
         db = Rdict(str(folder), options)
@@ -70,7 +70,7 @@ def reopen_folder(folder: Path, session: int) -> Rdict:
 
 
 def _last_session(db: Rdict, folder: Path) -> int:
-    """0 if it is new."""
+    """The number of the last session; 0 in a new folder."""
     head = db.get(_VERSION_KEY)
     if head is None or len(head) != _HEAD.size:
         rows = db.iter()
@@ -93,7 +93,7 @@ def _write_session(db: Rdict, session: int) -> None:
 
 
 def read_row(db: Rdict, key: bytes, session: int) -> KeyRow | None:
-    """Raises CorruptStore where this one key is damaged, and RocksDB's errors."""
+    """The row of a key. Raises CorruptStore where this one key is damaged, and RocksDB's errors."""
     try:
         stored = db.get(b"k" + key)
         if stored is None:
@@ -104,9 +104,9 @@ def read_row(db: Rdict, key: bytes, session: int) -> KeyRow | None:
     except (StructError, UnicodeDecodeError) as error:
         raise CorruptStore(f"the row of idempotency key {key!r} is damaged: {error}") from error
     except Exception as error:
-        found = translate(f"reading idempotency key {key!r}", error)
-        if isinstance(found, CorruptStore):
-            raise found from error
+        failure = translate(f"reading idempotency key {key!r}", error)
+        if isinstance(failure, CorruptStore):
+            raise failure from error
         raise
     return row if of == session else replace(row, until_ms=since)
 

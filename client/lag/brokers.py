@@ -23,7 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import mend_requests
 from duemq.client.consumer.kafka.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ConsumerGroup(NamedTuple):
-    """`assigned`: what its members have."""
+    """A group of consumers. `assigned`: what its members have."""
 
     state: str
     members: int
@@ -57,8 +57,8 @@ class ConsumerGroup(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """`leaders`: of the partitions that have one; `others`: those that have none; `hidden`: topics that nothing is said
-    about, because we may not see them or they are just being made."""
+    """The partitions of topics. `leaders`: of the partitions that have one; `others`: those that have none; `hidden`:
+    topics that nothing is said about, because we may not see them or they are just being made."""
 
     leaders: dict[TopicPartition, int]
     others: frozenset[TopicPartition]
@@ -66,7 +66,7 @@ class Topics(NamedTuple):
 
 
 class FetchedValues(NamedTuple):
-    """`error` is None, or the class of what went wrong."""
+    """The answer for one partition. `error` is None, or the class of what went wrong."""
 
     error: Any
     start: int
@@ -90,12 +90,13 @@ class Brokers:
         self._leaders: dict[TopicPartition, int] = {}
 
     async def open(self) -> None:
-        """Raises BadConfig where the brokers refuse us or a setting cannot be, Unavailable where they do not answer."""
+        """Connect. Raises BadConfig where the brokers refuse us or a setting cannot be, Unavailable where they do not
+        answer."""
         try:
             self._client = AIOKafkaClient(**self._settings)
         except (TypeError, ValueError) as error:
             raise BadConfig(f"the settings of the Kafka client: {error}") from error
-        mend_timeouts(self._client)
+        mend_requests(self._client)
         try:
             await asyncio.wait_for(self._client.bootstrap(), self._timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:
@@ -111,17 +112,17 @@ class Brokers:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def groups(self) -> set[str]:
-        """Those of consumers that we may see, of all brokers."""
+        """The groups of consumers that we may see, of all brokers."""
 
         async def ask() -> set[str]:
-            found: set[str] = set()
+            names: set[str] = set()
             for broker in self._client.cluster.brokers():
                 response = await self._client.send(broker.nodeId, ListGroupsRequest())
                 _raise(response.error_code, "listing the groups")
-                found |= {group for group, kind in response.groups if kind in _KINDS}
-            return found
+                names |= {group for group, kind in response.groups if kind in _KINDS}
+            return names
 
-        return await self._retried(ask)
+        return await self._retry(ask)
 
     async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
         # One in a request: aiokafka misreads an answer about several, which since version 3 has a field more.
@@ -163,20 +164,20 @@ class Brokers:
     async def _commits(self, group: str) -> dict[TopicPartition, OffsetAndTime]:
         response = await self._of_coordinator(group, OffsetFetchRequest(group, None))
         _raise(response.error_code, f"the offsets of group {group!r}")
-        found = {}
+        commits = {}
         for topic, partitions in response.topics:
             for partition, offset, metadata, code in partitions:
                 _raise(code, f"the offset of group {group!r} in partition {partition} of topic {topic!r}")
                 if offset >= 0:
-                    found[TopicPartition(topic, partition)] = OffsetAndTime(offset, pull_in(metadata))
-        return found
+                    commits[TopicPartition(topic, partition)] = OffsetAndTime(offset, pull_in(metadata))
+        return commits
 
     async def _of_groups(self, groups: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:
         free = asyncio.Semaphore(_AT_ONCE)
 
         async def one(group: str) -> T:
             async with free:
-                return await self._retried(lambda: ask(group))
+                return await self._retry(lambda: ask(group))
 
         names = list(groups)
         return dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
@@ -189,7 +190,7 @@ class Brokers:
 
     async def topics(self, names: Collection[str]) -> Topics:
         """The partitions of those topics that exist."""
-        return await self._retried(lambda: self._topics(names)) if names else Topics({}, frozenset(), frozenset())
+        return await self._retry(lambda: self._topics(names)) if names else Topics({}, frozenset(), frozenset())
 
     async def _topics(self, names: Collection[str]) -> Topics:
         node = self._client.get_random_node()
@@ -212,11 +213,11 @@ class Brokers:
         return Topics(leaders, frozenset(others), frozenset(hidden))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """Of those that can be read just now."""
+        """The ends of those partitions that can be read just now."""
         if not partitions:
             return {}
-        starts = await self._retried(lambda: self._offsets(partitions, EARLIEST))
-        last = await self._retried(lambda: self._offsets(partitions, LATEST))
+        starts = await self._retry(lambda: self._offsets(partitions, EARLIEST))
+        last = await self._retry(lambda: self._offsets(partitions, LATEST))
         return {
             where: PartitionEnds(starts[where], last[where])
             for where in partitions
@@ -224,50 +225,52 @@ class Brokers:
         }
 
     async def _offsets(self, partitions: Collection[TopicPartition], at: int) -> dict[TopicPartition, int]:
-        found = {}
-        for node, led in (await self._led(partitions)).items():
-            request = OffsetRequest(-1, _READ_COMMITTED, _grouped({where: (at,) for where in led}))
+        offsets = {}
+        for node, led in (await self._by_leader(partitions)).items():
+            request = OffsetRequest(-1, _READ_COMMITTED, _group_by_topic({where: (at,) for where in led}))
             for topic, parts in (await self._client.send(node, request)).topics:
                 for partition, code, _, offset, *_ in parts:
                     if not code:
-                        found[TopicPartition(topic, partition)] = offset
+                        offsets[TopicPartition(topic, partition)] = offset
                     elif errors.for_code(code) not in _UNREADABLE:
                         _raise(code, f"partition {partition} of topic {topic!r}")
-        return found
+        return offsets
 
-    async def fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
+    async def fetch(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
         """Batches from these offsets on, as far as they are committed. A broker gives the first partition a batch of
         any size, and the others what fits into `max_bytes`, which may be nothing."""
-        return await self._retried(lambda: self._fetch(wanted, max_bytes))
+        return await self._retry(lambda: self._fetch(offsets, max_bytes))
 
-    async def _fetch(self, wanted: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
-        found = {}
-        for node, led in (await self._led(wanted)).items():
-            topics = _grouped({where: (wanted[where], max_bytes) for where in led})
+    async def _fetch(
+        self, offsets: Mapping[TopicPartition, int], max_bytes: int
+    ) -> dict[TopicPartition, FetchedValues]:
+        results = {}
+        for node, led in (await self._by_leader(offsets)).items():
+            topics = _group_by_topic({where: (offsets[where], max_bytes) for where in led})
             request = FetchRequest(0, 0, max_bytes * len(led), _READ_COMMITTED, topics)
             for topic, parts in (await self._client.send(node, request)).topics:
                 for partition, code, _, _, start, aborted, *_, message_set in parts:
                     error = errors.for_code(code) if code else None
                     if error is not None and error.retriable and error is not errors.OffsetOutOfRangeError:
                         _raise(code, f"partition {partition} of topic {topic!r}")
-                    found[TopicPartition(topic, partition)] = FetchedValues(
+                    results[TopicPartition(topic, partition)] = FetchedValues(
                         error, start, aborted or [], message_set or b""
                     )
-        return found
+        return results
 
-    async def _led(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        """By leader, those that have one."""
+    async def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """The partitions that have a leader, by leader."""
         if missing := {where.topic for where in partitions if where not in self._leaders}:
             await self._topics(missing)
-        found: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for where in partitions:
             if (leader := self._leaders.get(where)) is not None:
-                found[leader].append(where)
-        return found
+                by_leader[leader].append(where)
+        return by_leader
 
     # --- what goes wrong ------------------------------------------------------------------------------------------
 
-    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """What `call` gives, tried again while a leader or a coordinator moves."""
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -312,9 +315,9 @@ def _raise(code: int, what: str) -> None:
         raise errors.for_code(code)(what)
 
 
-def _grouped(items: Mapping[TopicPartition, tuple[int, ...]]) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """By topic, as Kafka's requests want it, in the order given."""
-    found: dict[str, list[tuple[int, ...]]] = {}
+def _group_by_topic(items: Mapping[TopicPartition, tuple[int, ...]]) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Items by topic, as Kafka's requests want it, in the order given."""
+    by_topic: dict[str, list[tuple[int, ...]]] = {}
     for (topic, partition), item in items.items():
-        found.setdefault(topic, []).append((partition, *item))
-    return list(found.items())
+        by_topic.setdefault(topic, []).append((partition, *item))
+    return list(by_topic.items())

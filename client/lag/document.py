@@ -18,7 +18,7 @@ _TOTAL = (
 
 
 def document(groups: Iterable[GroupLag], at_ms: int) -> dict[str, Any]:
-    """Members that are unknown are null; `matching` is there only where tags were asked for."""
+    """Lag as a JSON document. Members that are unknown are null; `matching` is there only where tags were asked for."""
     return {"read_at_ms": at_ms, "groups": [_group(one) for one in groups]}
 
 
@@ -44,12 +44,12 @@ def _total(one: Total) -> dict[str, Any]:
     return {name: getattr(one, name) for name in _TOTAL} | _matching(one.matching)
 
 
-def _matching(found: Estimate | None) -> dict[str, Any]:
-    if found is None:
+def _matching(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
         return {}
     return {
         "matching": {
-            "messages": found.messages, "low": found.low, "high": found.high, "error": found.error,
-            "sample": found.sample, "exact": found.exact,
+            "messages": estimate.messages, "low": estimate.low, "high": estimate.high, "error": estimate.error,
+            "sample": estimate.sample, "exact": estimate.exact,
         }
     }  # fmt: skip

@@ -39,12 +39,12 @@ class LagMetrics(Collector):
         self._reads = self._errors = 0
         self._took_s = self._at_s = 0.0
 
-    def told(self, groups: list[GroupLag], took_s: float, at_s: float) -> None:
-        """A reading: how long it took, and when it ended (epoch, s)."""
+    def record(self, groups: list[GroupLag], took_s: float, at_s: float) -> None:
+        """Record a reading: how long it took, and when it ended (epoch, s)."""
         self._groups, self._took_s, self._at_s = groups, took_s, at_s
         self._reads += 1
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         self._groups = None
         self._errors += 1
 
@@ -116,12 +116,12 @@ async def keep_reading(
             began = time.monotonic()
             try:
                 await reader.start()
-                metrics.told(await reader.read(groups, topics, tags), time.monotonic() - began, time.time())
+                metrics.record(await reader.read(groups, topics, tags), time.monotonic() - began, time.time())
             except DuemqError as error:
                 passing = isinstance(error, Unavailable) or _missing(error)
                 if not passing:
                     raise
-                metrics.failed()
+                metrics.record_failure()
                 log.warning("lag cannot be read: %s", error, extra={"action": "read lag"})
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), max(every_s - (time.monotonic() - began), 0))

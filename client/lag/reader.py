@@ -57,7 +57,7 @@ class LagReader:
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
-        """Once is enough. Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
+        """Connect; once is enough. Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
         if self._brokers is not None:
             return
         brokers = Brokers(self._bootstrap, self._settings)
@@ -104,26 +104,31 @@ class LagReader:
         # First where the groups are, then where the partitions end: what is committed in between makes no lag that is
         # below nothing.
         places = await brokers.commits(names)
-        known = await self._known(brokers, topics, described, places)
-        wanted = {
-            group: _wanted(described[group], places[group], known, topics, named=groups is not None) for group in names
+        catalog = await self._topics(brokers, topics, described, places)
+        places_by_group = {
+            group: _group_places(described[group], places[group], catalog, topics, named=groups is not None)
+            for group in names
         }
-        ends = await brokers.ends({where for parts in wanted.values() for where in parts if where in known.leaders})
+        ends = await brokers.ends(
+            {where for parts in places_by_group.values() for where in parts if where in catalog.leaders}
+        )
         scan = Scan(brokers, filtered, self._sampling, self._rng)
-        await scan.firsts(_looked_for(wanted, ends))
+        await scan.firsts(_scan_ranges(places_by_group, ends))
         now = self._clock()
-        found = []
+        lags = []
         for group in names:
-            parts = [_measured(where, place, known, ends, scan, now) for where, place in wanted[group].items()]
+            parts = [
+                _measure(where, place, catalog, ends, scan, now) for where, place in places_by_group[group].items()
+            ]
             if tags is not None:
-                parts = await _matched(parts, scan)
+                parts = await _add_matches(parts, scan)
             if parts or groups is not None:
                 about = described[group]
-                found.append(GroupLag(group, about.state, about.members, by_topic(group, parts)))
-        return found
+                lags.append(GroupLag(group, about.state, about.members, by_topic(group, parts)))
+        return lags
 
     @staticmethod
-    async def _known(
+    async def _topics(
         brokers: Brokers,
         topics: Collection[str] | None,
         described: Mapping[str, ConsumerGroup],
@@ -134,28 +139,30 @@ class LagReader:
             return await brokers.topics(
                 committed | {where.topic for one in described.values() for where in one.assigned}
             )
-        known = await brokers.topics(set(topics))
-        if missing := sorted(set(topics) - {where.topic for where in (*known.leaders, *known.others)} - known.hidden):
+        catalog = await brokers.topics(set(topics))
+        if missing := sorted(
+            set(topics) - {where.topic for where in (*catalog.leaders, *catalog.others)} - catalog.hidden
+        ):
             raise Rejected("unknown_topic", f"there is no topic {', '.join(map(repr, missing))}", "topics")
-        return known
+        return catalog
 
 
-def _wanted(
-    group: ConsumerGroup, places: Places, known: Topics, topics: Collection[str] | None, *, named: bool
+def _group_places(
+    group: ConsumerGroup, places: Places, catalog: Topics, topics: Collection[str] | None, *, named: bool
 ) -> dict[TopicPartition, OffsetAndTime]:
     """Where a group is in all partitions of its topics: also in those that it has committed nothing to."""
     own = {where.topic for where in (*places, *group.assigned)}
     if topics is not None:
         own = set(topics) if named else own & set(topics)
-    existing = {where for where in (*known.leaders, *known.others) if where.topic in own}
-    gone = {where for where in places if where.topic in own}
-    return {where: places.get(where, _NOWHERE) for where in sorted(existing | gone)}
+    existing = {where for where in (*catalog.leaders, *catalog.others) if where.topic in own}
+    committed = {where for where in places if where.topic in own}
+    return {where: places.get(where, _NOWHERE) for where in sorted(existing | committed)}
 
 
-def _looked_for(
-    wanted: Mapping[str, Places], ends: Mapping[TopicPartition, PartitionEnds]
+def _scan_ranges(
+    places_by_group: Mapping[str, Places], ends: Mapping[TopicPartition, PartitionEnds]
 ) -> Iterable[tuple[TopicPartition, int, int]]:
-    for places in wanted.values():
+    for places in places_by_group.values():
         for where, place in places.items():
             if where in ends:
                 for offset in set(clamped(place, ends[where])) - {None}:
@@ -163,16 +170,16 @@ def _looked_for(
                     yield where, offset, ends[where].max
 
 
-def _measured(
+def _measure(
     where: TopicPartition,
     place: OffsetAndTime,
-    known: Topics,
+    catalog: Topics,
     ends: Mapping[TopicPartition, PartitionEnds],
     scan: Scan,
     now: int,
 ) -> PartitionLag:
     if where not in ends or where in scan.unreadable:
-        there = where in known.leaders or where in known.others or where.topic in known.hidden
+        there = where in catalog.leaders or where in catalog.others or where.topic in catalog.hidden
         state = GroupState.UNREADABLE if there else GroupState.GONE
         start, last = ends.get(where, (None, None))
         return PartitionLag(where.topic, where.partition, state, start, last, place.commit, place.pull)
@@ -182,14 +189,16 @@ def _measured(
     return measured(where.topic, where.partition, place, ends[where], now, oldest, waiting)
 
 
-async def _matched(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
-    """With the number of messages that pass the filter, topic by topic."""
+async def _add_matches(parts: list[PartitionLag], scan: Scan) -> list[PartitionLag]:
+    """The same partitions with the number of messages that pass the filter, topic by topic."""
     spans: dict[str, dict[TopicPartition, tuple[int, int]]] = {}
     for one in parts:
         if one.lag is not None and one.start is not None and one.max is not None and one.commit is not None:
             low = min(max(one.commit, one.start), one.max)
             spans.setdefault(one.topic, {})[TopicPartition(one.topic, one.partition)] = (low, one.max)
-    found = {where: told for of_topic in spans.values() for where, told in (await scan.count(of_topic)).items()}
+    estimates = {
+        where: estimate for of_topic in spans.values() for where, estimate in (await scan.count(of_topic)).items()
+    }
     for where in scan.unreadable:
-        found.pop(where, None)
-    return [replace(one, matching=found.get(TopicPartition(one.topic, one.partition))) for one in parts]
+        estimates.pop(where, None)
+    return [replace(one, matching=estimates.get(TopicPartition(one.topic, one.partition))) for one in parts]

@@ -14,9 +14,9 @@ from duemq.bus.kafka.fetch.records import decode
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.client.lag.brokers import Brokers, FetchedValues
 from duemq.client.lag.sampling import Estimate, Sampling, counted, draws, wilson
-from duemq.client.lag.values import Seen
+from duemq.client.lag.values import FirstMessage
 from duemq.model.errors import LogFailed
-from duemq.model.record import Stored, unpack_record
+from duemq.model.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _NOWHERE = 1 << 63  # past the end of any partition
@@ -26,9 +26,10 @@ Spans = Mapping[TopicPartition, tuple[int, int]]
 
 
 class Read(NamedTuple):
-    """`messages`: those from the offset asked for up to `next`; what else is there in between is no message."""
+    """What was read of a partition. `messages`: those from the offset asked for up to `next`; what else is there in
+    between is no message."""
 
-    messages: list[Stored]
+    messages: list[StoredRecord]
     next: int
     size: int
 
@@ -38,44 +39,46 @@ class Scan:
 
     def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
         self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng
-        self._seen: dict[tuple[TopicPartition, int], Seen | None] = {}
+        self._first_messages: dict[tuple[TopicPartition, int], FirstMessage | None] = {}
         self.unreadable: set[TopicPartition] = set()
         """Partitions that gave an error: what was found in them means nothing."""
 
-    async def firsts(self, wanted: Iterable[tuple[TopicPartition, int, int]]) -> None:
+    async def firsts(self, ranges: Iterable[tuple[TopicPartition, int, int]]) -> None:
         """Find the first message in each of (partition, from, to); then `first` tells of it."""
-        pending = {(where, start): (start, end, 0) for where, start, end in wanted if start < end}
+        pending = {(where, start): (start, end, 0) for where, start, end in ranges if start < end}
         while pending:
             # A partition can be asked about one offset at a time.
-            asked = {where: (where, start) for where, start in reversed(pending)}
-            offsets = {where: pending[key][0] for where, key in asked.items()}
+            keys = {where: (where, start) for where, start in reversed(pending)}
+            offsets = {where: pending[key][0] for where, key in keys.items()}
             for where, read in (await self._read(offsets, _LOOK_BYTES)).items():
-                key = asked[where]
+                key = keys[where]
                 _, end, size = pending[key]
                 size += read.size
-                found = next((one for one in read.messages if one.offset < end), None)
-                if found is not None or read.next >= end or size > _FAR_BYTES:
-                    self._seen[key] = None if found is None else Seen(found.offset, found.timestamp)
+                message = next((one for one in read.messages if one.offset < end), None)
+                if message is not None or read.next >= end or size > _FAR_BYTES:
+                    self._first_messages[key] = (
+                        None if message is None else FirstMessage(message.offset, message.timestamp)
+                    )
                     del pending[key]
                 else:
                     pending[key] = (read.next, end, size)
 
-    def first(self, where: TopicPartition, start: int) -> Seen | None:
+    def first(self, where: TopicPartition, start: int) -> FirstMessage | None:
         """The first message at or after this offset; None where there was none."""
-        return self._seen.get((where, start))
+        return self._first_messages.get((where, start))
 
     async def count(self, spans: Spans) -> dict[TopicPartition, Estimate]:
         """How many messages of one topic pass the filter, in these offsets."""
-        found = {where: counted(0, 0) for where, (start, end) in spans.items() if start >= end}
-        rest = {where: span for where, span in spans.items() if where not in found}
+        estimates = {where: counted(0, 0) for where, (start, end) in spans.items() if start >= end}
+        rest = {where: span for where, span in spans.items() if where not in estimates}
         if sum(end - start for start, end in rest.values()) <= self._sampling.exact:
             whole = await self._count_all(rest)
             if whole is not None:
-                return found | whole
-        return found | await self._sample(rest)
+                return estimates | whole
+        return estimates | await self._sample(rest)
 
     async def _count_all(self, spans: Spans) -> dict[TopicPartition, Estimate] | None:
-        """None where that is too much to read."""
+        """Count by reading all; None where that is too much to read."""
         at = {where: start for where, (start, _) in spans.items()}
         hits = dict.fromkeys(spans, 0)
         size = 0
@@ -93,7 +96,7 @@ class Scan:
 
     async def _sample(self, spans: Spans) -> dict[TopicPartition, Estimate]:
         drawn = draws(spans, self._sampling.offsets, self._rng)
-        known: dict[TopicPartition, dict[int, bool]] = {where: {} for where in spans}
+        verdicts: dict[TopicPartition, dict[int, bool]] = {where: {} for where in spans}
         done = dict.fromkeys(spans, 0)  # draws in their order: to take a later one that is known would not be random
         size = 0
         while size <= self._sampling.max_bytes:
@@ -104,33 +107,34 @@ class Scan:
                 size += read.size
                 messages = {one.offset: one for one in read.messages}
                 for one in drawn[where]:  # a batch may answer several of them
-                    if at[where] <= one < read.next and one not in known[where]:
-                        known[where][one] = one in messages and self._passes(messages[one])
-                while done[where] < len(drawn[where]) and drawn[where][done[where]] in known[where]:
+                    if at[where] <= one < read.next and one not in verdicts[where]:
+                        verdicts[where][one] = one in messages and self._passes(messages[one])
+                while done[where] < len(drawn[where]) and drawn[where][done[where]] in verdicts[where]:
                     done[where] += 1
-        found = {}
+        estimates = {}
         for where, (start, end) in spans.items():
             sample = drawn[where][: done[where]]
-            found[where] = wilson(sum(known[where][one] for one in sample), len(sample), end - start)
-        return found
+            estimates[where] = wilson(sum(verdicts[where][one] for one in sample), len(sample), end - start)
+        return estimates
 
-    def _passes(self, message: Stored) -> bool:
+    def _passes(self, message: StoredRecord) -> bool:
         return not self._tags.tags or self._tags.matches(unpack_record(message.frame).headers)
 
     async def _read(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Read]:
-        """From each of these on. Where nothing comes there is nothing any more: `next` is past all ends."""
-        found = {}
+        """Read from each of these offsets on. Where nothing comes there is nothing any more: `next` is past all
+        ends."""
+        reads = {}
         answers = await self._brokers.fetch(offsets, max_bytes)
         for where, offset in offsets.items():
-            read = self._decoded(where, offset, answers.get(where))
+            read = self._decode(where, offset, answers.get(where))
             if read is None and len(offsets) > 1:
                 # The batch was too large to be sent beside others.
-                read = self._decoded(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
-            found[where] = read or Read([], _NOWHERE, 0)
-        return found
+                read = self._decode(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
+            reads[where] = read or Read([], _NOWHERE, 0)
+        return reads
 
-    def _decoded(self, where: TopicPartition, offset: int, answer: FetchedValues | None) -> Read | None:
-        """None where no whole batch came."""
+    def _decode(self, where: TopicPartition, offset: int, answer: FetchedValues | None) -> Read | None:
+        """The messages of an answer; None where no whole batch came."""
         if answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset:
             return Read([], answer.start, 0)  # retention was at work
         if answer is None or answer.error is not None:

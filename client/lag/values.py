@@ -28,13 +28,13 @@ class GroupState(StrEnum):
 
 
 class PartitionEnds(NamedTuple):
-    """Of a partition: its first offset, and the one after the last that a read_committed reader can see."""
+    """The ends of a partition: its first offset, and the one after the last that a read_committed reader can see."""
 
     start: int
     max: int
 
 
-class Seen(NamedTuple):
+class FirstMessage(NamedTuple):
     """The first message at or after an offset: where it is, and when it was appended (epoch ms)."""
 
     offset: int
@@ -69,8 +69,8 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Of several partitions: sums, and the longest of the times. Partitions without a known lag are counted in
-    `unknown` and are in no sum. `inflight` and `available` are None as soon as one of the others does not tell."""
+    """The totals of several partitions: sums, and the longest of the times. Partitions without a known lag are counted
+    in `unknown` and are in no sum. `inflight` and `available` are None as soon as one of the others does not tell."""
 
     partitions: int
     unknown: int
@@ -98,8 +98,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """`state` is Kafka's word; `members` are those that joined, which consumers with an assignment of their own do
-    not."""
+    """The lag of a group. `state` is Kafka's word; `members` are those that joined, which consumers with an assignment
+    of their own do not."""
 
     group: str
     state: str
@@ -112,12 +112,12 @@ class GroupLag:
 
     @property
     def total(self) -> Total:
-        """Of all topics but the group's retry topic."""
+        """The totals of all topics but the group's retry topic."""
         return totalled(part for topic in self.topics if not topic.retry for part in topic.partitions)
 
     @property
     def retry_total(self) -> Total:
-        """Of the group's retry topic."""
+        """The totals of the group's retry topic."""
         return totalled(part for topic in self.topics if topic.retry for part in topic.partitions)
 
 
@@ -129,7 +129,7 @@ class OffsetAndTime(NamedTuple):
 
 
 def clamped(place: OffsetAndTime, ends: PartitionEnds) -> OffsetAndTime:
-    """What it means now: below the start there is nothing left to read, and nothing after the end."""
+    """What a place means now: below the start there is nothing left to read, and nothing after the end."""
     low = place.commit if place.commit is None else min(max(place.commit, ends.start), ends.max)
     if low is None or place.pull is None:
         return OffsetAndTime(low, None)
@@ -142,10 +142,11 @@ def measured(
     place: OffsetAndTime,
     ends: PartitionEnds,
     now: int,
-    oldest: Seen | None,
-    waiting: Seen | None,
+    oldest: FirstMessage | None,
+    waiting: FirstMessage | None,
 ) -> PartitionLag:
-    """`oldest`: the first message that is not committed, `waiting`: the first that is not pulled. `now`: epoch ms."""
+    """The lag of a partition. `oldest`: the first message that is not committed, `waiting`: the first that is not
+    pulled. `now`: epoch ms."""
     if place.commit is None:
         return PartitionLag(topic, partition, GroupState.NO_COMMIT, ends.start, ends.max)
     low, pull = clamped(place, ends)
@@ -175,40 +176,40 @@ def measured(
 
 
 def by_topic(group: str, partitions: Iterable[PartitionLag]) -> tuple[TopicLag, ...]:
-    """In order of names, the group's retry topic last."""
-    found: dict[str, list[PartitionLag]] = {}
+    """The topics in order of names, the group's retry topic last."""
+    by_name: dict[str, list[PartitionLag]] = {}
     for one in partitions:
-        found.setdefault(one.topic, []).append(one)
+        by_name.setdefault(one.topic, []).append(one)
     own = retry_topic(group)
     return tuple(
-        TopicLag(topic, topic == own, tuple(sorted(found[topic], key=lambda one: one.partition)))
-        for topic in sorted(found, key=lambda topic: (topic == own, topic))
+        TopicLag(topic, topic == own, tuple(sorted(by_name[topic], key=lambda one: one.partition)))
+        for topic in sorted(by_name, key=lambda topic: (topic == own, topic))
     )
 
 
 def totalled(partitions: Iterable[PartitionLag]) -> Total:
     each = list(partitions)
-    known = [one for one in each if one.lag is not None]
-    matching = [one.matching for one in known if one.matching is not None]
+    with_lag = [one for one in each if one.lag is not None]
+    matching = [one.matching for one in with_lag if one.matching is not None]
     return Total(
         len(each),
-        len(each) - len(known),
-        _sum([one.lag for one in known]),
-        _sum([one.inflight for one in known]),
-        _sum([one.available for one in known]),
-        _longest([one.lag_ms for one in known]),
-        _longest([one.inflight_ms for one in known]),
-        _longest([one.available_ms for one in known]),
-        sum(one.lost for one in known),
-        total_of(matching) if matching and len(matching) == len(known) else None,
+        len(each) - len(with_lag),
+        _sum([one.lag for one in with_lag]),
+        _sum([one.inflight for one in with_lag]),
+        _sum([one.available for one in with_lag]),
+        _longest([one.lag_ms for one in with_lag]),
+        _longest([one.inflight_ms for one in with_lag]),
+        _longest([one.available_ms for one in with_lag]),
+        sum(one.lost for one in with_lag),
+        total_of(matching) if matching and len(matching) == len(with_lag) else None,
     )
 
 
 def _sum(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _longest(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return max(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return max(numbers) if numbers and len(numbers) == len(values) else None

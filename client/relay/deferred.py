@@ -36,7 +36,7 @@ _KEY_CHARACTERS = 250  # to look messages up by; longer ids only have their name
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldMessage:
     """A message to hold. `pauses_s`: after each of them it is tried again where duemq is away."""
 
     id: str
@@ -59,7 +59,7 @@ class DeferredQueue:
 
     @property
     def client(self) -> Client:
-        """That of this process: after a fork two cannot share a connection."""
+        """The client of this process: after a fork two cannot share a connection."""
         with self._lock:
             if self._client is None or self._client[0] != os.getpid():
                 self._client = os.getpid(), Client(**self._options)
@@ -72,8 +72,8 @@ class DeferredQueue:
         if owner is not None and owner[0] == os.getpid():
             owner[1].close()
 
-    def hold(self, message: Held) -> None:
-        """Durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""
+    def hold(self, message: HeldMessage) -> None:
+        """Hold a message; durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""
         name = self.name(message.id, message.retries)
         for repeat in range(REPEATS):
             try:
@@ -82,10 +82,10 @@ class DeferredQueue:
                 conflict = error
         raise conflict
 
-    def hold_all(self, messages: Sequence[Held]) -> list[DuemqError | None]:
-        """For each, in order, why it was not taken; None for one that was."""
+    def hold_all(self, messages: Sequence[HeldMessage]) -> list[DuemqError | None]:
+        """Hold messages: for each, in order, why it was not taken; None for one that was."""
 
-        def hold(message: Held) -> DuemqError | None:
+        def hold(message: HeldMessage) -> DuemqError | None:
             try:
                 self.hold(message)
             except DuemqError as error:
@@ -96,22 +96,24 @@ class DeferredQueue:
             return list(pool.map(hold, messages))
 
     def cancel(self, ids: Iterable[str]) -> set[str]:
-        """Those that were held and are not any more: they will not be delivered.
+        """Cancel messages; the ids of those that were held and are not any more: they will not be delivered.
 
         A retry is found if no more than some `RETRIES_ASKED` retries before it were not held. Raises what is in
         `AWAY`, and `PendingError` where the answer is not known in time.
         """
         won: set[str] = set()
-        wanted, first, last = list(dict.fromkeys(ids)), 0, 1
-        while wanted:
-            asked = {self.name(id_, retries): id_ for id_ in wanted for retries in range(first, last)}
-            known = self._cancel(asked, won)
-            there = {asked[name] for name in known}
+        open_ids, first, last = list(dict.fromkeys(ids)), 0, 1
+        while open_ids:
+            ids_by_name = {self.name(id_, retries): id_ for id_ in open_ids for retries in range(first, last)}
+            names = self._cancel(ids_by_name, won)
+            there = {ids_by_name[name] for name in names}
             for repeat in range(1, REPEATS):
-                repeats = {f"{name}.{repeat}": name for name in known}
-                known = [repeats[name] for name in self._cancel({r: asked[name] for r, name in repeats.items()}, won)]
+                repeats = {f"{name}.{repeat}": name for name in names}
+                names = [
+                    repeats[name] for name in self._cancel({r: ids_by_name[name] for r, name in repeats.items()}, won)
+                ]
             # What has not run for the first time has no retries.
-            wanted = [id_ for id_ in wanted if (id_ in there if first else id_ not in won)]
+            open_ids = [id_ for id_ in open_ids if (id_ in there if first else id_ not in won)]
             first, last = last, max(last, RETRIES_ASKED * (last // RETRIES_ASKED + 1))
         return won
 
@@ -122,21 +124,21 @@ class DeferredQueue:
         return f"{base}:{retries}"
 
     def _cancel(self, names: Mapping[str, str], won: set[str]) -> list[str]:
-        """Those of the names that are there. `names`: the id that each is of."""
+        """Cancel names; those that are there. `names`: the id that each is of."""
         if not names:
             return []
-        asked, deadline = list(names), time.monotonic() + _CANCEL_WAIT_S
+        name_list, deadline = list(names), time.monotonic() + _CANCEL_WAIT_S
         while True:
-            status = [result.status for result in self.client.cancel_many(asked).results]
+            status = [result.status for result in self.client.cancel_many(name_list).results]
             if "pending" not in status:
                 break
             if time.monotonic() > deadline:
-                raise PendingError("whether the messages are cancelled is not known yet; ask again", asked[0])
+                raise PendingError("whether the messages are cancelled is not known yet; ask again", name_list[0])
             time.sleep(0.05)
-        won.update(names[name] for name, said in zip(asked, status, strict=True) if said == "cancelled")
-        return [name for name, said in zip(asked, status, strict=True) if said != "unknown"]
+        won.update(names[name] for name, answer in zip(name_list, status, strict=True) if answer == "cancelled")
+        return [name for name, answer in zip(name_list, status, strict=True) if answer != "unknown"]
 
-    def _send(self, name: str, message: Held) -> None:
+    def _send(self, name: str, message: HeldMessage) -> None:
         pauses = iter(message.pauses_s)
         while True:
             try:

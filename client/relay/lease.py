@@ -53,10 +53,11 @@ class Lease:
         self.length_s, self._clock = length_s, clock
         self._message: Message | None = None
         self._until = self._renew_at = 0.0
-        """Until the one nobody else can have it; from the other on it should be renewed."""
+        """Until the first instant nobody else can have the lease; from the second on it should be renewed."""
 
     def hold(self) -> bool:
-        """Raises `Unreachable` or `Unavailable` where the server had to be asked and was not there."""
+        """Whether this process is the one. Raises `Unreachable` or `Unavailable` where the server had to be asked and
+        was not there."""
         if self._message is None:
             return self._take()
         return self._clock() < self._renew_at or self._renew(self._message)
@@ -113,8 +114,8 @@ class Lease:
 
     def _others(self, own: str | None) -> bool:
         ahead = datetime.now(UTC) + timedelta(seconds=self.length_s + _SKEW_S)
-        found = self._client.list(topic=self._topic, label=self._label, due_to=ahead)
-        return any(message.id != own for message in found)
+        messages = self._client.list(topic=self._topic, label=self._label, due_to=ahead)
+        return any(message.id != own for message in messages)
 
 
 class Alone:

@@ -55,7 +55,7 @@ class Control:
                 with _address(self._data) as address:
                     listener.bind(address)
                 path.chmod(0o600)
-                self._server = await asyncio.start_unix_server(self._visited, sock=listener)
+                self._server = await asyncio.start_unix_server(self._on_visit, sock=listener)
             except BaseException:
                 listener.close()
                 raise
@@ -75,7 +75,7 @@ class Control:
             visit.cancel()
         await asyncio.gather(*self._visits, return_exceptions=True)
 
-    def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _on_visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         visit = asyncio.create_task(self._visit(reader, writer), name="control")
         self._visits.add(visit)
         visit.add_done_callback(self._visits.discard)
@@ -83,15 +83,15 @@ class Control:
     async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_ASK_S):
-                asked = orjson.loads(await reader.readline())
-            match asked:
+                request = orjson.loads(await reader.readline())
+            match request:
                 case {"backup": 1}:
                     await self._back_up(reader, writer)
                 case {"recover": int(shard)}:
                     self._recover(shard)
                     writer.write(orjson.dumps({"recovering": shard}) + b"\n")
                 case _:
-                    raise Unavailable(f"this server does not know what {asked!r} is: use the duemq of its version")
+                    raise Unavailable(f"this server does not know what {request!r} is: use the duemq of its version")
         except DuemqError as error:
             writer.write(orjson.dumps({"refused": str(error)}) + b"\n")
         except (OSError, TimeoutError, ValueError) as error:
@@ -120,37 +120,37 @@ class Control:
 
 
 @contextmanager
-def frozen(data: Path) -> Iterator[Path | None]:
+def server_snapshot(data: Path) -> Iterator[Path | None]:
     """All that the server on this folder holds, in a folder that is there while this lasts; None without a server.
 
-    Raises Unavailable where there is one and it cannot serve.
+    Raises Unavailable where there is a server and it cannot serve.
     """
-    with socket.socket(socket.AF_UNIX) as asking:
-        if not _connect(data, asking):
+    with socket.socket(socket.AF_UNIX) as client:
+        if not _connect(data, client):
             yield None
             return
-        path = data / str(_ask(data, asking, {"backup": 1})["path"])
+        path = data / str(_ask(data, client, {"backup": 1})["path"])
         try:
             yield path
         finally:
             with suppress(OSError):
-                asking.shutdown(socket.SHUT_WR)
-                asking.recv(1)  # its end: now it is gone, and the next one can ask
+                client.shutdown(socket.SHUT_WR)
+                client.recv(1)  # its end: now the folder is gone, and the next command can ask
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
     """Have the server on this folder make its replica of a shard the truth. Raises Unavailable where it refuses."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        if not _connect(data, asking):
+    with socket.socket(socket.AF_UNIX) as client:
+        if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
-        _ask(data, asking, {"recover": shard})
+        _ask(data, client, {"recover": shard})
 
 
-def _connect(data: Path, asking: socket.socket) -> bool:
+def _connect(data: Path, client: socket.socket) -> bool:
     """False where no server runs on the folder. Raises Unavailable."""
     try:
         with _address(data) as address:
-            asking.connect(address)
+            client.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
         return False
     except OSError as error:
@@ -158,23 +158,23 @@ def _connect(data: Path, asking: socket.socket) -> bool:
     return True
 
 
-def _ask(data: Path, asking: socket.socket, request: dict[str, int]) -> dict[str, object]:
+def _ask(data: Path, client: socket.socket, request: dict[str, int]) -> dict[str, object]:
     answer = b""
     with suppress(OSError):
-        asking.sendall(orjson.dumps(request) + b"\n")
-        answer = asking.makefile("rb").readline()
+        client.sendall(orjson.dumps(request) + b"\n")
+        answer = client.makefile("rb").readline()
     try:
-        said: dict[str, object] = orjson.loads(answer)
+        document: dict[str, object] = orjson.loads(answer)
     except ValueError as error:
         raise Unavailable(f"the server on {data} has ended, or is about to: try again") from error
-    if "refused" in said:
-        raise Unavailable(f"the server on {data} refuses: {said['refused']}")
-    return said
+    if "refused" in document:
+        raise Unavailable(f"the server on {data} refuses: {document['refused']}")
+    return document
 
 
 @contextmanager
 def _address(data: Path) -> Iterator[str]:
-    """The socket's; short however long the folder's path is."""
+    """The socket's address; short however long the folder's path is."""
     plain = str(data / SOCKET)
     if len(os.fsencode(plain)) <= _PLAIN_BYTES:
         yield plain

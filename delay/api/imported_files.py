@@ -1,4 +1,4 @@
-"""Imported files between nodes over HTTP: the routes of the one that has them, for others that cannot see their source.
+"""Imported files between nodes over HTTP: the routes of a node that has them, for others that cannot see their source.
 
 GET /internal/shards/{shard}/copies?offsets=1,2   which files of these import commands are here, and what is in them
 GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
@@ -29,27 +29,28 @@ _SHARD: Final = "/internal/shards/{shard:int}/copies"
 
 
 def routes(holder: ShardHolder) -> list[Route]:
-    """For the internal HTTP of a node."""
+    """The routes for the internal HTTP of a node."""
 
     async def copies(request: Request) -> Response:
         text = request.query_params.get("offsets", "")
         if not _OFFSETS.fullmatch(text):
             raise Rejected("bad_query", "offsets must be whole numbers with commas between them", "offsets")
         shard = _shard(holder, request)
-        found = {offset: shard.copy(int(offset)) for offset in text.split(",")}
-        return JsonResponse({"copies": {offset: asdict(one[1]) for offset, one in found.items() if one is not None}})
+        local_copies = {offset: shard.copy(int(offset)) for offset in text.split(",")}
+        documents = {offset: asdict(copy[1]) for offset, copy in local_copies.items() if copy is not None}
+        return JsonResponse({"copies": documents})
 
     async def read(request: Request) -> Response:
         span = span_of(request)
         if span is None:
             return problem_response(problem("bad_header", "a header Range: bytes=FIRST-LAST is needed", "Range"))
         shard, offset = _shard(holder, request), request.path_params["offset"]
-        found = shard.copy(offset)
+        local_copy = shard.copy(offset)
         try:
-            part = b"" if found is None else await in_thread(read_part, found[0], *span)
+            part = b"" if local_copy is None else await in_thread(read_part, local_copy[0], *span)
         except FileNotFoundError as error:
             raise Unavailable(f"the file of command {offset} is not here any more") from error
-        if found is None:
+        if local_copy is None:
             return problem_response(problem("not_found", f"the file of command {offset} is not here"))
         if not part:
             return Response(status_code=416)

@@ -22,19 +22,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duemq.cluster.codec import (
     TOKEN_HEADER,
-    found_to_json,
     import_to_json,
-    named_to_json,
+    named_message_to_json,
     query_from_json,
+    search_part_to_json,
     state_to_json,
 )
-from duemq.cluster.paging import shortened
+from duemq.cluster.paging import shorten
 from duemq.cluster.shard_reader import MessageState
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import KEY_BYTES
 from duemq.web import status
-from duemq.web.admission import Admission, Admitted
+from duemq.web.admission import Admission, AdmissionMiddleware
 from duemq.web.body import read_body
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
 from duemq.web.reply import JsonResponse, in_slices
@@ -73,12 +73,12 @@ def create_door(
             Route("/readyz", partial(status.readyz, about)),
             Route("/metrics", partial(status.metrics, about)),
         ],
-        exception_handlers={Rejected: _rejected, Unavailable: _unavailable},
+        exception_handlers={Rejected: _on_rejected, Unavailable: _on_unavailable},
     )
-    return Admitted(_Guarded(app, token.encode()), admission or Admission())
+    return AdmissionMiddleware(_Guard(app, token.encode()), admission or Admission())
 
 
-class _Guarded:
+class _Guard:
     """Refuses requests of browsers, and where a token is set, requests without it."""
 
     def __init__(self, app: ASGIApp, token: bytes) -> None:
@@ -116,8 +116,8 @@ class _Reads:
                 offset = int(offset)
         except (ValueError, KeyError, TypeError) as error:
             raise Rejected("bad_json", f"not a list of names: {error}") from error
-        found = await self._reader.named(_shard(request), names, offset)
-        return JsonResponse({"named": [named_to_json(one) for one in found]})
+        messages = await self._reader.messages_by_name(_shard(request), names, offset)
+        return JsonResponse({"named": [named_message_to_json(message) for message in messages]})
 
     async def ended(self, request: Request) -> Response:
         try:
@@ -135,20 +135,20 @@ class _Reads:
     async def import_record(self, request: Request) -> Response:
         shard, offset = _shard(request), _offset(request)
         if sha256 := _hex(request, "sha256"):
-            found = await self._reader.import_of(shard, sha256.hex(), offset)
+            record = await self._reader.import_of(shard, sha256.hex(), offset)
         else:
-            found = await self._reader.import_record(shard, _offset(request, "wanted"), offset)
-        return JsonResponse({"import": None if found is None else import_to_json(found)})
+            record = await self._reader.import_record(shard, _offset(request, "wanted"), offset)
+        return JsonResponse({"import": None if record is None else import_to_json(record)})
 
     async def imports(self, request: Request) -> Response:
         query = request.query_params
         limit = _offset(request, "limit") if "limit" in query else None
-        count, found = await self._reader.imports(_shard(request), query.get("state"), query.get("below", ""), limit)
-        return JsonResponse({"count": count, "imports": await in_slices(found, import_to_json)})
+        count, records = await self._reader.imports(_shard(request), query.get("state"), query.get("below", ""), limit)
+        return JsonResponse({"count": count, "imports": await in_slices(records, import_to_json)})
 
     async def imported_ids(self, request: Request) -> Response:
-        wanted, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))
-        ids = await self._reader.imported_ids(_shard(request), wanted, first, most)
+        command_offset, first, most = (_offset(request, name) for name in ("wanted", "first", "most"))
+        ids = await self._reader.imported_ids(_shard(request), command_offset, first, most)
         return JsonResponse({"ids": None if ids is None else ids.decode()})
 
     async def search(self, request: Request) -> Response:
@@ -158,8 +158,8 @@ class _Reads:
             after = {int(shard): bytes.fromhex(key) for shard, key in document["after"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Rejected("bad_json", f"not a search: {error}") from error
-        found = shortened(await self._reader.search(query, after), query.limit)
-        return JsonResponse({str(shard): found_to_json(part) for shard, part in found.items()})
+        parts = shorten(await self._reader.search(query, after), query.limit)
+        return JsonResponse({str(shard): search_part_to_json(part) for shard, part in parts.items()})
 
 
 class _About(NamedTuple):
@@ -199,9 +199,9 @@ def _key(request: Request) -> bytes:
     return key
 
 
-async def _rejected(request: Request, error: Any) -> Response:
+async def _on_rejected(request: Request, error: Any) -> Response:
     return problem_response(rejection(error))
 
 
-async def _unavailable(request: Request, error: Any) -> Response:
+async def _on_unavailable(request: Request, error: Any) -> Response:
     return unavailable_response(error)

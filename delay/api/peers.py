@@ -24,7 +24,7 @@ from duemq.model.errors import CorruptStore, DiskFull, StoreFailed, Unavailable
 log = logging.getLogger(__name__)
 
 _SOUND = (NodeState.READY, NodeState.DRAINING)
-_TOLD_EVERY_S = 5.0
+_REPORT_EVERY_S = 5.0
 _CONNECT_S, _ANSWER_S = 2.0, 10.0
 
 
@@ -61,12 +61,12 @@ class HttpPeers:
         nodes = list(self._sources(shard))
         query = {"offsets": ",".join(map(str, offsets))}
         answers = await asyncio.gather(*(self._copies_of(node, shard, query) for node in nodes))
-        return {node.name: found for node, found in zip(nodes, answers, strict=True) if found is not None}
+        return {node.name: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
 
     async def _copies_of(self, node: Member, shard: int, query: Mapping[str, str]) -> dict[int, Copy] | None:
         try:
             raw = await self._get(node, f"{shard}/copies", query, {}, 200)
-            return {int(offset): copy_of(one) for offset, one in orjson.loads(raw)["copies"].items()}
+            return {int(offset): copy_of(document) for offset, document in orjson.loads(raw)["copies"].items()}
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError) as error:
             log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "import"})
             return None
@@ -79,7 +79,7 @@ class HttpPeers:
         return await self._get(source, f"{shard}/copies/{offset}", {}, span, 206)
 
     async def _get(
-        self, node: Member, path: str, query: Mapping[str, str], headers: Mapping[str, str], wanted: int
+        self, node: Member, path: str, query: Mapping[str, str], headers: Mapping[str, str], expected_status: int
     ) -> bytes:
         try:
             response = await self._http.get(
@@ -87,7 +87,7 @@ class HttpPeers:
             )
         except httpx.HTTPError as error:
             raise Unavailable(f"node {node.name} did not answer: {error or type(error).__name__}") from error
-        if response.status_code != wanted:
+        if response.status_code != expected_status:
             raise Unavailable(f"node {node.name} answered {response.status_code}: {response.text[:200]}")
         return response.content
 
@@ -95,13 +95,13 @@ class HttpPeers:
         await self._http.aclose()
 
     def _sources(self, shard: int) -> Iterator[Member]:
-        """Who may have a file of the shard. One that is catching up may be waiting for just that."""
+        """The nodes that may have a file of the shard. One that is catching up may be waiting for just that."""
         for member in self._view.members():
             if member.name != self._name and member.health.state is not NodeState.OUT and member.has(shard):
                 yield member
 
     def _holders(self, shard: int) -> Iterator[Member]:
-        """A standby before the master, who has more to do."""
+        """The nodes with a replica of the shard: standbys before the master, which has more to do."""
         master = self._view.masters().get(shard)
         for member in sorted(self._view.members(), key=lambda one: one.name == master):
             if member.name != self._name and member.health.state in _SOUND and member.has(shard):
@@ -112,12 +112,12 @@ class _Progress:
     """Tells how far a copy is, now and then."""
 
     def __init__(self, shard: int, peer: str) -> None:
-        self._shard, self._peer, self._told_at = shard, peer, time.monotonic()
+        self._shard, self._peer, self._reported_at = shard, peer, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now - self._told_at >= _TOLD_EVERY_S:
-            self._told_at = now
+        if now - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = now
             log.info(
                 "shard %d: %d of %d MiB copied from node %s", self._shard, done >> 20, total >> 20, self._peer,
                 extra={"action": "rebuild", "shard": self._shard, "peer": self._peer},

@@ -1,8 +1,8 @@
-"""Snapshots between nodes over HTTP: the routes of the one that serves, and the source of the one that fetches.
+"""Snapshots between nodes over HTTP: the routes of the node that serves, and the source of the one that fetches.
 
-POST   /internal/snapshots/{shard}?held=ID   make one (or go on with the one of this id): its manifest
+POST   /internal/snapshots/{shard}?held=ID   make a snapshot (or go on with the one of this id): its manifest
 GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
-DELETE /internal/snapshots/{id}              it is not needed any more
+DELETE /internal/snapshots/{id}              remove a snapshot that is not needed any more
 """
 
 from __future__ import annotations
@@ -29,16 +29,13 @@ PATH: Final = "/internal/snapshots"
 _RANGE: Final = re.compile(r"bytes=(\d{1,18})-(\d{1,18})")
 _CONNECT_S: Final = 5.0
 _PART_S: Final = 30.0
-_AGAIN_S: Final = (
-    0.2,
-    1.0,
-    3.0,
-)  # a lost connection should not cost what was fetched so far: another peer's files differ
+# A lost connection should not cost what was fetched so far: another peer's files differ.
+_AGAIN_S: Final = (0.2, 1.0, 3.0)
 _BEGIN_S: Final = 600.0  # the peer reads all of its files for their checksums: tens of GiB take a minute
 
 
 def routes(server: SnapshotServer) -> list[Route]:
-    """For the internal HTTP of a node."""
+    """The routes for the internal HTTP of a node."""
 
     async def begin(request: Request) -> Response:
         manifest = await server.begin(request.path_params["shard"], request.query_params.get("held"))
@@ -62,21 +59,21 @@ def routes(server: SnapshotServer) -> list[Route]:
         return Response(status_code=204)
 
     return [
-        Route(PATH + "/{shard:int}", _answered(begin), methods=["POST"]),
-        Route(PATH + "/{snapshot}/{file:path}", _answered(read), methods=["GET"]),
-        Route(PATH + "/{snapshot}", _answered(end), methods=["DELETE"]),
+        Route(PATH + "/{shard:int}", _handle_errors(begin), methods=["POST"]),
+        Route(PATH + "/{snapshot}/{file:path}", _handle_errors(read), methods=["GET"]),
+        Route(PATH + "/{snapshot}", _handle_errors(end), methods=["DELETE"]),
     ]
 
 
 def span_of(request: Request) -> tuple[int, int] | None:
     """Where the bytes begin that a request asks for, and how many these are; None where it names none."""
-    asked = _RANGE.fullmatch(request.headers.get("range", ""))
-    if asked is None or int(asked[2]) < int(asked[1]):
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if match is None or int(match[2]) < int(match[1]):
         return None
-    return int(asked[1]), int(asked[2]) - int(asked[1]) + 1
+    return int(match[1]), int(match[2]) - int(match[1]) + 1
 
 
-def _answered(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+def _handle_errors(handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             return await handler(request)
@@ -110,8 +107,8 @@ class HttpSnapshotSource:
             transport=transport,
         )
 
-    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
-        params = {"held": held} if held else {}
+    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
+        params = {"held": resume_id} if resume_id else {}
         patient = httpx.Timeout(_BEGIN_S, connect=_CONNECT_S)
         content = await self._ask(
             self._http.build_request("POST", f"{PATH}/{shard}", params=params, timeout=patient), 200
@@ -136,12 +133,12 @@ class HttpSnapshotSource:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def _ask(self, request: httpx.Request, wanted: int) -> bytes:
+    async def _ask(self, request: httpx.Request, expected_status: int) -> bytes:
         try:
             response = await self._http.send(request)
         except httpx.HTTPError as error:
             raise _Unreachable(f"{request.url}: {str(error) or type(error).__name__}") from error
-        if response.status_code == wanted:
+        if response.status_code == expected_status:
             return response.content
         detail = f"{request.url} answered {response.status_code}: {response.text[:300]}"
         raise SnapshotGone(detail) if response.status_code == 404 else Unavailable(detail)

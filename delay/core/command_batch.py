@@ -6,22 +6,22 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from duemq.model.ended import Ended
+from duemq.model.ended import EndedMessage
 from duemq.model.errors import Diverged
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import KEY_BYTES
 from duemq.model.ledger import Answer
 from duemq.model.message import Change, Schedule, read_change, read_name, read_schedule
 from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 
 class View(Protocol):
     """What the rules read of a shard's store, in batches."""
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]: ...
-    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]: ...
+    def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]: ...
     def names(self, names: Sequence[bytes]) -> list[bytes | None]: ...
     def contents(self, sums: Sequence[str]) -> list[int | None]: ...
 
@@ -29,13 +29,14 @@ class View(Protocol):
 Other = Change | ByName | ImportCommand | Malformed
 """What a command says that is no schedule."""
 
-_Meant = bytes | Other
+_Meaning = bytes | Other
+"""The frame of a schedule, or what another command says."""
 
 
 class CommandBatch(NamedTuple):
     """Commands and what they say: the fields of each schedule (None for another), and by offset what others are."""
 
-    commands: Sequence[Stored]
+    commands: Sequence[StoredRecord]
     schedules: list[Schedule | None]
     others: dict[int, Other]
 
@@ -46,7 +47,9 @@ class CommandBatch(NamedTuple):
         return CommandBatch(self.commands[:count], self.schedules[:count], others)
 
 
-def understand(commands: Sequence[Stored], place: RecordPosition, answers: Mapping[int, Answer] | None) -> CommandBatch:
+def understand(
+    commands: Sequence[StoredRecord], place: RecordPosition, answers: Mapping[int, Answer] | None
+) -> CommandBatch:
     """Read commands; the schedules of plain clients are made into commands of duemq's own."""
     schedules = [read_schedule(frame) for _, _, frame in commands]
     others: dict[int, Other] = {}
@@ -54,27 +57,27 @@ def understand(commands: Sequence[Stored], place: RecordPosition, answers: Mappi
         commands = list(commands)
         for index, (offset, timestamp, frame) in enumerate(commands):
             if schedules[index] is None:
-                meant: _Meant = read_change(frame) or command_of(frame, timestamp, place)
+                meaning: _Meaning = read_change(frame) or command_of(frame, timestamp, place)
                 if answers is not None:
-                    meant = _as_answered(offset, meant, answers.get(offset))
-                if isinstance(meant, bytes):
-                    commands[index] = Stored(offset, timestamp, meant)
-                    schedules[index] = read_schedule(meant)
+                    meaning = _obey(offset, meaning, answers.get(offset))
+                if isinstance(meaning, bytes):
+                    commands[index] = StoredRecord(offset, timestamp, meaning)
+                    schedules[index] = read_schedule(meaning)
                 else:
-                    others[offset] = meant
+                    others[offset] = meaning
     return CommandBatch(commands, schedules, others)
 
 
-def _as_answered(offset: int, meant: _Meant, answer: Answer | None) -> _Meant:
-    """A follower obeys the ledger also where the master was of another version, which understood less."""
+def _obey(offset: int, meaning: _Meaning, answer: Answer | None) -> _Meaning:
+    """Obey the ledger also where the master was of another version, which understood less."""
     if answer is Answer.MALFORMED:
         return Malformed("the ledger says so")
-    if isinstance(meant, Malformed):
+    if isinstance(meaning, Malformed):
         raise Diverged(
-            f"command {offset} means something to the master of its time and nothing here ({meant.reason}): "
+            f"command {offset} means something to the master of its time and nothing here ({meaning.reason}): "
             "is this an older version of duemq, or one with another number of shards?"
         )
-    return meant
+    return meaning
 
 
 class Lookups:
@@ -103,9 +106,11 @@ class Lookups:
         # A message has a row under one key only, and none once it ended: most are found by the first look-up.
         firsts = list(first_keys)
         self.rows = dict(zip(firsts, view.rows(firsts), strict=True))
-        gone = [first for first in firsts if self.rows[first] is None]
-        self.moved = {first: now for first, now in zip(gone, view.moved(gone), strict=True) if now is not None}
-        elsewhere = list(self.moved.values())
+        missing = [first for first in firsts if self.rows[first] is None]
+        self.current_keys = {
+            first: now for first, now in zip(missing, view.current_keys(missing), strict=True) if now is not None
+        }
+        elsewhere = list(self.current_keys.values())
         self.rows.update(zip(elsewhere, view.rows(elsewhere), strict=True))
-        without = [key for key in (self.moved.get(first, first) for first in gone) if self.rows[key] is None]
-        self.ended = dict(zip(without, view.ended(without), strict=True))
+        rowless = [key for key in (self.current_keys.get(first, first) for first in missing) if self.rows[key] is None]
+        self.endings = dict(zip(rowless, view.endings(rowless), strict=True))

@@ -25,16 +25,16 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
-from duemq.model.ended import CANCELLED, DEAD, Ended
+from duemq.model.ended import CANCELLED, DEAD, EndedMessage
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
-from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
+from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, RecordPosition
-from duemq.model.record import Stored
-from duemq.model.row import attempt_of, changed, first_key_of, row_of, without_payload
+from duemq.model.record import StoredRecord
+from duemq.model.row import attempt_of, change_row, first_key_of, row_of, without_payload
 from duemq.model.timing import WINDOW_MS, window_of
 
 Due = tuple[bytes, bytes]
@@ -65,18 +65,17 @@ class Cycle:
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
         self.removed: set[bytes] = set()  # keys of the store's pending rows that this cycle took away
-        self.ended: dict[bytes, Ended | None] = {}  # key -> how it ended; None = no longer ended (redriven)
-        self.moved: dict[bytes, bytes] = {}  # first key -> current key
+        self.endings: dict[bytes, EndedMessage | None] = {}  # key -> how it ended; None = no longer ended (redriven)
+        self.current_keys: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
-        self.malformed: list[tuple[Stored, str]] = []  # with the reason
-        self.wanted: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
-        self._contents: set[str] = set()  # of these files
-        self.settled: tuple[FileDecision, ...] = ()  # files that were imported or refused
-        self.lost: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
-        self.deferred: list[Deferred] = []
-        self.asked: dict[
-            bytes, int
-        ] = {}  # due time (ms) of the messages that were due before the cursor's window, by key
+        self.malformed: list[tuple[StoredRecord, str]] = []  # with the reason
+        self.import_commands: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
+        self._contents: set[str] = set()  # of the files to import (sha256 in hex)
+        self.file_decisions: tuple[FileDecision, ...] = ()  # files that were imported or refused
+        self.loss: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
+        self.deferred: list[DeferredMessage] = []
+        # Due time (ms) of the messages that were due before the cursor's window, by key.
+        self.requested_dues: dict[bytes, int] = {}
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
         self._accepted = self._cancelled = self._dead = self._revived = 0
@@ -85,32 +84,32 @@ class Cycle:
         self._floor = first_key_at(self._floor_ms)
 
     def _require(self, phase: Phase, step: str) -> None:
-        """Raises PhaseError."""
+        """Raise PhaseError in another phase."""
         if self._phase is not phase:
             raise PhaseError(f"{step} belongs to the phase {phase.name} of a cycle, not to {self._phase.name}")
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def read(self, commands: Sequence[Stored], answers: Mapping[int, Answer] | None = None) -> CommandBatch:
+    def read(self, commands: Sequence[StoredRecord], answers: Mapping[int, Answer] | None = None) -> CommandBatch:
         """Parse commands, in log order. `answers`: see `apply`."""
         self._require(Phase.COMMANDS, "read")
         return understand(commands, self._log, answers)
 
     def lose(self, end: int) -> None:
-        """The log has no commands below this offset any more. Before any are applied."""
+        """Note that the log has no commands below this offset any more. Comes before `apply`."""
         self._require(Phase.COMMANDS, "lose")
-        self.lost = (self.applied, end)
+        self.loss = (self.applied, end)
         self.applied = end
 
     def apply(self, batch: CommandBatch, answers: Mapping[int, Answer] | None = None, view: View | None = None) -> None:
         """Apply commands. `answers` None: decide (master); else obey what the ledger says (follower).
 
-        `view`: the same store, where what they speak of was read before.
+        `view`: the same store, where what the commands speak of was read before.
         """
         self._require(Phase.COMMANDS, "apply")
         if not batch.commands:
             return
-        found = Lookups(view or self.view, batch)
+        lookups = Lookups(view or self.view, batch)
         placed, floor, (shard, _, ids) = self.placed, self._floor, self._log
         issue = ids.issue_bytes
         for (offset, timestamp, frame), fields in zip(batch.commands, batch.schedules, strict=True):
@@ -118,16 +117,16 @@ class Cycle:
                 other = batch.others[offset]
                 if isinstance(other, Malformed):
                     self.answers[offset] = Answer.MALFORMED
-                    self.malformed.append((Stored(offset, timestamp, frame), other.reason))
+                    self.malformed.append((StoredRecord(offset, timestamp, frame), other.reason))
                 elif isinstance(other, ImportCommand):
-                    self.answers[offset] = self._want(offset, other, answers, found)
+                    self.answers[offset] = self._apply_import(offset, other, answers, lookups)
                 else:
-                    given = None if answers is None else answers[offset]
-                    self.answers[offset] = self._change(offset, timestamp, other, given, found)
+                    answer = None if answers is None else answers[offset]
+                    self.answers[offset] = self._change(offset, timestamp, other, answer, lookups)
                 continue
             due = fields.due
             key = make_key(due, offset, 0)
-            if fields.name_bytes and not self._take_name(key, offset, read_name(frame, fields), answers, found):
+            if fields.name_bytes and not self._take_name(key, offset, read_name(frame, fields), answers, lookups):
                 continue
             row = row_of(frame, issue(shard, due, offset), fields)
             if key >= floor:
@@ -141,16 +140,16 @@ class Cycle:
         self,
         key: bytes,
         offset: int,
-        named: tuple[bytes, bytes],
+        name_fields: tuple[bytes, bytes],
         answers: Mapping[int, Answer] | None,
-        found: Lookups,
+        lookups: Lookups,
     ) -> bool:
-        """Whether a named schedule is the first of its name, and so is placed. `named`: name and fingerprint."""
-        name, fingerprint = named
+        """Whether a schedule with a name is the first of its name, and so is placed."""
+        name, fingerprint = name_fields
         if answers is not None:
             answer = answers[offset]
         else:
-            holder = self.names.get(name) or found.names.get(name)
+            holder = self.names.get(name) or lookups.names.get(name)
             if holder is None:
                 answer = Answer.ACCEPTED
             else:
@@ -161,24 +160,26 @@ class Cycle:
         self.names[name] = key + fingerprint
         return True
 
-    def _want(
-        self, offset: int, import_command: ImportCommand, answers: Mapping[int, Answer] | None, found: Lookups
+    def _apply_import(
+        self, offset: int, import_command: ImportCommand, answers: Mapping[int, Answer] | None, lookups: Lookups
     ) -> Answer:
         if answers is None:
-            known = found.contents[import_command.sha256] is not None or import_command.sha256 in self._contents
-            answer = Answer.FILE_DUPLICATE if known else Answer.FILE_PENDING
+            is_duplicate = (
+                lookups.contents[import_command.sha256] is not None or import_command.sha256 in self._contents
+            )
+            answer = Answer.FILE_DUPLICATE if is_duplicate else Answer.FILE_PENDING
         else:
             answer = answers[offset]
         if answer is Answer.FILE_PENDING:
-            self.wanted[offset] = import_command
+            self.import_commands[offset] = import_command
             self._contents.add(import_command.sha256)
         return answer
 
     def _change(
-        self, offset: int, timestamp: int, change: Change | ByName, answer: Answer | None, found: Lookups
+        self, offset: int, timestamp: int, change: Change | ByName, answer: Answer | None, lookups: Lookups
     ) -> Answer:
         if isinstance(change, ByName):
-            holder = self.names.get(change.name) or found.names.get(change.name)
+            holder = self.names.get(change.name) or lookups.names.get(change.name)
             if holder is None:
                 # A follower may have forgotten the name already where the master had not, but never that of a message
                 # that is held still: what the ledger says of it other than OK changes nothing.
@@ -187,11 +188,11 @@ class Cycle:
                 return Answer.UNKNOWN if answer is None else answer
             change = Change(change.kind, holder[:KEY_BYTES], change.due)
         first_key = change.first_key
-        key = self.moved.get(first_key) or found.moved.get(first_key, first_key)
-        ended = self.ended[key] if key in self.ended else found.ended.get(key)
+        key = self.current_keys.get(first_key) or lookups.current_keys.get(first_key, first_key)
+        ended = self.endings[key] if key in self.endings else lookups.endings.get(key)
         row = self.placed.get(key)
         if row is None and key not in self.removed:
-            row = found.rows.get(key)
+            row = lookups.rows.get(key)
         if answer is None:
             answer = self._decide(change.kind, key, row, ended)
         if answer is not Answer.OK:
@@ -199,7 +200,7 @@ class Cycle:
         if change.kind == REDRIVE:
             if ended is None:
                 raise CorruptStore(f"command {offset} revives a message that is not in the dead letters here")
-            self.ended[key] = None
+            self.endings[key] = None
             self._revived += 1
             row = ended.row
         else:
@@ -207,7 +208,7 @@ class Cycle:
                 raise CorruptStore(f"command {offset} changes a message that is not pending here")
             self._remove(key)
         if change.kind == CANCEL:
-            self.ended[key] = Ended(CANCELLED, 0, "", without_payload(row))
+            self.endings[key] = EndedMessage(CANCELLED, 0, "", without_payload(row))
             self._cancelled += 1
             return answer
         # A time that follows from the log alone, so that every replica computes the same.
@@ -215,15 +216,15 @@ class Cycle:
         shown = change.due if change.kind == MOVE else None
         attempt = 0 if change.kind == REDRIVE else None
         if shown is not None or attempt is not None:
-            row = changed(row, due=shown, attempt=attempt)
+            row = change_row(row, due=shown, attempt=attempt)
         self._place(due, offset, row)
         return answer
 
-    def _decide(self, kind: int, key: bytes, row: bytes | None, ended: Ended | None) -> Answer:
+    def _decide(self, kind: int, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
         before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
-        if due_of(key) < before.horizon and (ended is not None or self._delivered(key)):
+        if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
-        if ended is not None and ended.at < before.end_horizon and key not in self.ended:
+        if ended is not None and ended.at < before.end_horizon and key not in self.endings:
             return Answer.UNKNOWN
         if ended is not None:
             if ended.status == CANCELLED:
@@ -231,11 +232,11 @@ class Cycle:
             return Answer.OK if kind == REDRIVE else Answer.DEAD
         if row is None:
             return Answer.UNKNOWN
-        if self._delivered(key):
+        if self._is_delivered(key):
             return Answer.DELIVERED
         return Answer.NOT_DEAD if kind == REDRIVE else Answer.OK
 
-    def _delivered(self, key: bytes) -> bool:
+    def _is_delivered(self, key: bytes) -> bool:
         """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
         return key <= self.before.cursor and key not in self.placed
 
@@ -243,12 +244,12 @@ class Cycle:
         key = make_key(due, offset, 0)
         if key < self._floor:
             key = make_key(self._floor_ms, offset, 0)
-            self.asked[key] = due
+            self.requested_dues[key] = due
         self._put(key, row)
 
     def _put(self, key: bytes, row: bytes) -> None:
         self.placed[key] = row
-        self.moved[first_key_of(row)] = key
+        self.current_keys[first_key_of(row)] = key
 
     def _remove(self, key: bytes) -> None:
         if self.placed.pop(key, None) is None:
@@ -264,12 +265,17 @@ class Cycle:
         """
         self._require(Phase.COMMANDS, "take")
         self._phase = Phase.DUE
-        cursor, asked = self.cursor, self.asked
+        cursor, requested_dues = self.cursor, self.requested_dues
         last = last_key_at(now) if complete else keys[-1]
-        self._hold_back([key for key in self.placed if key <= cursor and asked.get(key, due_of(key)) > now])
-        fresh = sorted(key for key in self.placed if key <= last or key <= cursor)
-        if fresh and fresh[-1] > self.cursor:
-            self.cursor = fresh[-1]
+        for key in [key for key in self.placed if key <= cursor and requested_dues.get(key, due_of(key)) > now]:
+            # The clock went back: a key below T that is not due yet goes to the first ms after T, never out early.
+            to = make_key(due_of(self.cursor) + 1, offset_of(key), 0)
+            self.defer(
+                (key, self.placed[key]), DeferredMessage(key, to, attempt_of(self.placed[key]), "clock went back")
+            )
+        placed_keys = sorted(key for key in self.placed if key <= last or key <= cursor)
+        if placed_keys and placed_keys[-1] > self.cursor:
+            self.cursor = placed_keys[-1]
         if keys:
             self.scanned = keys
             self.cursor = max(self.cursor, keys[-1])
@@ -278,21 +284,15 @@ class Cycle:
                 self.due = [due for due in zip(keys, rows, strict=True) if due[0] not in removed]
             else:
                 self.due = list(zip(keys, rows, strict=True))
-        if fresh:
+        if placed_keys:
             placed = self.placed
-            self.due += [(key, placed[key]) for key in fresh]
+            self.due += [(key, placed[key]) for key in placed_keys]
             self.due.sort()
 
     def rest_at(self, key: bytes) -> None:
         """Move the cursor on without delivering: nothing at or below this key is pending after this cycle."""
         self._require(Phase.DUE, "rest_at")
         self.cursor = max(self.cursor, key)
-
-    def _hold_back(self, early: list[bytes]) -> None:
-        """The clock went back: a key below T that is not due yet goes to the first ms after T, never out early."""
-        for key in early:
-            to = make_key(due_of(self.cursor) + 1, offset_of(key), 0)
-            self.defer((key, self.placed[key]), Deferred(key, to, attempt_of(self.placed[key]), "clock went back"))
 
     def follow(self, entry: Entry, keys: list[bytes], rows_of_deferred: Mapping[bytes, bytes]) -> None:
         """Do what the ledger says of a cycle whose commands were applied: its deferrals, then its cursor.
@@ -307,27 +307,27 @@ class Cycle:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
             self.defer((deferred.key, row), deferred)
 
-    def defer(self, due: Due, deferred: Deferred) -> None:
+    def defer(self, due: Due, deferred: DeferredMessage) -> None:
         """Move a due message to a later key, or to the dead letters, instead of delivering it."""
         self._require(Phase.DUE, "defer")
         key, row = due
         self.deferred.append(deferred)
         self._remove(key)
         if deferred.to is None:
-            self.ended[key] = Ended(DEAD, 0, deferred.reason, row)
+            self.endings[key] = EndedMessage(DEAD, 0, deferred.reason, row)
             self._dead += 1
         else:
             same = deferred.attempt == attempt_of(row)
-            self._put(deferred.to, row if same else changed(row, attempt=deferred.attempt))
+            self._put(deferred.to, row if same else change_row(row, attempt=deferred.attempt))
 
-    def settle(self, settled: Sequence[FileDecision]) -> None:
-        """Make the messages of files pending that are here and sound, or refuse them. After what is due was taken.
+    def settle(self, decisions: Sequence[FileDecision]) -> None:
+        """Make the messages of files pending that are here and sound, or refuse the files. Comes after `take`.
 
         All their keys are above T': a file whose window has begun is refused.
         """
         self._require(Phase.DUE, "settle")
-        self.settled = tuple(settled)
-        self._accepted += sum(one.rows for one in settled)
+        self.file_decisions = tuple(decisions)
+        self._accepted += sum(decision.rows for decision in decisions)
 
     # --- the outcome ----------------------------------------------------------------------------------------------
 
@@ -335,7 +335,9 @@ class Cycle:
     def idle(self) -> bool:
         """Whether there is nothing to commit."""
         before = self.before
-        return self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.settled
+        return (
+            self.applied == before.applied and self.cursor == before.cursor and not self.due and not self.file_decisions
+        )
 
     def windows_of_ends(self, at: int) -> set[int]:
         """The windows of due times (start in ms) in which messages ended by this cycle, committed `at` ms.
@@ -348,15 +350,15 @@ class Cycle:
             if keys:
                 first, last = window_of(due_of(min(keys))), window_of(due_of(max(keys)))
                 windows.update((first, last) if last - first <= WINDOW_MS else map(window_of, map(due_of, keys)))
-        windows.update(window_of(due_of(key)) for key, ended in self.ended.items() if ended is not None)
+        windows.update(window_of(due_of(key)) for key, ended in self.endings.items() if ended is not None)
         return {window for window in windows if window <= at}
 
-    def added(self) -> list[bytes]:
+    def added_keys(self) -> list[bytes]:
         """Keys that are pending after this cycle and were not in the store before."""
         cursor = self.cursor
         return [key for key in self.placed if key > cursor]
 
-    def taken_away(self) -> list[bytes]:
+    def removed_keys(self) -> list[bytes]:
         """Keys that were pending in the store above T' and no longer are: cancelled, moved."""
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
@@ -366,10 +368,11 @@ class Cycle:
         if self._phase is not Phase.RECORDED:
             self._require(Phase.DUE, "entry")
         self._phase = Phase.RECORDED
-        added, taken, before = self.added(), self.taken_away(), self.before
-        pending = before.pending + len(added) - len(taken) - len(self.scanned) + sum(one.rows for one in self.settled)
-        total = before.checksum + checksum(added) - checksum(taken) - checksum(self.scanned)
-        total += sum(one.checksum for one in self.settled)
+        added, removed, before = self.added_keys(), self.removed_keys(), self.before
+        file_rows = sum(decision.rows for decision in self.file_decisions)
+        pending = before.pending + len(added) - len(removed) - len(self.scanned) + file_rows
+        total = before.checksum + checksum(added) - checksum(removed) - checksum(self.scanned)
+        total += sum(decision.checksum for decision in self.file_decisions)
         accepted = before.outcomes.accepted + self._accepted
         cancelled = before.outcomes.cancelled + self._cancelled
         dead = before.outcomes.dead + self._dead - self._revived
@@ -377,6 +380,6 @@ class Cycle:
             number=before.number + 1, applied=self.applied, cursor=self.cursor, at=at, answers=self.answers,
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             outcomes=OutcomeCounts(accepted, accepted - cancelled - dead - pending, cancelled, dead),
-            horizon=max(before.horizon, horizon), imported=self.settled,
-            end_horizon=max(before.end_horizon, end_horizon), lost=self.lost,
+            horizon=max(before.horizon, horizon), imported=self.file_decisions,
+            end_horizon=max(before.end_horizon, end_horizon), lost=self.loss,
         )  # fmt: skip

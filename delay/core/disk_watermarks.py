@@ -25,7 +25,7 @@ class Watermark(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """In percent of the disk. With less than `min_free_bytes` left the highest is reached, however large the disk."""
+    """Marks in percent of the disk. Below `min_free_bytes` left the highest is reached, however large the disk."""
 
     clean: float = 75
     shorten: float = 85
@@ -43,7 +43,7 @@ class Watermarks:
         return Watermark.FREE
 
     def why_full(self, folder: object, disk: DiskUse) -> str:
-        """What refused senders are told."""
+        """The text for senders whose messages are refused."""
         if disk.free < self.min_free_bytes:
             least = self.min_free_bytes >> 20
             return (
@@ -57,4 +57,4 @@ class Watermarks:
 
 
 NEVER = Watermarks(101, 101, 101, 0)
-"""For nodes that are not to look at the disk."""
+"""Marks for nodes that are not to look at the disk."""

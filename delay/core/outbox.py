@@ -35,10 +35,10 @@ class Outbox:
                 keys += [key for key, _ in due]
                 batch += [frame_in(row) for _, row in due]
                 return
-        opened, start = self._open, ROW.size
+        destinations, start = self._open, ROW.size
         for key, row in due:
             topic = row[start : start + row[TOPIC_BYTES_AT]]
-            partitions, batch, keys = opened.get(topic) or self._destination(topic)
+            partitions, batch, keys = destinations.get(topic) or self._destination(topic)
             keys.append(key)
             if partitions > 1 and (message_key := message_key_in(row)) is not None:
                 batch = self._keyed(topic.decode(), message_key, partitions)
@@ -57,15 +57,15 @@ class Outbox:
         name = topic.decode()
         partitions = self._partitions[name]
         unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])
-        found = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
-        return found
+        destination = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
+        return destination
 
     def _unkeyed(self, topic: str, partitions: int) -> int:
         closed = self._closed.get(topic)
         if not closed:
             return self._turn % partitions
-        opened = [number for number in range(partitions) if number not in closed]
-        return opened[self._turn % len(opened)]
+        open_partitions = [number for number in range(partitions) if number not in closed]
+        return open_partitions[self._turn % len(open_partitions)]
 
     def _keyed(self, topic: str, message_key: bytes, partitions: int) -> list[bytes]:
         return self.batches.setdefault((topic, partition_of(message_key, partitions)), [])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from duemq.delay.threads import in_thread
 from duemq.model.errors import Unavailable
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.replica_swap import PartialFile
 from duemq.storage.fsync import sync_folder
 from duemq.storage.manifest import ListedFile
@@ -37,7 +37,7 @@ class FilePeers(Protocol):
         ...
 
     async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
-        """By node that answered: which of the files of these commands it has, durably."""
+        """Which of the files of these commands each node that answered has, durably."""
         ...
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:
@@ -46,7 +46,7 @@ class FilePeers(Protocol):
 
 
 class NoPeers:
-    """See `FilePeers`: of a node that is alone."""
+    """The `FilePeers` of a node that is alone."""
 
     def have(self, shard: int) -> bool:
         return False
@@ -80,6 +80,6 @@ async def fetch_copy(peers: FilePeers, shard: int, node: str, offset: int, copy:
 
 
 def _name(part: Path, target: Path) -> None:
-    with translated(target):
+    with translate_errors(target):
         os.replace(part, target)
         sync_folder(target.parent)

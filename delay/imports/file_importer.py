@@ -1,6 +1,6 @@
 """Importing files of messages: each replica takes in the files its shard was asked to import, the master decides.
 
-    the command is applied      every replica notes the file as wanted, and the ledger answers PENDING
+    the command is applied      every replica notes the file as pending, and the ledger answers PENDING
     taking in                   each replica for itself, beside its cycles: read, validate, copy, sync; one that cannot
                                 see the source gets the copy of another replica
     a later cycle of the master as many replicas have the file as must: its ledger entry says `imported`, with rows and
@@ -30,10 +30,10 @@ from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
 from duemq.model.import_command import cut
 from duemq.model.key import due_of
 from duemq.model.ledger import FileDecision
-from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.imports.object_store import is_object
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import Here, ImportRecord
+from duemq.storage.imports.records import ImportRecord, LocalFile
 from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.shard.store import ShardStore
@@ -41,7 +41,7 @@ from duemq.storage.shard.store import ShardStore
 log = logging.getLogger(__name__)
 
 _TOGETHER = 64  # files that one process takes in
-_ASKED = 1_000  # files that peers are asked about together
+_MAX_QUERY = 1_000  # files that peers are asked about together
 _LOOK_S = 1.0
 _AGAIN_S, _LONGEST_S = 5.0, 300.0
 _SKIPPED_S = 30.0
@@ -49,8 +49,8 @@ _SKIPPED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why a file cannot be imported. `final`: looking again would change nothing. `since`: for how long, ms. `away`: an
-    object store is, which says nothing about the file: it is waited for as long as its window allows."""
+    """Why a file cannot be imported. `final`: looking again would change nothing. `since`: from when on (ms). `away`:
+    an object store is away, which says nothing about the file: it is waited for as long as its window allows."""
 
     reason: str
     final: bool
@@ -59,7 +59,7 @@ class ImportProblem:
 
 
 class FileImporter:
-    """Of one shard. `turn`: shared by the shards of a node, for taking files in needs a core."""
+    """The importer of one shard. `turn`: shared by the shards of a node, for taking files in needs a core."""
 
     def __init__(
         self,
@@ -79,150 +79,151 @@ class FileImporter:
         self._counts = counts or TieringCounts()
         self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
         self._store = replica.store
-        self._candidates = Candidates(policy, self.why_wanted)
-        self._found: dict[int, Here | ImportProblem] = {}
+        self._candidates = Candidates(policy, self.why_pending)
+        self._outcomes: dict[int, LocalFile | ImportProblem] = {}
         self._to_look_at: list[tuple[int, int]] = []  # a heap: when (ms), and the offset of the command
         self._failures: dict[int, int] = {}  # how often taking a file in failed for a reason that is not the file's
-        self._copies: dict[int, int] = {}  # replicas that have a file which is here, while they are too few
+        self._copies: dict[int, int] = {}  # how many replicas have a file which is here, while they are too few
         self._asked_at: dict[int, int] = {}  # when (ms) peers were asked for a file that is not here
         self._leading_since: int | None = None
-        self._needed: FileDecision | None = None  # the file that the replica cannot follow the ledger without
+        self._blocker: FileDecision | None = None  # the file that the replica cannot follow the ledger without
         self._news = asyncio.Event()  # set, and made anew, whenever files were looked at
 
-    def _wanted(self) -> dict[int, ImportRecord]:
-        """The files that wait, by the offset of their command."""
-        wanted = self._store.imports.wanted
-        for one in self._candidates.take(wanted):
-            heappush(self._to_look_at, (0, one.offset))
-        return wanted
+    def _pending_records(self) -> dict[int, ImportRecord]:
+        """The files that wait, by the offset of their command; new ones become candidates, to be looked at."""
+        records = self._store.imports.pending
+        for record in self._candidates.take(records):
+            heappush(self._to_look_at, (0, record.offset))
+        return records
 
     # --- deciding -------------------------------------------------------------------------------------------------
 
     def lead(self) -> None:
-        """This replica is the shard's master from now on: its patience begins."""
+        """Be the shard's master from now on: its patience begins."""
         self._leading_since = self._clock()
-        for offset, found in self._found.items():
-            self._weigh(offset, found)
+        for offset, outcome in self._outcomes.items():
+            self._weigh(offset, outcome)
 
     def follow(self) -> None:
-        """It is not any more."""
+        """Be the shard's master no more."""
         self._leading_since = None
 
     def decide(self, now: int) -> list[FileDecision]:
-        """What the master can say of the wanted files just now."""
-        if not self._wanted():
+        """What the master can say of the pending files just now."""
+        if not self._pending_records():
             return []
         start = max(now, due_of(self._replica.entry.cursor)) + self._policy.lead_ms
         return self._candidates.decide(now, start)
 
-    def _weigh(self, offset: int, found: Here | ImportProblem) -> None:
+    def _weigh(self, offset: int, outcome: LocalFile | ImportProblem) -> None:
         """Say what may be decided of a file."""
-        if isinstance(found, Here):
+        if isinstance(outcome, LocalFile):
             self._asked_at.pop(offset, None)
             if self._policy.copies <= 1 or self._copies.get(offset, 1) >= self._policy.copies:
                 self._copies.pop(offset, None)
-                self._candidates.import_file(offset, found.about.rows, found.checksum)
+                self._candidates.import_file(offset, outcome.about.rows, outcome.checksum)
             else:
                 self._copies.setdefault(offset, 1)
                 self._candidates.wait(offset)
         elif self._peers.have(self._shard) and offset not in self._asked_at:
             self._candidates.wait(offset)  # another replica may have it
-        elif found.away:
+        elif outcome.away:
             self._candidates.wait(offset)
         else:
-            patient = max(found.since, self._leading_since or 0) + self._policy.patience_ms
-            self._candidates.refuse(offset, found.reason, 0 if found.final else patient)
+            patient = max(outcome.since, self._leading_since or 0) + self._policy.patience_ms
+            self._candidates.refuse(offset, outcome.reason, 0 if outcome.final else patient)
 
-    async def have(self, said: FileDecision) -> None:
+    async def have(self, decision: FileDecision) -> None:
         """Wait until the file is here that the ledger says was imported. Raises CorruptStore where it is another.
 
         Raises Behind where it cannot be had for long, and a peer can be copied instead.
         """
-        self._wanted()
+        self._pending_records()
         since = self._clock()
         try:
             while True:
-                found = self._found.get(said.offset)
-                if isinstance(found, Here):
-                    if (found.about.rows, found.checksum) != (said.rows, said.checksum):
+                outcome = self._outcomes.get(decision.offset)
+                if isinstance(outcome, LocalFile):
+                    rows, checksum = outcome.about.rows, outcome.checksum
+                    if (rows, checksum) != (decision.rows, decision.checksum):
                         raise CorruptStore(
-                            f"shard {self._shard}: the imported file {found.path} has {found.about.rows} rows with "
-                            f"checksum {found.checksum:016x}, the ledger says {said.rows}, {said.checksum:016x}"
+                            f"shard {self._shard}: the imported file {outcome.path} has {rows} rows with checksum "
+                            f"{checksum:016x}, the ledger says {decision.rows}, {decision.checksum:016x}"
                         )
                     return
-                self._needed = said
+                self._blocker = decision
                 late = self._clock() - since > self._policy.patience_ms
-                if late and isinstance(found, ImportProblem) and self._peers.have(self._shard):
-                    raise Behind(f"shard {self._shard} cannot get a file that was imported: {found.reason}")
+                if late and isinstance(outcome, ImportProblem) and self._peers.have(self._shard):
+                    raise Behind(f"shard {self._shard} cannot get a file that was imported: {outcome.reason}")
                 await self._news.wait()
         finally:
-            self._needed = None
+            self._blocker = None
 
-    def here(self, offset: int) -> Here:
-        found = self._found[offset]
-        assert isinstance(found, Here)
-        return found
+    def local_file(self, offset: int) -> LocalFile:
+        outcome = self._outcomes[offset]
+        assert isinstance(outcome, LocalFile)
+        return outcome
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
         """A file that this replica has, for those that have not."""
-        found, store = self._found.get(offset), self._store
+        outcome, store = self._outcomes.get(offset), self._store
         with suppress(FileNotFoundError):  # it was damaged or removed: then this replica has none
-            if isinstance(found, Here):
-                size = found.path.stat().st_size
-                return found.path, Copy(found.about.rows, found.checksum, size, found.about.content)
+            if isinstance(outcome, LocalFile):
+                size = outcome.path.stat().st_size
+                return outcome.path, Copy(outcome.about.rows, outcome.checksum, size, outcome.about.content)
             if (import_record := store.imports.get(offset)) is not None:
-                for sealed in store.delay_files.of(import_record.import_command.window):
-                    if sealed.about.offset == offset:
-                        path = store.path / sealed.name
-                        return path, Copy(sealed.about.rows, None, path.stat().st_size, sealed.about.content)
+                for file in store.delay_files.of(import_record.import_command.window):
+                    if file.about.offset == offset:
+                        path = store.path / file.name
+                        return path, Copy(file.about.rows, None, path.stat().st_size, file.about.content)
         return None
 
-    def waiting(self) -> str | None:
-        """Of a replica that cannot follow: for which file it waits, and why that is not here."""
-        if self._needed is None or (import_record := self._wanted().get(self._needed.offset)) is None:
+    def why_waiting(self) -> str | None:
+        """Which file a replica waits for that cannot follow, and why the file is not here."""
+        if self._blocker is None or (import_record := self._pending_records().get(self._blocker.offset)) is None:
             return None
         return cut(
             f"shard {self._shard} waits for {import_record.import_command.path[-100:]}: "
-            f"{self.why_wanted(import_record.offset)}"
+            f"{self.why_pending(import_record.offset)}"
         )
 
-    def why_wanted(self, offset: int) -> str:
-        """What a file that is wanted waits for."""
-        found = self._found.get(offset)
-        if isinstance(found, ImportProblem):
-            return found.reason
-        if found is not None and (copies := self._copies.get(offset)) is not None:
+    def why_pending(self, offset: int) -> str:
+        """What a pending file waits for."""
+        outcome = self._outcomes.get(offset)
+        if isinstance(outcome, ImportProblem):
+            return outcome.reason
+        if outcome is not None and (copies := self._copies.get(offset)) is not None:
             return f"{copies} of {self._policy.copies} replicas have it"
-        return "" if found is not None else "it was not read yet"
+        return "" if outcome is not None else "it was not read yet"
 
     @property
     def trouble(self) -> str | None:
         """Why no file is taken in just now."""
         return self._trouble.reason
 
-    def forget(self, settled: Sequence[FileDecision]) -> None:
-        """They are imported or refused in the store."""
-        if rows := sum(said.rows for said in settled):
+    def forget(self, decisions: Sequence[FileDecision]) -> None:
+        """Drop all about files that are imported or refused in the store."""
+        if rows := sum(decision.rows for decision in decisions):
             log.info(
                 "shard %d imported %d messages", self._shard, rows, extra={"action": "import", "shard": self._shard}
             )
-        for said in settled:
-            if said.reason:
+        for decision in decisions:
+            if decision.reason:
                 log.warning(
-                    "shard %d refused the file of command %d: %s", self._shard, said.offset, said.reason,
+                    "shard %d refused the file of command %d: %s", self._shard, decision.offset, decision.reason,
                     extra={"action": "import", "shard": self._shard},
                 )  # fmt: skip
-            self._candidates.drop(said.offset)
-            for known in (self._failures, self._copies, self._asked_at):
-                known.pop(said.offset, None)
-            found = self._found.pop(said.offset, None)
-            if said.reason and isinstance(found, Here):
-                found.path.unlink(missing_ok=True)
+            self._candidates.drop(decision.offset)
+            for table in (self._failures, self._copies, self._asked_at):
+                table.pop(decision.offset, None)
+            outcome = self._outcomes.pop(decision.offset, None)
+            if decision.reason and isinstance(outcome, LocalFile):
+                outcome.path.unlink(missing_ok=True)
 
     # --- taking in ------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. What goes wrong, whatever it is, is tried again: no file may end more than its import."""
+        """Work until cancelled. Whatever goes wrong is tried again: no file may end more than its import."""
         while True:
             pause = _LOOK_S
             try:
@@ -230,18 +231,18 @@ class FileImporter:
                     while await self.step():
                         pass
                     await self.ask()
-                self._trouble.over()
+                self._trouble.clear()
             except Exception as error:
-                pause = self._trouble.failed(error)
+                pause = self._trouble.note_failure(error)
             await asyncio.sleep(pause)
 
     async def step(self) -> bool:
-        """Take some wanted files in that were not looked at lately; False where there is none."""
-        now, wanted, store = self._clock(), self._wanted(), self._store
-        todo = self._next(now, wanted)
+        """Take some pending files in that were not looked at lately; False where there is none."""
+        now, records, store = self._clock(), self._pending_records(), self._store
+        todo = self._next(now, records)
         if not todo:
             return False
-        job, left = self._policy.job([self._file(store.path, one) for one in todo]), list(todo)
+        job, left = self._policy.job([self._job_file(store.path, record) for record in todo]), list(todo)
         try:
             async with self._turn, aclosing(self._work(job)) as answers:
                 async for line in answers:
@@ -259,81 +260,81 @@ class FileImporter:
             raise
         return True
 
-    def _next(self, now: int, wanted: dict[int, ImportRecord]) -> list[ImportRecord]:
+    def _next(self, now: int, records: dict[int, ImportRecord]) -> list[ImportRecord]:
         todo: dict[int, ImportRecord] = {}
         heap, latest = self._to_look_at, now + int(_LONGEST_S * 1000)
         while heap and len(todo) < _TOGETHER and (heap[0][0] <= now or heap[0][0] > latest):  # or the clock went back
             offset = heappop(heap)[1]
-            if offset in wanted and not isinstance(self._found.get(offset), Here):
-                todo[offset] = wanted[offset]
+            if offset in records and not isinstance(self._outcomes.get(offset), LocalFile):
+                todo[offset] = records[offset]
         return list(todo.values())
 
     def _blame(self, left: Sequence[ImportRecord], error: Exception, now: int) -> None:
-        """A process ended, or said nothing any more, before it was done with the first of these files."""
+        """Put off the first of these files: a process ended, or said nothing any more, before it was done with it."""
         first = left[0]
         text = str(error).strip().splitlines() or [type(error).__name__]
         hangs = isinstance(error, Unresponsive)
         self._put_off(first, cut(text[-1]), now, away=hangs and is_object(first.import_command.path))
         # Where a mount hangs, each file beside this one would hold the others up for as long.
         beside = Path(first.import_command.path).parent if hangs else None
-        for one in left[1:]:
-            if Path(one.import_command.path).parent == beside:
-                self._put_off(one, cut(text[-1]), now, away=is_object(one.import_command.path))
+        for record in left[1:]:
+            if Path(record.import_command.path).parent == beside:
+                self._put_off(record, cut(text[-1]), now, away=is_object(record.import_command.path))
             else:
-                heappush(self._to_look_at, (0, one.offset))
+                heappush(self._to_look_at, (0, record.offset))
 
-    def _put_off(self, one: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
+    def _put_off(self, record: ImportRecord, reason: str, now: int, *, away: bool = False) -> None:
         """Look again after a pause that grows, for the reason is none of the file's own."""
-        failures = self._failures.get(one.offset, 0)
-        self._failures[one.offset] = failures + 1
+        failures = self._failures.get(record.offset, 0)
+        self._failures[record.offset] = failures + 1
         pause = min(_AGAIN_S * 2.0 ** min(failures, 30), _LONGEST_S)
-        self._settle(one.offset, self._wrong(one.offset, reason, False, now, away), now + int(pause * 1000))
+        self._settle(record.offset, self._problem(record.offset, reason, False, now, away), now + int(pause * 1000))
 
-    def _wrong(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
-        before = self._found.get(offset)
+    def _problem(self, offset: int, reason: str, final: bool, now: int, away: bool = False) -> ImportProblem:
+        before = self._outcomes.get(offset)
         # Patience with a file begins once its store has said that it is not there.
         since = before.since if isinstance(before, ImportProblem) and not before.away else now
         return ImportProblem(reason, final, since, away)
 
-    def _settle(self, offset: int, found: Here | ImportProblem, look_again: int | None = None) -> None:
-        self._found[offset] = found
+    def _settle(self, offset: int, outcome: LocalFile | ImportProblem, look_again: int | None = None) -> None:
+        self._outcomes[offset] = outcome
         if look_again is not None:
             heappush(self._to_look_at, (look_again, offset))
-        self._weigh(offset, found)
+        self._weigh(offset, outcome)
 
-    def _file(self, folder: Path, one: ImportRecord) -> ImportFile:
-        command = one.import_command
+    def _job_file(self, folder: Path, record: ImportRecord) -> ImportFile:
+        command = record.import_command
         return ImportFile(
-            command.path, str(folder / Sealed.imported_name(command.window, one.offset)), self._shard, one.offset,
-            command.window, command.rows, command.size, command.sha256, command.link,
+            command.path, str(folder / CatalogFile.imported_name(command.window, record.offset)), self._shard,
+            record.offset, command.window, command.rows, command.size, command.sha256, command.link,
         )  # fmt: skip
 
-    def _note(self, store: ShardStore, one: ImportRecord, answer: TakenIn | NotTakenIn, now: int) -> None:
+    def _note(self, store: ShardStore, record: ImportRecord, answer: TakenIn | NotTakenIn, now: int) -> None:
         if isinstance(answer, TakenIn):
-            here = Here(answer.about, answer.checksum, store.path / Sealed(answer.about).name)
-            if one.offset in store.imports.wanted:
-                self._failures.pop(one.offset, None)
-                self._settle(one.offset, here)
+            local_file = LocalFile(answer.about, answer.checksum, store.path / CatalogFile(answer.about).name)
+            if record.offset in store.imports.pending:
+                self._failures.pop(record.offset, None)
+                self._settle(record.offset, local_file)
             else:  # it was refused meanwhile
-                here.path.unlink(missing_ok=True)
-        elif one.offset in store.imports.wanted:
-            before = self._found.get(one.offset)
+                local_file.path.unlink(missing_ok=True)
+        elif record.offset in store.imports.pending:
+            before = self._outcomes.get(record.offset)
             if answer.skipped:
                 # Tried after those that were: one object that cannot be had holds up no others for ever.
-                away = self._wrong(one.offset, answer.reason, False, now, away=True)
-                self._settle(one.offset, away, now + int(_SKIPPED_S * 1000))
+                problem = self._problem(record.offset, answer.reason, False, now, away=True)
+                self._settle(record.offset, problem, now + int(_SKIPPED_S * 1000))
             elif answer.away:
                 self._counts.count_failure()
-                self._put_off(one, answer.reason, now, away=True)
+                self._put_off(record, answer.reason, now, away=True)
             elif answer.trace:
                 self._counts.count_failure()
-                self._put_off(one, answer.reason, now)
+                self._put_off(record, answer.reason, now)
             else:
-                wrong = self._wrong(one.offset, answer.reason, answer.final, now)
-                self._settle(one.offset, wrong, now + int(_AGAIN_S * 1000))
+                problem = self._problem(record.offset, answer.reason, answer.final, now)
+                self._settle(record.offset, problem, now + int(_AGAIN_S * 1000))
             if not isinstance(before, ImportProblem) or before.reason != answer.reason:
                 log.warning(
-                    "shard %d cannot take in %s: %s%s", self._shard, one.import_command.path, answer.reason,
+                    "shard %d cannot take in %s: %s%s", self._shard, record.import_command.path, answer.reason,
                     f"\n{answer.trace}" if answer.trace else "",
                     extra={"action": "import", "shard": self._shard},
                 )  # fmt: skip
@@ -346,39 +347,41 @@ class FileImporter:
     # --- other replicas -------------------------------------------------------------------------------------------
 
     async def ask(self) -> None:
-        """Ask the peers what is not settled without them: who else has files, and where to get those that lack here."""
-        now, wanted, store = self._clock(), self._wanted(), self._store
-        few = [offset for offset in self._copies if self._leading_since is not None][:_ASKED]
-        lacking = [
+        """Ask the peers what cannot be told without them: who else has files, and where to get those missing here."""
+        now, records, store = self._clock(), self._pending_records(), self._store
+        few = [offset for offset in self._copies if self._leading_since is not None][:_MAX_QUERY]
+        missing = [
             offset
-            for offset, found in self._found.items()
-            if isinstance(found, ImportProblem)
+            for offset, outcome in self._outcomes.items()
+            if isinstance(outcome, ImportProblem)
             and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
-        ][:_ASKED]
-        if not (few or lacking):
+        ][:_MAX_QUERY]
+        if not (few or missing):
             return
-        answers = await self._peers.copies(self._shard, [*few, *lacking])
+        answers = await self._peers.copies(self._shard, [*few, *missing])
         for offset in few:
-            if isinstance(found := self._found.get(offset), Here):
-                alike = (found.about.rows, found.checksum)
-                held = (copies.get(offset) for copies in answers.values())
-                self._copies[offset] = 1 + sum((copy.rows, copy.checksum) == alike for copy in held if copy is not None)
-                self._weigh(offset, found)
-        for offset in lacking:
+            if isinstance(outcome := self._outcomes.get(offset), LocalFile):
+                alike = (outcome.about.rows, outcome.checksum)
+                peer_copies = (copies.get(offset) for copies in answers.values())
+                self._copies[offset] = 1 + sum(
+                    (copy.rows, copy.checksum) == alike for copy in peer_copies if copy is not None
+                )
+                self._weigh(offset, outcome)
+        for offset in missing:
             source = next(((node, copies[offset]) for node, copies in answers.items() if offset in copies), None)
             if source is None:
                 self._asked_at[offset] = now
-                if isinstance(found := self._found.get(offset), ImportProblem):
-                    self._weigh(offset, found)
-            elif offset in wanted:
-                await self._fetch(store, wanted[offset], *source)
+                if isinstance(outcome := self._outcomes.get(offset), ImportProblem):
+                    self._weigh(offset, outcome)
+            elif offset in records:
+                await self._fetch(store, records[offset], *source)
         self._tell()
 
-    async def _fetch(self, store: ShardStore, one: ImportRecord, node: str, copy: Copy) -> None:
-        """What arrives is validated like any file that was taken in before."""
-        target = store.path / Sealed.imported_name(one.import_command.window, one.offset)
+    async def _fetch(self, store: ShardStore, record: ImportRecord, node: str, copy: Copy) -> None:
+        """Get a file from a peer. What arrives is validated like any file that was taken in before."""
+        target = store.path / CatalogFile.imported_name(record.import_command.window, record.offset)
         try:
-            await fetch_copy(self._peers, self._shard, node, one.offset, copy, target)
+            await fetch_copy(self._peers, self._shard, node, record.offset, copy, target)
         except Unavailable as error:
             log.warning(
                 "shard %d cannot get a file of node %s: %s", self._shard, node, error,
@@ -386,7 +389,7 @@ class FileImporter:
             )  # fmt: skip
             return
         log.info(
-            "shard %d got %s of node %s", self._shard, one.import_command.path, node,
+            "shard %d got %s of node %s", self._shard, record.import_command.path, node,
             extra={"action": "import", "shard": self._shard, "peer": node},
         )  # fmt: skip
-        heappush(self._to_look_at, (0, one.offset))
+        heappush(self._to_look_at, (0, record.offset))

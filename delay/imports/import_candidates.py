@@ -14,9 +14,9 @@ from duemq.model.ledger import FileDecision
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import ImportRecord
 
-_DECIDED = 1_000  # files that one ledger entry speaks of,
-_DECIDED_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records
-_ENTRY_BYTES = 64  # of one without a reason
+_MAX_DECISIONS = 1_000  # files that one ledger entry speaks of,
+_MAX_DECISION_BYTES = 32 << 10  # and what it says of them, which is less than the smallest limit of a log's records
+_ENTRY_BYTES = 64  # of a decision without a reason
 
 
 class Candidates:
@@ -34,27 +34,28 @@ class Candidates:
     def __len__(self) -> int:
         return len(self._windows)
 
-    def take(self, wanted: dict[int, ImportRecord]) -> list[ImportRecord]:
-        """Note those that are new: the last ones of `wanted`, which is in the order of the log."""
-        fresh = list(takewhile(lambda one: one.offset not in self._windows, reversed(wanted.values())))[::-1]
-        for one in fresh:
-            self._windows[one.offset] = one.import_command.window
-            insort(self._by_window, (one.import_command.window, one.offset))
-        return fresh
+    def take(self, records: dict[int, ImportRecord]) -> list[ImportRecord]:
+        """Note new files: the last ones of `records`, which are in the order of the log."""
+        windows = self._windows
+        new_records = list(takewhile(lambda record: record.offset not in windows, reversed(records.values())))[::-1]
+        for record in new_records:
+            windows[record.offset] = record.import_command.window
+            insort(self._by_window, (record.import_command.window, record.offset))
+        return new_records
 
     def import_file(self, offset: int, rows: int, checksum: int) -> None:
-        """The file is sound, and on as many replicas as it has to be."""
+        """Note that the file is sound, and on as many replicas as it has to be."""
         self.wait(offset)
         self._sound[offset] = FileDecision(offset, rows, checksum)
 
     def refuse(self, offset: int, reason: str, after: int) -> None:
-        """The file cannot be imported, unless something else is said of it until `after` (ms)."""
+        """Note that the file cannot be imported, unless something else is said of it until `after` (ms)."""
         self.wait(offset)
         self._refusals[offset] = after, reason
         insort(self._by_time, (after, offset))
 
     def wait(self, offset: int) -> None:
-        """Nothing can be said of the file yet but that its time may run out."""
+        """Note that nothing can be said of the file yet but that its time may run out."""
         self._sound.pop(offset, None)
         if (refusal := self._refusals.pop(offset, None)) is not None:
             del self._by_time[bisect_left(self._by_time, (refusal[0], offset))]
@@ -66,16 +67,16 @@ class Candidates:
 
     def decide(self, now: int, start: int) -> list[FileDecision]:
         """What can be said at `now`. Windows must begin at `start` (ms) or later. As much as one entry may hold."""
-        decided: dict[int, FileDecision] = {}
+        decisions: dict[int, FileDecision] = {}
         size = 0
-        for one in self._decidable(now, start):
-            if one.offset in decided:
+        for decision in self._decidable(now, start):
+            if decision.offset in decisions:
                 continue
-            size += _ENTRY_BYTES + len(one.reason.encode())
-            if len(decided) == _DECIDED or (decided and size > _DECIDED_BYTES):
+            size += _ENTRY_BYTES + len(decision.reason.encode())
+            if len(decisions) == _MAX_DECISIONS or (decisions and size > _MAX_DECISION_BYTES):
                 break
-            decided[one.offset] = one
-        return sorted(decided.values())
+            decisions[decision.offset] = decision
+        return sorted(decisions.values())
 
     def _decidable(self, now: int, start: int) -> Iterator[FileDecision]:
         """What time says comes first: a file is not imported when its window is near."""

@@ -10,7 +10,7 @@ from typing import Protocol, overload
 from duemq.bus.base import Bus
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
+from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
@@ -37,14 +37,14 @@ class ShardHolder(Protocol):
 
 
 @overload
-def _shown(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
+def _add_reason(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
 @overload
-def _shown(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
-def _shown(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
-    """With what a file that is wanted waits for here."""
+def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
+def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
+    """Add to the record of a pending file what the file waits for here."""
     if import_record is None or import_record.state != PENDING:
         return import_record
-    return replace(import_record, reason=shard.why_wanted(import_record.offset))
+    return replace(import_record, reason=shard.why_pending(import_record.offset))
 
 
 class LocalReader:
@@ -54,26 +54,28 @@ class LocalReader:
         self._holder, self._wait_s = holder, wait_s
 
     async def state(self, shard: int, first_key: bytes, offset: int) -> MessageState | None:
-        return self._with_reason(first_key, await (await self._applied(shard, offset)).state(first_key))
+        return self._with_reason(first_key, await (await self._reads_after(shard, offset)).state(first_key))
 
-    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+    async def messages_by_name(
+        self, shard: int, names: Sequence[bytes], offset: int | None = None
+    ) -> list[NamedMessage | None]:
         if offset is None:
-            await self._caught_up(shard)
+            await self._catch_up(shard)
         else:
-            await self._applied(shard, offset)
-        held = self._shard(shard)
-        taken = zip(names, held.store.names(names), strict=True)
-        holders = {name: holder for name, holder in taken if holder is not None}
-        states = await Reads(held).heads([holder[:KEY_BYTES] for holder in holders.values()])
-        found = {
-            name: Named(holder[KEY_BYTES:], state)
+            await self._reads_after(shard, offset)
+        local_shard = self._shard(shard)
+        pairs = zip(names, local_shard.store.names(names), strict=True)
+        holders = {name: holder for name, holder in pairs if holder is not None}
+        states = await Reads(local_shard).heads([holder[:KEY_BYTES] for holder in holders.values()])
+        messages = {
+            name: NamedMessage(holder[KEY_BYTES:], state)
             for (name, holder), state in zip(holders.items(), states, strict=True)
             if state is not None
         }
-        return [found.get(name) for name in names]
+        return [messages.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
-        """The same with the trouble of its destination, for a message that waits although its time has come."""
+        """Add the trouble of its destination to the state of a message that waits although its time has come."""
         if state is None or state.status != "scheduled":
             return state
         now = self._holder.clock()
@@ -83,81 +85,80 @@ class LocalReader:
         return state if trouble is None else replace(state, reason=trouble)
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
-        return await (await self._applied(shard, offset)).when_ended(first_keys)
+        return await (await self._reads_after(shard, offset)).when_ended(first_keys)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
-        await self._caught_up(shard)
-        found = self._holder_of(shard, name)
-        if found is None:  # this must not be said because a broker that was deposed said where the log ends
+        await self._catch_up(shard)
+        first_key = self._holder_of(shard, name)
+        if first_key is None:  # this must not be said because a broker that was deposed said where the log ends
             try:
-                await self._caught_up(shard, sure=True)
+                await self._catch_up(shard, sure=True)
             except LogFailed as error:
                 raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
-            found = self._holder_of(shard, name)
-        return found
+            first_key = self._holder_of(shard, name)
+        return first_key
 
-    async def import_record(self, shard: int, wanted: int, offset: int) -> ImportRecord | None:
-        await self._applied(shard, offset)
-        held = self._shard(shard)
-        return _shown(held, held.store.imports.get(wanted))
+    async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
+        await self._reads_after(shard, offset)
+        local_shard = self._shard(shard)
+        return _add_reason(local_shard, local_shard.store.imports.get(command_offset))
 
     async def import_of(self, shard: int, sha256: str, offset: int) -> ImportRecord | None:
-        await self._applied(shard, offset)
-        held = self._shard(shard)
-        (found,) = held.store.contents([sha256])
-        return None if found is None else _shown(held, held.store.imports.get(found))
+        await self._reads_after(shard, offset)
+        local_shard = self._shard(shard)
+        store = local_shard.store
+        (command_offset,) = store.contents([sha256])
+        return None if command_offset is None else _add_reason(local_shard, store.imports.get(command_offset))
 
     async def imports(
         self, shard: int, state: str | None, below: str = "", limit: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
-        count, found, after = 0, list[ImportRecord](), -1
+        count, records, after = 0, list[ImportRecord](), -1
         while True:
-            held = self._shard(shard)  # anew for each part: it may have been closed meanwhile
-            imports = held.store.imports
+            local_shard = self._shard(shard)  # anew for each part: it may have been closed meanwhile
+            imports = local_shard.store.imports
             if state == PENDING:
-                part, last = list(imports.wanted.values()), True
+                part, last = list(imports.pending.values()), True
             else:
                 part = imports.part(after, _TOGETHER)
                 last = len(part) < _TOGETHER
-            for one in part:
-                if (state is None or one.state == state) and one.import_command.path.startswith(below):
+            for record in part:
+                if (state is None or record.state == state) and record.import_command.path.startswith(below):
                     count += 1
-                    if limit is None or len(found) < limit:
-                        found.append(_shown(held, one))
+                    if limit is None or len(records) < limit:
+                        records.append(_add_reason(local_shard, record))
             if last:
-                return count, found
+                return count, records
             after = part[-1].offset
             await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
 
-    async def imported_ids(self, shard: int, wanted: int, first: int, most: int) -> bytes | None:
-        await self._applied(shard, wanted)
-        held = self._shard(shard)
-        store = held.store
-        import_record = store.imports.get(wanted)
+    async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:
+        await self._reads_after(shard, command_offset)
+        local_shard = self._shard(shard)
+        store = local_shard.store
+        import_record = store.imports.get(command_offset)
         if import_record is None:
             return None
         if import_record.state == PENDING:
             raise Unavailable(f"{import_record.import_command.path} is being imported")
         if import_record.state == REJECTED:
             raise Rejected("no_ids", f"{import_record.import_command.path} was rejected: {import_record.reason}", "id")
-        sealed = next(
-            (one for one in store.delay_files.of(import_record.import_command.window) if one.about.offset == wanted),
-            None,
-        )
-        if sealed is None:
+        files = store.delay_files.of(import_record.import_command.window)
+        delay_file = next((file for file in files if file.about.offset == command_offset), None)
+        if delay_file is None:
             raise Rejected(
                 "no_ids", f"{import_record.import_command.path} is not kept any more: its messages are due", "id"
             )
-        path, about = store.path / sealed.name, sealed.about
+        path, about = store.path / delay_file.name, delay_file.about
         try:
-            return await in_thread(ids_of, path, about, held.replica.ids, first, most)
+            return await in_thread(ids_of, path, about, local_shard.replica.ids, first, most)
         except DamagedFile as error:
-            if sealed in store.delay_files.of(import_record.import_command.window):
-                held.lose(store, error)
+            if delay_file in store.delay_files.of(import_record.import_command.window):
+                local_shard.lose(store, error)
             raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
-        await asyncio.gather(*map(self._caught_up, after))
+        await asyncio.gather(*map(self._catch_up, after))
         return {shard: await Reads(self._shard(shard)).find(query, start) for shard, start in after.items()}
 
     def _shard(self, number: int) -> Shard:
@@ -167,16 +168,16 @@ class LocalReader:
         return shard
 
     def _holder_of(self, shard: int, name: bytes) -> bytes | None:
-        (held,) = self._shard(shard).store.names([name])
-        return None if held is None else held[:KEY_BYTES]
+        (holder,) = self._shard(shard).store.names([name])
+        return None if holder is None else holder[:KEY_BYTES]
 
-    async def _applied(self, shard: int, offset: int) -> Reads:
+    async def _reads_after(self, shard: int, offset: int) -> Reads:
         """Reads of a shard as soon as the command at `offset` is applied."""
-        if not await self._shard(shard).progress.reached(offset, self._wait_s):
+        if not await self._shard(shard).progress.wait_until_applied(offset, self._wait_s):
             raise Unavailable(f"shard {shard} is catching up")
         return Reads(self._shard(shard))
 
-    async def _caught_up(self, shard: int, *, sure: bool = False) -> None:
+    async def _catch_up(self, shard: int, *, sure: bool = False) -> None:
         """Wait until every command that is in the log now is applied."""
         bus = self._holder.bus
         end = await (bus.sure_end(BUFFER, shard) if sure else bus.end_offset(BUFFER, shard))
@@ -190,7 +191,7 @@ class LocalReader:
             left = deadline - loop.time()
             if left <= 0:
                 raise Unavailable(f"shard {shard} is catching up")
-            await progress.reached(end - 1, min(left, pause))
+            await progress.wait_until_applied(end - 1, min(left, pause))
             pause = min(2 * pause, _LOOK_LATER_S)  # many may wait, and each look reads the log
 
     async def _only_markers_before(self, end: int, bus: Bus, shard: int, applied: int) -> bool:

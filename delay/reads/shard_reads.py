@@ -10,7 +10,7 @@ from dataclasses import replace
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
-from duemq.model.ended import CANCELLED, Ended
+from duemq.model.ended import CANCELLED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
@@ -21,7 +21,7 @@ _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
 _HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
 _LOOK_AT = 50_000  # rows looked at by one call and shard
-_PAGE_BYTES = 4 << 20  # of the messages of one call and shard, without their payloads
+_PAGE_BYTES = 4 << 20  # what the messages of one call and shard have, without their payloads
 
 
 class Reads:
@@ -31,29 +31,29 @@ class Reads:
         self._shard = shard
 
     def _current_keys(self, first_keys: Sequence[bytes]) -> list[bytes]:
-        return [now or first for now, first in zip(self._shard.store.moved(first_keys), first_keys, strict=True)]
+        return [now or first for now, first in zip(self._shard.store.current_keys(first_keys), first_keys, strict=True)]
 
     async def state(self, first_key: bytes) -> MessageState | None:
         ((key, ended, row),) = await self._look_up([first_key])
         if ended is not None:
-            return self._ended(ended)
-        return None if row is None else self._live(key, row)
+            return self._ended_state(ended)
+        return None if row is None else self._live_state(key, row)
 
     async def _look_up(
         self, first_keys: Sequence[bytes], *, payload: bool = True
-    ) -> list[tuple[bytes, Ended | None, bytes | None]]:
-        """Where each is now, how it ended, and its row."""
+    ) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
+        """The current key of each message, how the message ended, and its row."""
         store = self._shard.store
         ahead = PrefetchedView(store)
-        with self._damage_told(store):
+        with self._report_damage(store):
             await ahead.read(self._current_keys(first_keys), payload=payload)
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
             keys = self._current_keys(first_keys)
-            return list(zip(keys, store.ended(keys), ahead.rows(keys), strict=True))
+            return list(zip(keys, store.endings(keys), ahead.rows(keys), strict=True))
 
     @contextmanager
-    def _damage_told(self, store: ShardStore) -> Iterator[None]:
+    def _report_damage(self, store: ShardStore) -> Iterator[None]:
         try:
             yield
         except DamagedFile as error:
@@ -65,7 +65,13 @@ class Reads:
         states: list[MessageState | None] = []
         for start in range(0, len(first_keys), _HEADS):
             for key, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
-                state = self._ended(ended) if ended is not None else None if row is None else self._live(key, row)
+                state = (
+                    self._ended_state(ended)
+                    if ended is not None
+                    else None
+                    if row is None
+                    else self._live_state(key, row)
+                )
                 states.append(None if state is None else replace(state, payload=None))
             await asyncio.sleep(0)
         return states
@@ -84,12 +90,12 @@ class Reads:
             return 0
         return self._shard.store.delivered_at(key, offset_of(key))
 
-    def _live(self, key: bytes, row: bytes) -> MessageState:
+    def _live_state(self, key: bytes, row: bytes) -> MessageState:
         if key > self._shard.replica.entry.cursor:
             return self._make(row, "scheduled")
         return self._make(row, "delivered", delivered_at=self._shard.store.delivered_at(key, offset_of(key)))
 
-    def _ended(self, ended: Ended) -> MessageState:
+    def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
             return self._make(ended.row, "cancelled", cancelled_at=ended.at)
         return self._make(ended.row, "dead", dead_at=ended.at, reason=ended.reason)
@@ -125,33 +131,33 @@ class Reads:
             through = min(through, cursor)
         else:
             prefix = ENDED
-        found: list[tuple[bytes, MessageState]] = []
-        looked_at = size = 0
+        matches: list[tuple[bytes, MessageState]] = []
+        row_count = size = 0
         while True:
             store = self._shard.store
-            looked: bytes | None
+            last_key: bytes | None
             if prefix == ROW:
-                with self._damage_told(store):
+                with self._report_damage(store):
                     await prefetch_part(store, after, through)
                     if self._shard.store is not store:
                         continue
-                    keys, rows, looked = store.scan_part(after, through, _PART, _PART_BYTES)
+                    keys, rows, last_key = store.scan_part(after, through, _PART, _PART_BYTES)
             else:
                 keys, rows = store.scan(after, through, _PART, _PART_BYTES, prefix)
-                looked = keys[-1] if keys else None
+                last_key = keys[-1] if keys else None
             for key, raw in zip(keys, rows, strict=True):
                 if (state := self._match(query, key, raw)) is not None:
-                    # Without its payload: a page of a thousand could hold a gigabyte.
-                    found.append((key, replace(state, payload=None)))
+                    # A page of a thousand could hold a gigabyte of payloads.
+                    matches.append((key, replace(state, payload=None)))
                     size += len(raw) - len(state.payload or b"")
-                    if len(found) == query.limit or size > _PAGE_BYTES:
-                        return SearchPart(found, key)
-            if looked is None:
-                return SearchPart(found, None)
-            after = looked
-            looked_at += len(keys)
-            if looked_at >= _LOOK_AT:
-                return SearchPart(found, after)
+                    if len(matches) == query.limit or size > _PAGE_BYTES:
+                        return SearchPart(matches, key)
+            if last_key is None:
+                return SearchPart(matches, None)
+            after = last_key
+            row_count += len(keys)
+            if row_count >= _LOOK_AT:
+                return SearchPart(matches, after)
             await asyncio.sleep(0)
 
     def _match(self, query: Query, key: bytes, raw: bytes) -> MessageState | None:
@@ -160,14 +166,14 @@ class Reads:
             return None
         if query.label is not None and query.label.encode() not in raw:
             return None
-        ended: Ended | None = None
+        ended: EndedMessage | None = None
         row = raw
         if query.status in ("cancelled", "dead"):
-            ended = Ended.decode(raw)
+            ended = EndedMessage.decode(raw)
             row = ended.row
         if query.topic is not None and topic_of(row) != query.topic.encode():
             return None
-        state = self._live(key, row) if ended is None else self._ended(ended)
+        state = self._live_state(key, row) if ended is None else self._ended_state(ended)
         if state.status != query.status:
             return None
         if query.key is not None and state.key != query.key.encode():

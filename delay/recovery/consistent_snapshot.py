@@ -17,11 +17,11 @@ async def freeze(node: Node, into: Path) -> None:
     Each store is there as it was at one ledger entry. The log goes at least as far as each of them, and still has what
     they need: it comes last, and nothing is trimmed before it is there. Raises Unavailable.
     """
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as locks:
         for shard in node.shards.values():
             if shard.rebuilding:
                 raise Unavailable(f"shard {shard.number} is being copied from a peer")
-            await held.enter_async_context(shard.at_rest)
+            await locks.enter_async_context(shard.at_rest)
         if node.why_not_ready is not None:
             raise Unavailable(f"the server is not ready: {node.why_not_ready}")
         for number, shard in node.shards.items():

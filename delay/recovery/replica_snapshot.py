@@ -21,7 +21,7 @@ from typing import Final, Protocol
 from duemq.delay.threads import in_thread
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import CheckpointManifest, describe
 from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
 from duemq.storage.manifest import ListedFile
@@ -38,8 +38,8 @@ class SnapshotGone(Unavailable):
 class SnapshotSource(Protocol):
     """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
 
-    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
-        """Make a snapshot of the shard. If the one with the id `held` is still there, that one goes on."""
+    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
+        """Make a snapshot of the shard. If the one with the id `resume_id` is still there, that one goes on."""
         ...
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
@@ -47,12 +47,12 @@ class SnapshotSource(Protocol):
         ...
 
     async def end(self, snapshot: str) -> None:
-        """It is not needed any more."""
+        """Remove a snapshot that is not needed any more."""
         ...
 
 
 @dataclass
-class _Held:
+class _OpenSnapshot:
     manifest: CheckpointManifest
     names: frozenset[str]
     used_at: float
@@ -75,16 +75,16 @@ class SnapshotServer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder, self._checkpoint, self._most, self._idle_s, self._clock = folder, checkpoint, most, idle_s, clock
-        self._held: dict[str, _Held] = {}
+        self._open_snapshots: dict[str, _OpenSnapshot] = {}
         self._making = 0
 
-    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
+    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
         await self.expire()
-        known = self._held.get(held or "")
-        if known is not None and known.manifest.shard == shard:
-            known.used_at = self._clock()
-            return known.manifest
-        if len(self._held) + self._making >= self._most:
+        open_snapshot = self._open_snapshots.get(resume_id or "")
+        if open_snapshot is not None and open_snapshot.manifest.shard == shard:
+            open_snapshot.used_at = self._clock()
+            return open_snapshot.manifest
+        if len(self._open_snapshots) + self._making >= self._most:
             raise Unavailable(f"{self._most} snapshots are being copied from this node already", retry_after_s=5)
         path = self._folder / f"{shard:03d}-{secrets.token_hex(8)}"
         self._making += 1
@@ -93,10 +93,11 @@ class SnapshotServer:
             manifest = await asyncio.to_thread(describe, path, shard)
             if manifest.entry < 0:
                 raise Unavailable(f"this node holds nothing of shard {shard} itself yet")
-            self._held[path.name] = _Held(manifest, frozenset(file.name for file in manifest.files), self._clock())
+            names = frozenset(file.name for file in manifest.files)
+            self._open_snapshots[path.name] = _OpenSnapshot(manifest, names, self._clock())
         finally:
             self._making -= 1
-            if path.name not in self._held:
+            if path.name not in self._open_snapshots:
                 await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         log.info(
             "snapshot of shard %d made at entry %d: %d files, %d MiB", shard, manifest.entry, len(manifest.files),
@@ -105,10 +106,10 @@ class SnapshotServer:
         return manifest
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
-        held = self._held.get(snapshot)
-        if held is None or file not in held.names:
+        open_snapshot = self._open_snapshots.get(snapshot)
+        if open_snapshot is None or file not in open_snapshot.names:
             raise SnapshotGone(f"there is no file {file!r} in a snapshot {snapshot!r} here")
-        held.used_at = self._clock()
+        open_snapshot.used_at = self._clock()
         path = self._folder / snapshot / file
         try:
             return await asyncio.to_thread(read_part, path, offset, count)
@@ -116,18 +117,18 @@ class SnapshotServer:
             raise SnapshotGone(f"snapshot {snapshot} was ended meanwhile") from error
 
     async def end(self, snapshot: str) -> None:
-        if self._held.pop(snapshot, None) is not None:
+        if self._open_snapshots.pop(snapshot, None) is not None:
             # What cannot be removed is removed at the next start.
             await asyncio.to_thread(shutil.rmtree, self._folder / snapshot, ignore_errors=True)
 
     async def expire(self) -> None:
         now = self._clock()
-        for snapshot in [name for name, held in self._held.items() if now - held.used_at > self._idle_s]:
+        for snapshot in [name for name, one in self._open_snapshots.items() if now - one.used_at > self._idle_s]:
             log.warning("snapshot %s was left by its reader", snapshot, extra={"action": "snapshot"})
             await self.end(snapshot)
 
     async def close(self) -> None:
-        for snapshot in list(self._held):
+        for snapshot in list(self._open_snapshots):
             await self.end(snapshot)
 
 
@@ -135,7 +136,7 @@ def read_part(path: Path, offset: int, count: int) -> bytes:
     """Bytes of a file, at most PART_BYTES. Blocks. Raises FileNotFoundError and StoreFailed."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        with translated(path):
+        with translate_errors(path):
             return os.pread(handle, min(count, PART_BYTES), offset)
     finally:
         os.close(handle)
@@ -157,8 +158,8 @@ async def fetch(
     """
     partial = Partial(into, failpoint)
     await asyncio.to_thread(settle, into)
-    held = await asyncio.to_thread(partial.manifest)
-    manifest = await source.begin(shard, held.id if held else None)
+    partial_manifest = await asyncio.to_thread(partial.manifest)
+    manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None)
     if manifest.shard != shard:
         raise Unavailable(f"the peer sent a snapshot of shard {manifest.shard} in place of shard {shard}")
     await asyncio.to_thread(partial.begin, manifest)
@@ -176,7 +177,7 @@ async def fetch(
 
 
 class _Transfer:
-    """`done`: bytes that are there, `fetched`: bytes that came over the wire."""
+    """One transfer of a snapshot. `done`: bytes that are there, `fetched`: bytes that came over the wire."""
 
     def __init__(
         self,
@@ -190,14 +191,14 @@ class _Transfer:
         self._progress, self._failpoint = progress, failpoint
         self.done = self.fetched = 0
 
-    async def fetch(self, wanted: ListedFile) -> None:
-        if await asyncio.to_thread(self._partial.take, wanted):
-            self._report(wanted.size)
+    async def fetch(self, listed_file: ListedFile) -> None:
+        if await asyncio.to_thread(self._partial.take, listed_file):
+            self._report(listed_file.size)
             self._failpoint("file")
             return
         for _ in range(2):
             before = self.done
-            file = await asyncio.to_thread(self._partial.open, wanted)
+            file = await asyncio.to_thread(self._partial.open, listed_file)
             try:
                 self._report(file.size)
                 await self._fill(file)
@@ -207,27 +208,27 @@ class _Transfer:
             finally:
                 await asyncio.to_thread(file.close)
             log.warning(
-                "shard %d: file %s of a snapshot arrived damaged", self._manifest.shard, wanted.name,
+                "shard %d: file %s of a snapshot arrived damaged", self._manifest.shard, listed_file.name,
                 extra={"action": "rebuild", "shard": self._manifest.shard},
             )  # fmt: skip
             self._report(before - self.done)
         raise CorruptStore(
-            f"shard {self._manifest.shard}: file {wanted.name} of snapshot {self._manifest.id} does not have its "
+            f"shard {self._manifest.shard}: file {listed_file.name} of snapshot {self._manifest.id} does not have its "
             "checksum, twice: check the network and the disks of both nodes, or copy from another peer"
         )
 
     async def _fill(self, file: PartialFile) -> None:
-        name, size = file.wanted.name, file.wanted.size
+        name, size = file.expected.name, file.expected.size
         while file.size < size:
-            asked = min(PART_BYTES, size - file.size)
-            part = await self._source.read(self._manifest.id, name, file.size, asked)
-            if not 0 < len(part) <= asked:
-                raise Unavailable(f"the peer sent {len(part)} bytes of {name} where {asked} were asked for")
+            count = min(PART_BYTES, size - file.size)
+            part = await self._source.read(self._manifest.id, name, file.size, count)
+            if not 0 < len(part) <= count:
+                raise Unavailable(f"the peer sent {len(part)} bytes of {name} where {count} were asked for")
             await asyncio.to_thread(file.add, part)
             self.fetched += len(part)
             self._report(len(part))
             self._failpoint("part")
 
-    def _report(self, grown: int) -> None:
-        self.done += grown
+    def _report(self, byte_count: int) -> None:
+        self.done += byte_count
         self._progress(self.done, self._manifest.total_bytes)

@@ -18,7 +18,7 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.model.ended import Ended
+from duemq.model.ended import EndedMessage
 from duemq.model.errors import CorruptStore, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
@@ -29,7 +29,7 @@ from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.storage.delay_files.transitions import bounds
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import Here
+from duemq.storage.imports.records import LocalFile
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME
@@ -63,13 +63,13 @@ async def verify(folder: Folder, bus: Bus, memory: Memory, progress: Callable[[s
     """All checks of a folder that is held. `progress(what, rows)` is told how many rows were read so far."""
     ids = IdCodec(folder.info.secret)
     checks: list[Check] = []
-    held: list[_ShardIds] = []
+    shard_ids: list[_ShardIds] = []
     for number in range(folder.info.shards):
-        found = await _verify_shard(number, folder.info, bus, memory, ids, progress, checks)
-        if found is not None:
-            held.append(found)
-    if len(held) == folder.info.shards:
-        await _verify_records(bus, held, progress, checks)
+        ids_of_shard = await _verify_shard(number, folder.info, bus, memory, ids, progress, checks)
+        if ids_of_shard is not None:
+            shard_ids.append(ids_of_shard)
+    if len(shard_ids) == folder.info.shards:
+        await _verify_records(bus, shard_ids, progress, checks)
     return checks
 
 
@@ -90,8 +90,8 @@ async def _verify_shard(
         return None
     try:
         replica = Replica(number, store, ids, info.shards)
-        followed = await replica.follow(bus, Tiers(_loader(replica), _FilesHere(replica)))
-        checks.append(Check(f"{name}: store agrees with the ledger", True, f"{followed} entries followed"))
+        entry_count = await replica.follow(bus, Tiers(_loader(replica), _LocalFiles(replica)))
+        checks.append(Check(f"{name}: store agrees with the ledger", True, f"{entry_count} entries followed"))
         if not _verify_files(name, store, ids, checks):
             return None
         return _verify_store(name, replica, progress, checks)
@@ -103,48 +103,50 @@ async def _verify_shard(
         store.close()
 
 
-class _FilesHere(FileImporter):
+class _LocalFiles(FileImporter):
     """Imported files that a crash left beside a store that does not know them yet; none are taken in from elsewhere."""
 
     def __init__(self, replica: Replica) -> None:
         policy, work = ImportPolicy(limits=_NO_LIMITS), lines_of("duemq.storage.imports.import_process")
         super().__init__(replica.shard, replica, policy, wall_clock, asyncio.Lock(), work)
 
-    async def have(self, said: FileDecision) -> None:
-        while said.offset not in self._found and await self.step():
+    async def have(self, decision: FileDecision) -> None:
+        while decision.offset not in self._outcomes and await self.step():
             pass
-        if not isinstance(self._found.get(said.offset), Here):
-            raise CorruptStore(f"shard {self._shard}: the file of command {said.offset} was imported, but is not here")
-        await super().have(said)
+        if not isinstance(self._outcomes.get(decision.offset), LocalFile):
+            raise CorruptStore(
+                f"shard {self._shard}: the file of command {decision.offset} was imported, but is not here"
+            )
+        await super().have(decision)
 
 
 def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check]) -> bool:
     """Every delay file holds what it says of itself, and what is dropped is in one."""
-    delay_files, rows, gone = store.delay_files, 0, 0
+    delay_files, rows, dropped_rows = store.delay_files, 0, 0
     wrong: list[str] = []
-    uncounted: list[str] = []
+    mismatches: list[str] = []
     for window in delay_files.windows():
-        dropped = {key for key, _ in store.range(*bounds(DROPPED, window))}
-        found = 0
-        for sealed in delay_files.of(window):
+        dropped_keys = {key for key, _ in store.range(*bounds(DROPPED, window))}
+        count = 0
+        for file in delay_files.of(window):
             try:
-                for keys, _ in sealed.open(store.path, ids).whole():
+                for keys, _ in file.open(store.path, ids).whole():
                     rows += len(keys)
-                    found += len(dropped.intersection(keys))
+                    count += len(dropped_keys.intersection(keys))
             except CorruptStore as error:
                 wrong.append(str(error))
-        gone += found
+        dropped_rows += count
         # While a window is loaded, keys may be dropped that never were in a file: they are forgotten with the others.
-        if window not in delay_files.loading and not found == len(dropped) == delay_files.dropped(window):
-            uncounted.append(
-                f"{delay_files.dropped(window)} counted, {len(dropped)} there, {found} in files of {window}"
+        if window not in delay_files.loading and not count == len(dropped_keys) == delay_files.drop_count(window):
+            mismatches.append(
+                f"{delay_files.drop_count(window)} counted, {len(dropped_keys)} there, {count} in files of {window}"
             )
     what = _some(wrong) or f"{rows} messages in {len(delay_files.names())} files"
     checks.append(Check(f"{name}: delay files", not wrong, what))
     if not wrong:
-        what = _some(uncounted) or f"{gone} cancelled or moved of them"
-        checks.append(Check(f"{name}: dropped messages are in delay files", not uncounted, what))
-    return not wrong and not uncounted
+        what = _some(mismatches) or f"{dropped_rows} cancelled or moved of them"
+        checks.append(Check(f"{name}: dropped messages are in delay files", not mismatches, what))
+    return not wrong and not mismatches
 
 
 def _loader(replica: Replica) -> Callable[[], Awaitable[None]]:
@@ -191,8 +193,8 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
     store.check(LOWEST, 1 << 62)
     checks.append(_equal(f"{name}: pending rows", pending, entry.pending))
     checks.append(_equal(f"{name}: checksum of pending keys", f"{total:016x}", f"{entry.checksum:016x}"))
-    counted = store.windows()
-    wrong = {start for start in windows.keys() | counted.keys() if windows.get(start) != counted.get(start)}
+    window_counts = store.windows()
+    wrong = {start for start in windows.keys() | window_counts.keys() if windows.get(start) != window_counts.get(start)}
     checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
     checks.append(_outcomes(name, entry))
     others += _verify_ended(name, replica, checks)
@@ -216,14 +218,14 @@ def _outcomes(name: str, entry: Entry) -> Check:
 
 def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[bytes]:
     both: list[str] = []
-    found: list[bytes] = []
+    ids: list[bytes] = []
     for key, raw in replica.store.each(ENDED):
-        id_ = id_of(Ended.decode(raw).row)
-        found.append(id_)
+        id_ = id_of(EndedMessage.decode(raw).row)
+        ids.append(id_)
         if replica.store.rows([key])[0] is not None:
             both.append(id_.decode())
-    checks.append(Check(f"{name}: ended messages are nowhere else", not both, _some(both) or f"{len(found)} ended"))
-    return found
+    checks.append(Check(f"{name}: ended messages are nowhere else", not both, _some(both) or f"{len(ids)} ended"))
+    return ids
 
 
 def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
@@ -235,43 +237,43 @@ def _verify_links(name: str, store: ShardStore, checks: list[Check]) -> None:
             count += 1
             key = target[: len(LOWEST)]
             if prefix == NAME:
-                key = store.moved([key])[0] or key
-            if store.rows([key])[0] is None and store.ended([key])[0] is None:
+                key = store.current_keys([key])[0] or key
+            if store.rows([key])[0] is None and store.endings([key])[0] is None:
                 broken.append(link.hex() if prefix == MOVED else link.decode(errors="replace"))
     checks.append(Check(f"{name}: moves and names lead to a message", not broken, _some(broken) or f"{count} links"))
 
 
 async def _verify_records(
-    bus: Bus, held: list[_ShardIds], progress: Callable[[str, int], None], checks: list[Check]
+    bus: Bus, shard_ids: list[_ShardIds], progress: Callable[[str, int], None], checks: list[Check]
 ) -> None:
-    sent: list[bytes] = []
-    trimmed: set[str] = set()
+    sent_ids: list[bytes] = []
+    trimmed_topics: set[str] = set()
     for info in await bus.topics():
         if info.name in INTERNAL:
             continue
         if any(info.start_offsets):
-            trimmed.add(info.name)
+            trimmed_topics.add(info.name)
         for partition in range(info.partitions):
             async for frame in _frames(bus, info.name, partition):
                 record = unpack_record(frame)
                 id_ = record.header("duemq-id")
                 if id_ is not None and record.header("duemq-reason") is None:
-                    sent.append(id_)
-            progress("records", len(sent))
-    unique, counts = np.unique(np.array(sent, "S32"), return_counts=True)
+                    sent_ids.append(id_)
+            progress("records", len(sent_ids))
+    unique, counts = np.unique(np.array(sent_ids, "S32"), return_counts=True)
     twice = unique[counts > 1]
     checks.append(Check("records: no message twice", not len(twice), _some(_text(twice)) or f"{len(unique)} messages"))
-    wrong = np.concatenate([unique[np.isin(unique, ids.not_delivered)] for ids in held])
+    wrong = np.concatenate([unique[np.isin(unique, ids.not_delivered)] for ids in shard_ids])
     what = "records: none of a message that is pending, cancelled or dead"
     checks.append(Check(what, not len(wrong), _some(_text(wrong)) or "none"))
-    delivered = sum(len(ids.delivered) for ids in held)
+    delivered_count = sum(len(ids.delivered) for ids in shard_ids)
     complete = "records: every delivered message is there"
-    if trimmed & {topic for ids in held for topic in ids.topics}:
-        found = f"not checked: old records of {_some(sorted(trimmed))} were dropped"
-        checks.append(Check(complete, True, found))
+    if trimmed_topics & {topic for ids in shard_ids for topic in ids.topics}:
+        finding = f"not checked: old records of {_some(sorted(trimmed_topics))} were dropped"
+        checks.append(Check(complete, True, finding))
         return
-    lost = np.concatenate([ids.delivered[~np.isin(ids.delivered, unique)] for ids in held])
-    checks.append(Check(complete, not len(lost), _some(_text(lost)) or f"{delivered} delivered"))
+    lost_ids = np.concatenate([ids.delivered[~np.isin(ids.delivered, unique)] for ids in shard_ids])
+    checks.append(Check(complete, not len(lost_ids), _some(_text(lost_ids)) or f"{delivered_count} delivered"))
 
 
 async def _frames(bus: Bus, topic: str, partition: int) -> AsyncIterator[bytes]:
@@ -282,8 +284,9 @@ async def _frames(bus: Bus, topic: str, partition: int) -> AsyncIterator[bytes]:
         offset = records[-1].offset + 1
 
 
-def _equal(what: str, seen: object, wanted: object) -> Check:
-    return Check(what, seen == wanted, f"{seen}" if seen == wanted else f"{seen} found, the ledger says {wanted}")
+def _equal(what: str, actual: object, expected: object) -> Check:
+    good = actual == expected
+    return Check(what, good, f"{actual}" if good else f"{actual} found, the ledger says {expected}")
 
 
 def _text(ids: Ids) -> list[str]:
@@ -292,6 +295,6 @@ def _text(ids: Ids) -> list[str]:
 
 def _some(items: Iterable[object], limit: int = 5) -> str:
     """The first few of what is wrong, for a line of text; empty for none."""
-    listed = list(items)
-    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return ", ".join(map(str, listed[:limit])) + more
+    texts = list(items)
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(map(str, texts[:limit])) + more

@@ -13,9 +13,9 @@ from duemq.delay.core.cycle import Cycle, Due
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
 from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.ledger import Deferred
+from duemq.model.ledger import DeferredMessage
 from duemq.model.plain import dead_letter
-from duemq.model.record import shortened
+from duemq.model.record import shorten
 from duemq.model.row import (
     any_expires,
     attempt_of,
@@ -50,31 +50,33 @@ class Dispatch:
     def __init__(self, destinations: Destinations, cycle_limits: CycleLimits, shard: int) -> None:
         self._destinations, self._cycle_limits, self._shard = destinations, cycle_limits, shard
         self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
-        self._known: dict[str, Destination] = {}  # the destinations of this cycle
+        self._cycle_destinations: dict[str, Destination] = {}  # by topic, of the cycle that is made now
 
     async def outbox(self, cycle: Cycle, now: int) -> Outbox:
         """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
-        wanted = topics_of(cycle.due)
-        topics = set(map(bytes.decode, wanted))
+        encoded_topics = topics_of(cycle.due)
+        topics = set(map(bytes.decode, encoded_topics))
         if cycle.malformed:
             topics.add(self._cycle_limits.dead_letter_topic)
-        self._known, refused = await self._ready(topics, now)
+        self._cycle_destinations, refusals = await self._ready(topics, now)
         back: list[_Back] = []
-        if refused or any_expires(cycle.due) or self._is_choosy(cycle.due):
-            back = self._sift(cycle, refused, now)
+        if refusals or any_expires(cycle.due) or self._is_choosy(cycle.due):
+            back = self._sift(cycle, refusals, now)
             if any(one.dead for one in back) and self._cycle_limits.dead_letter_topic not in topics:
-                self._known |= (await self._ready({self._cycle_limits.dead_letter_topic}, now))[0]
-        known = self._known
-        closed = {topic: about.trouble for topic, about in known.items() if about.trouble}
+                self._cycle_destinations |= (await self._ready({self._cycle_limits.dead_letter_topic}, now))[0]
+        destinations = self._cycle_destinations
+        closed_partitions = {topic: about.trouble for topic, about in destinations.items() if about.trouble}
         outbox = Outbox(
-            self._shard + cycle.before.number + 1, {topic: about.partitions for topic, about in known.items()}, closed
+            self._shard + cycle.before.number + 1,
+            {topic: about.partitions for topic, about in destinations.items()},
+            closed_partitions,
         )
         for due, attempt, reason, until, dead in back:
             if dead:
                 self._bury(cycle, outbox, due, attempt, reason, now)
             else:
                 self._defer(cycle, due, now, attempt, reason, until)
-        outbox.add(cycle.due, wanted)
+        outbox.add(cycle.due, encoded_topics)
         for (offset, _, frame), reason in cycle.malformed:
             if self._takes_dead_letters:
                 self._add_dead(outbox, None, dead_letter(frame, self._shard, offset, reason))
@@ -86,22 +88,22 @@ class Dispatch:
         return outbox
 
     async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Destination], dict[str, Refusal]]:
-        """As `Destinations.ready`. Cycles wait for look-ups for a small part of the time, whatever topics are named."""
+        """See `Destinations.ready`. Cycles wait for look-ups a small part of the time, whatever topics are named."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
-        known, refused = await self._destinations.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
-        if any(refusal.reason == LOOKED_UP for refusal in refused.values()):
+        destinations, refusals = await self._destinations.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
+        if any(refusal.reason == LOOKED_UP for refusal in refusals.values()):
             self._patient_from = now + _PATIENT_AGAIN_MS
-        return known, refused
+        return destinations, refusals
 
     def _is_choosy(self, due: list[Due]) -> bool:
         """Whether a destination of this cycle may take some of its messages and not others."""
-        known = self._known.values()
-        if any(about.needs_key or about.trouble for about in known):
+        destinations = self._cycle_destinations.values()
+        if any(about.needs_key or about.trouble for about in destinations):
             return True
-        least = min((about.max_frame_bytes or _NO_LIMIT for about in known), default=_NO_LIMIT)
+        least = min((about.max_frame_bytes or _NO_LIMIT for about in destinations), default=_NO_LIMIT)
         return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
 
-    def _sift(self, cycle: Cycle, refused: Mapping[str, Refusal], now: int) -> list[_Back]:
+    def _sift(self, cycle: Cycle, refusals: Mapping[str, Refusal], now: int) -> list[_Back]:
         """Take out of the due messages those that expired and those whose destination refuses them."""
         cycle_limits = self._cycle_limits
         going: list[Due] = []
@@ -112,7 +114,7 @@ class Dispatch:
             if expires and expires < now:
                 back.append(_Back(due, attempt, "expired", 0, True))
                 continue
-            refusal = refused.get(topic) or self._refusal_of(topic, row, now)
+            refusal = refusals.get(topic) or self._refusal_of(topic, row, now)
             if refusal is None:
                 going.append(due)
             elif refusal.counts:
@@ -124,7 +126,7 @@ class Dispatch:
 
     def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
         """Why a topic that takes messages does not take this one."""
-        about, waits = self._known[topic], self._cycle_limits.retry_ms
+        about, waits = self._cycle_destinations[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
             return self._destinations.refuse(topic, TOO_LARGE, now, waits, whole=False)
@@ -146,7 +148,7 @@ class Dispatch:
         # The offset and row stay, so that two deferred messages never meet under one key.
         key = due[0]
         to = make_key(at, offset_of(key), int.from_bytes(key[16:], "big"))
-        cycle.defer(due, Deferred(key, to, attempt, reason))
+        cycle.defer(due, DeferredMessage(key, to, attempt, reason))
 
     def _bury(self, cycle: Cycle, outbox: Outbox, due: Due, attempt: int, reason: str, now: int) -> None:
         row = due[1]
@@ -154,14 +156,14 @@ class Dispatch:
             self._defer(cycle, due, now, attempt_of(row), reason)
             return
         self._add_dead(outbox, message_key_in(row), dead_frame(row, reason))
-        cycle.defer(due, Deferred(due[0], None, attempt, reason))
+        cycle.defer(due, DeferredMessage(due[0], None, attempt, reason))
 
     # --- dead letters ---------------------------------------------------------------------------------------------
 
     @property
     def _takes_dead_letters(self) -> bool:
-        return self._cycle_limits.dead_letter_topic in self._known
+        return self._cycle_limits.dead_letter_topic in self._cycle_destinations
 
     def _add_dead(self, outbox: Outbox, key: bytes | None, frame: bytes) -> None:
         topic = self._cycle_limits.dead_letter_topic
-        outbox.add_frame(topic, key, shortened(frame, self._known[topic].max_frame_bytes or _NO_LIMIT))
+        outbox.add_frame(topic, key, shorten(frame, self._cycle_destinations[topic].max_frame_bytes or _NO_LIMIT))

@@ -12,7 +12,6 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.outbox import Outbox
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.dispatch import Dispatch
@@ -20,7 +19,7 @@ from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.retention import has_ends, horizon_for
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.key import due_of, first_key_at
-from duemq.model.record import Partition, Stored, pack_record
+from duemq.model.record import Partition, StoredRecord, pack_record
 from duemq.model.timing import window_of
 from duemq.storage.shard.keyspace import ENDED
 
@@ -58,7 +57,7 @@ class Master:
         progress: Progress,
         files: FileImporter | None = None,
     ) -> None:
-        """`files`: what is there to be imported; None imports nothing."""
+        """`files`: the files to import; None imports nothing."""
         self._replica, self._bus, self._committer, self._cycle_limits, self._progress = (
             replica,
             bus,
@@ -108,13 +107,13 @@ class Master:
         horizons = self._horizons(cycle, now, reach if complete else 0)
         if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):
             return _MORE if expanding else self._pause(now)
-        outbox = await self._outbox(cycle, now)
+        outbox = await self._dispatch.outbox(cycle, now)
         entry = cycle.entry(now, *horizons)
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
-        landed = await self._committer.commit(batches)
+        appends = await self._committer.commit(batches)
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
-        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1, self._files)
+        replica.advance(cycle, entry, appends[self._ledger].first_offset + 1, self._files)
         self._newest = self._newest if idle else now
         if self._oldest < entry.horizon:
             self._oldest = self._newest
@@ -137,15 +136,15 @@ class Master:
         cycle, now = replica.cycle(), self._clock()
         cycle.take(0, [], [], complete=True)
         entry = cycle.entry(now, cycle.before.horizon, cycle.before.end_horizon)
-        landed = await self._committer.commit({self._ledger: [pack_record(None, (), entry.encode())]})
-        replica.advance(cycle, entry, landed[self._ledger].first_offset + 1)
+        appends = await self._committer.commit({self._ledger: [pack_record(None, (), entry.encode())]})
+        replica.advance(cycle, entry, appends[self._ledger].first_offset + 1)
         self._progress.publish(entry)
         log.warning(
             "shard %d: somebody deleted the last entry of its ledger; entry %d takes its place",
             self._shard, entry.number, extra={"action": "ledger", "shard": self._shard},
         )  # fmt: skip
 
-    async def _notice_loss(self, cycle: Cycle, commands: Sequence[Stored]) -> None:
+    async def _notice_loss(self, cycle: Cycle, commands: Sequence[StoredRecord]) -> None:
         """Skip, and say so loudly, what the log dropped before it was read: nothing can bring it back."""
         applied = cycle.applied
         if not self._first and not (commands and commands[0].offset > applied):
@@ -154,15 +153,12 @@ class Master:
         start = await self._bus.start_offset(BUFFER, self._shard)
         if start > applied:
             cycle.lose(start)
-            self._observer.lost(self._shard, start - applied)
+            self._observer.count_loss(self._shard, start - applied)
             log.critical(
                 "shard %d: the log dropped up to %d accepted commands (offsets %d to %d) before any node read them: "
                 "they are lost. Have the log keep commands for longer than nodes may be away (kafka.retention).",
                 self._shard, start - applied, applied, start - 1, extra={"action": "lost", "shard": self._shard},
             )  # fmt: skip
-
-    async def _outbox(self, cycle: Cycle, now: int) -> Outbox:
-        return await self._dispatch.outbox(cycle, now)
 
     def _horizons(self, cycle: Cycle, now: int, reached: int) -> tuple[int, int]:
         """`horizon` and `end_horizon` of the next entry.
@@ -184,14 +180,15 @@ class Master:
             end_horizon = window
         if window > horizon:
             last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
-            if window <= reached and due_of(cycle.cursor) < window and self._keeps_ended(horizon, window):
+            # Whether there is history to forget. What was cancelled early ends in the window it would have been due in.
+            if (
+                window <= reached
+                and due_of(cycle.cursor) < window
+                and (horizon <= self._oldest < window or store.holds(ENDED, horizon, window))
+            ):
                 cycle.rest_at(first_key_at(window))
             horizon = max(horizon, horizon_for(cycle.cursor, cutoff, last_ends))
         return horizon, end_horizon
-
-    def _keeps_ended(self, start: int, end: int) -> bool:
-        """Of this time (ms), to be forgotten. What was cancelled early ends in the window it would have been due in."""
-        return start <= self._oldest < end or self._replica.store.holds(ENDED, start, end)
 
     def _pause(self, now: int) -> float:
         if self._replica.reach(now) < now:

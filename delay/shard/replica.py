@@ -21,15 +21,14 @@ from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
-from duemq.model.record import Stored, unpack_record
+from duemq.model.record import StoredRecord, unpack_record
 from duemq.model.timing import window_of
-from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.imported_file import dues
-from duemq.storage.imports.records import Here
+from duemq.storage.imports.records import LocalFile
 from duemq.storage.shard.keyspace import Position
 from duemq.storage.shard.store import KeyScan, ShardStore
 from duemq.wheel.expansion import Expansion
-from duemq.wheel.slots import Slot
 from duemq.wheel.wheel import Wheel
 
 log = logging.getLogger(__name__)
@@ -43,15 +42,18 @@ _LOOKS = 30  # without anything new: a broker that was deposed is found out, and
 class ImportedFiles(Protocol):
     """See `delay/imports/file_importer.py`."""
 
-    async def have(self, said: FileDecision) -> None: ...
-    def here(self, offset: int) -> Here: ...
-    def forget(self, settled: Sequence[FileDecision]) -> None: ...
+    async def have(self, decision: FileDecision) -> None: ...
+    def local_file(self, offset: int) -> LocalFile: ...
+    def forget(self, decisions: Sequence[FileDecision]) -> None: ...
 
 
 class Tiers(NamedTuple):
-    """What following the ledger may have to wait for. `loaded`: one more window is back from its delay files."""
+    """What following the ledger may have to wait for.
 
-    loaded: Callable[[], Awaitable[None]]
+    `wait_for_load` returns once one more window is back from its delay files.
+    """
+
+    wait_for_load: Callable[[], Awaitable[None]]
     files: ImportedFiles
 
 
@@ -95,11 +97,11 @@ class Replica:
         last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
         puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)
-        imports = self.store.imports.changes(cycle.wanted, entry.imported, entry.at)
-        files = self._imported(entry, imported_files)
+        imports = self.store.imports.changes(cycle.import_commands, entry.imported, entry.at)
+        files = self._count_imports(entry, imported_files)
         puts += [*imports.puts, *((file.row, file.about.encode()) for file in files)]
         deletes += imports.deletes
-        windows = self.wheel.window_totals(self.wheel.take_touched())
+        windows = self.wheel.window_totals(self.wheel.take_touched_windows())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
         self.read_to = ledger_offset
         self.store.last_ends.update(last_ends)
@@ -109,18 +111,18 @@ class Replica:
         if entry.imported and imported_files is not None:
             imported_files.forget(entry.imported)
 
-    def _imported(self, entry: Entry, imported_files: ImportedFiles | None) -> list[Sealed]:
-        """The files of an entry, whose messages are counted from now on."""
-        found: list[Sealed] = []
-        for said in entry.imported:
-            if not said.reason:
+    def _count_imports(self, entry: Entry, imported_files: ImportedFiles | None) -> list[CatalogFile]:
+        """Count the messages of an entry's files in the wheel; returns these files."""
+        files: list[CatalogFile] = []
+        for decision in entry.imported:
+            if not decision.reason:
                 assert imported_files is not None
-                here = imported_files.here(said.offset)
-                if not self.wheel.add_window(here.about.window, said.rows):
-                    for part in dues(here.path):
+                local_file = imported_files.local_file(decision.offset)
+                if not self.wheel.add_window(local_file.about.window, decision.rows):
+                    for part in dues(local_file.path):
                         self.wheel.add(part)
-                found.append(Sealed(here.about))
-        return found
+                files.append(CatalogFile(local_file.about))
+        return files
 
     # --- following ------------------------------------------------------------------------------------------------
 
@@ -130,18 +132,18 @@ class Replica:
         `tiers`: needed past a sealed window or an import. `tell` gets each entry once the replica holds it. Raises
         Behind, Diverged or another Fatal.
         """
-        followed = 0
+        entry_count = 0
         while True:
             records = await bus.read(LEDGER, self.shard, self.read_to, 500)
             if not records:
-                return followed
+                return entry_count
             for offset, _, frame in records:
                 entry = read_ledger(unpack_record(frame).value)
                 if isinstance(entry, Barrier):
                     self.read_to = offset + 1
                     continue
                 await self._follow_entry(bus, entry, offset, tiers)
-                followed += 1
+                entry_count += 1
                 if tell is not None:
                     tell(entry)
             await asyncio.sleep(0)
@@ -160,23 +162,23 @@ class Replica:
 
         Raises LogFailed where what answers is not the leader that took the barrier, and no other is found for long.
         """
-        followed = 0
+        entry_count = 0
         while self.read_to <= barrier:
-            followed += await self._follow_until(bus, barrier + 1, tiers, tell)
-        return followed
+            entry_count += await self._follow_until(bus, barrier + 1, tiers, tell)
+        return entry_count
 
     async def _follow_until(self, bus: Bus, end: int, tiers: Tiers, tell: Callable[[Entry], None] | None) -> int:
-        followed = looks = 0
+        entry_count = looks = 0
         subscription = bus.subscribe(LEDGER, self.shard)
         try:
             while True:
                 # Reading makes a remote log bring what comes from there on; only then `reach` says how far that is.
                 before = self.read_to
-                followed += await self.follow(bus, tiers, tell)
+                entry_count += await self.follow(bus, tiers, tell)
                 if self.read_to >= end:
                     break
                 if bus.reach(LEDGER, self.shard) >= end:
-                    followed += await self.follow(bus, tiers, tell)
+                    entry_count += await self.follow(bus, tiers, tell)
                     break
                 looks = looks + 1 if self.read_to == before else 0
                 if looks > _LOOKS:
@@ -185,10 +187,10 @@ class Replica:
         finally:
             subscription.close()
         await self._refuse_gap(bus)
-        return followed
+        return entry_count
 
     async def _refuse_gap(self, bus: Bus) -> None:
-        """Raises Behind where entries may have been dropped that this replica never read.
+        """Raise Behind where entries may have been dropped that this replica never read.
 
         The numbers of entries show a gap only where an entry follows it. Masters trim the ledger up to its last entry
         and no further, so where it begins behind this replica's last one, something else dropped the rest.
@@ -227,24 +229,24 @@ class Replica:
         cycle.apply(commands, entry.answers, view)
         while (first := self.store.delay_files.first) is not None and first_key_at(first) <= entry.cursor:
             assert tiers is not None
-            await tiers.loaded()
-        for said in entry.imported:
-            if not said.reason:
+            await tiers.wait_for_load()
+        for decision in entry.imported:
+            if not decision.reason:
                 assert tiers is not None
-                await tiers.files.have(said)
+                await tiers.files.have(decision)
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
         cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
-        held = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
-        if (held.pending, held.checksum, held.outcomes) != (entry.pending, entry.checksum, entry.outcomes):
+        own = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
+        if (own.pending, own.checksum, own.outcomes) != (entry.pending, entry.checksum, entry.outcomes):
             raise Diverged(
-                f"shard {self.shard}: after ledger entry {entry.number} this replica holds {held.pending} messages, "
-                f"checksum {held.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
+                f"shard {self.shard}: after ledger entry {entry.number} this replica holds {own.pending} messages, "
+                f"checksum {own.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
             )
         self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
-        """An operator made a replica that stood here the truth. Raises Behind where this one differs from it."""
+        """Go on from a replica that an operator made the truth. Raises Behind where this one differs from it."""
         before = self.entry
         same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
         if same != (before.applied, before.cursor, before.pending, before.checksum, before.outcomes):
@@ -253,12 +255,12 @@ class Replica:
             )
         self.advance(self.cycle(), entry, ledger_offset + 1)
 
-    async def _commands(self, bus: Bus, start: int, end: int) -> list[Stored]:
+    async def _commands(self, bus: Bus, start: int, end: int) -> list[StoredRecord]:
         """All commands from `start` on to the one below `end`, which is there: an entry applies up to a command.
 
         Offsets may have gaps, where a transaction of another producer ended or was aborted.
         """
-        commands: list[Stored] = []
+        commands: list[StoredRecord] = []
         subscription: Subscription | None = None
         try:
             while start < end:
@@ -266,8 +268,8 @@ class Replica:
                 if not part and subscription is None:
                     subscription = bus.subscribe(BUFFER, self.shard)
                     continue  # what came before the subscription would not wake it
-                if not part or part[0].offset > start:
-                    await self._refuse_trimmed(bus, start)
+                if (not part or part[0].offset > start) and await bus.start_offset(BUFFER, self.shard) > start:
+                    raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
                 if part:
                     commands += [command for command in part if command.offset < end]
                     start = part[-1].offset + 1
@@ -278,14 +280,10 @@ class Replica:
                 subscription.close()
         return commands
 
-    async def _refuse_trimmed(self, bus: Bus, start: int) -> None:
-        if await bus.start_offset(BUFFER, self.shard) > start:
-            raise Behind(f"shard {self.shard}: command {start} is no longer in the log")
-
     # --- the wheel ------------------------------------------------------------------------------------------------
 
     def reach(self, now: int) -> int:
-        """Up to when messages can be delivered (ms): now, or as long as a window is not loaded, just before it."""
+        """The time (ms) up to which messages can be delivered: now, or just before a window that is not loaded."""
         first = self.store.delay_files.first
         return now if first is None else min(now, first - 1)
 
@@ -303,13 +301,14 @@ class Replica:
             reached = slot.start <= now
             if self._ahead is not None and not reached:
                 break
-            begun = (wheel.begin(slot), self._scan(slot))
+            after = max(self.entry.cursor, last_key_at(slot.start - 1))  # rows up to the cursor are not pending
+            expansion, scan = wheel.begin(slot), self.store.scan_keys(after, slot.end)
             if reached:
-                while not begun[1].done:
-                    begun[0].feed(begun[1].part(_PART))
-                self._finish(begun[0])
+                while not scan.done:
+                    expansion.feed(scan.part(_PART))
+                self._finish(expansion)
             else:
-                self._ahead = begun
+                self._ahead = expansion, scan
                 self._read_ahead(whole=False)
         return self._ahead is not None
 
@@ -325,24 +324,20 @@ class Replica:
             self._finish(expansion)
 
     def _finish(self, expansion: Expansion) -> None:
-        if expansion.fed != expansion.expected:
+        if expansion.fed_rows != expansion.expected:
             # Ask RocksDB first: a corrupt block is the likely reason, and it can name it.
             self.store.check(last_key_at(expansion.slot.start - 1), expansion.slot.end)
         expansion.finish()
-
-    def _scan(self, slot: Slot) -> KeyScan:
-        after = max(self.entry.cursor, last_key_at(slot.start - 1))
-        return self.store.scan_keys(after, slot.end)
 
     def due(self, now: int, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes], bool]:
         """Keys and rows due by `now`, and whether these are all. Raises CorruptStore where the two books differ."""
         expected = self.wheel.due(now)
         if expected == 0:
             return [], [], True
-        wanted = min(expected, max_count)
-        keys, rows = self.store.scan(self.entry.cursor, last_key_at(now), wanted, max_bytes)
+        limit = min(expected, max_count)
+        keys, rows = self.store.scan(self.entry.cursor, last_key_at(now), limit, max_bytes)
         complete = len(keys) == expected
-        if len(keys) < wanted and sum(map(len, rows)) < max_bytes:
+        if len(keys) < limit and sum(map(len, rows)) < max_bytes:
             self.store.check(self.entry.cursor, now + 1)
             raise CorruptStore(
                 f"shard {self.shard}: {expected} messages are counted as due by {now}, the store gave {len(keys)}. "

@@ -1,6 +1,6 @@
-"""Forgetting what ended: delivered rows, answers and names, a whole 30-minute window at a time.
+"""Forgetting history: delivered rows, answers and names, a whole 30-minute window at a time.
 
-Nothing of it is needed any more, so a crash between two steps only leaves some of it, for the next time.
+Nothing of the history is needed any more, so a crash between two steps only leaves some of it, for the next time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> 
     return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
 
 
-def keeps_ended(store: ShardStore, horizon: int) -> bool:
-    """Whether there is some below the horizon (ms) that was not dropped yet."""
+def has_history(store: ShardStore, horizon: int) -> bool:
+    """Whether there is history below the horizon (ms) that was not dropped yet."""
     return store.holds(ROW, 0, horizon) or store.holds(ENDED, 0, horizon)
 
 
@@ -76,18 +76,18 @@ def purge_before(
 
 
 def _purge_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
-    """Each with its name and its move. One that was redriven since is not ended any more, or ended later."""
+    """Drop ends, each with its name and its move. A message that was redriven since is not ended, or ended later."""
     start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
     while index := [row for row, _ in islice(store.range(start, end), _PART)]:
-        gone = [ENDED_IN + row for row in index]
+        deletes = [ENDED_IN + row for row in index]
         for key in (row[U64.size :] for row in index):
-            (ended,) = store.ended([key])  # one at a time: a dead letter has its payload
+            (ended,) = store.endings([key])  # one at a time: a dead letter has its payload
             if ended is not None and ended.at < end_horizon:
                 first_key, name = first_key_of(ended.row), name_of(ended.row)
-                gone += (ENDED + key, MOVED + first_key)
+                deletes += (ENDED + key, MOVED + first_key)
                 if name and (holder := store.names([name])[0]) is not None and holder[:KEY_BYTES] == first_key:
-                    gone.append(NAME + name)
-        store.delete(gone)
+                    deletes.append(NAME + name)
+        store.delete(deletes)
         start = ENDED_IN + index[-1] + b"\x00"
         yield
 
@@ -96,13 +96,14 @@ def _purge_names(store: ShardStore, horizon: int) -> Iterator[None]:
     start = b""
     while True:
         rows = [row for row, _ in islice(store.each(NAME_DUE, start), _PART) if U64.unpack_from(row)[0] < horizon]
-        gone = [NAME_DUE + row for row in rows]
+        deletes = [NAME_DUE + row for row in rows]
         names = [row[U64.size :] for row in rows]
-        held = {name: holder[:KEY_BYTES] for name, holder in zip(names, store.names(names), strict=True) if holder}
-        for (name, first_key), moved in zip(held.items(), store.moved(list(held.values())), strict=True):
-            if due_of(moved or first_key) < horizon:
-                gone.append(NAME + name)
-        store.delete(gone)
+        holders = {name: holder[:KEY_BYTES] for name, holder in zip(names, store.names(names), strict=True) if holder}
+        current_keys = store.current_keys(list(holders.values()))
+        for (name, first_key), key in zip(holders.items(), current_keys, strict=True):
+            if due_of(key or first_key) < horizon:
+                deletes.append(NAME + name)
+        store.delete(deletes)
         if len(rows) < _PART:
             return
         start = rows[-1]
@@ -110,23 +111,23 @@ def _purge_names(store: ShardStore, horizon: int) -> Iterator[None]:
 
 
 def _purge_imports(store: ShardStore, horizon: int) -> Iterator[None]:
-    """What became of files whose window is over."""
-    gone: list[bytes] = []
+    """Drop what became of files whose window is over."""
+    deletes: list[bytes] = []
     for count, one in enumerate(store.imports.all()):
         if (
             one.state,
             ImportEvent.WINDOW_PURGED,
         ) in IMPORT_STATES.steps and one.import_command.window + WINDOW_MS <= horizon:
-            gone.append(one.row[0])
+            deletes.append(one.row[0])
             if one.state == IMPORTED:
-                gone.append(one.content[0])
+                deletes.append(one.content[0])
         if count % _PART == _PART - 1:
             yield
-    store.delete(gone)
+    store.delete(deletes)
 
 
 def _purge_moves(store: ShardStore, end: bytes) -> Iterator[None]:
-    """Moves of messages that are still held stay, however old their first due time is."""
+    """Drop moves. Those of messages that are still held stay, however old their first due time is."""
     start = b""
     while True:
         moves = [(first, now) for first, now in islice(store.each(MOVED, start), _PART) if first < end]

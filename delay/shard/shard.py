@@ -21,7 +21,7 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.shard.master import Context, Master
 from duemq.delay.shard.replica import Replica, Tiers
-from duemq.delay.shard.retention import has_ends, keeps_ended, purge_before
+from duemq.delay.shard.retention import has_ends, has_history, purge_before
 from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
@@ -42,7 +42,7 @@ from duemq.storage.shard.store import ShardStore
 
 log = logging.getLogger(__name__)
 
-_SILENCE_S = 60.0  # of a process that takes files in: a mount hangs
+_SILENCE_S = 60.0  # longest silence of a process that takes files in: beyond that, a mount hangs
 _TAKE_IN = lines_of("duemq.storage.imports.import_process", _SILENCE_S)
 _AGAIN_S = 600.0
 _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
@@ -98,7 +98,7 @@ class Shard:
         self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
         self.progress = Progress()
         self.tiering_counts = TieringCounts()
-        self._lost: BaseException | None = None
+        self._failure: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.state = SHARD.start
         self._flushing = asyncio.Lock()
@@ -114,7 +114,7 @@ class Shard:
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory, self._ids)
         self.replica = Replica(self.number, self.store, self._ids, self._shards)
-        self._purged = (0, 0)  # the horizons (ms) below which history was dropped
+        self._purged_horizons = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- states ---------------------------------------------------------------------------------------------------
 
@@ -136,11 +136,11 @@ class Shard:
 
     @property
     def stopped(self) -> bool:
-        """Whether the node does not work on it any more: what it holds must not be believed."""
+        """Whether the node does not work on the shard any more: what it holds must not be believed."""
         return self.state in (ShardState.STOPPED, ShardState.CLOSED)
 
     def fail(self, reason: Unavailable) -> None:
-        """Stop working on it for good: `run` has ended by an error. Whoever waits for an answer gets `reason`."""
+        """Stop working on the shard for good: `run` has ended by an error. Waiting callers get `reason`."""
         self._step(ShardEvent.FAILED)
         self.progress.fail(reason)
 
@@ -150,7 +150,7 @@ class Shard:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
-        self._keep(node)
+        self._start_workers(node)
         loop, failures = asyncio.get_running_loop(), 0
         try:
             if self.replica.entry.number < 0:
@@ -160,10 +160,11 @@ class Shard:
                 try:
                     if self._recovery.is_set():
                         await self._recover(node)
-                    elif not self._wanted(node):
+                    elif not self._should_lead(node):
                         await self._stand_by(node)
-                    elif node.election.paused():
-                        await node.election.changed(_STANDBY_S)  # whether another node leads by now, nobody can say
+                    elif node.election.is_paused():
+                        # Whether another node leads by now, nobody can say.
+                        await node.election.wait_for_change(_STANDBY_S)
                     else:
                         await self._lead(node, cycle_limits, linger)
                     failures = 0
@@ -179,7 +180,10 @@ class Shard:
                 except DamagedFile as error:
                     log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
                     node.on_unfit(self.number, str(error))
-                    if self._is_again(error) or not await self._rebuild(node):
+                    # A rebuilt replica with the same file damaged: the peer has it, too.
+                    damage, self._damage = self._damage, (error.path, loop.time())
+                    again = damage is not None and damage[0] == error.path and loop.time() - damage[1] < _AGAIN_S
+                    if again or not await self._rebuild(node):
                         raise
                 except (Fenced, LogFailed, DestinationRefused, UnknownTopic) as error:
                     log.warning(
@@ -193,66 +197,60 @@ class Shard:
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
                     failures += 1
         finally:
-            await self._keep_no_more()
+            await self._stop_workers()
             self._buffer.close()
             self._ledger.close()
 
-    def _keep(self, node: Surroundings) -> None:
-        self._keeper = TieringWorker(
+    def _start_workers(self, node: Surroundings) -> None:
+        self._tiering_worker = TieringWorker(
             self.number, self.replica, self._flushing, node.delay_files,
             lambda: max(node.clock(), self.replica.ledger_time), node.tiering_turn, counts=self.tiering_counts,
         )  # fmt: skip
-        self._keeping = asyncio.create_task(self._keeper.run(), name=f"far-{self.number}")
-        self._keeping.add_done_callback(self._keeper_ended)
+        self._tiering_task = asyncio.create_task(self._tiering_worker.run(), name=f"far-{self.number}")
+        self._tiering_task.add_done_callback(self._on_worker_end)
         self._importer = FileImporter(
             self.number, self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
             node.peers, self.tiering_counts,
         )  # fmt: skip
         self._import_task = asyncio.create_task(self._importer.run(), name=f"import-{self.number}")
-        self._import_task.add_done_callback(self._keeper_ended)
+        self._import_task.add_done_callback(self._on_worker_end)
 
-    async def _keep_no_more(self) -> None:
-        self._keeping.cancel()
+    async def _stop_workers(self) -> None:
+        self._tiering_task.cancel()
         self._import_task.cancel()
-        await asyncio.wait([self._keeping, self._import_task])
+        await asyncio.wait([self._tiering_task, self._import_task])
 
-    def _keeper_ended(self, keeping: asyncio.Task[None]) -> None:
-        if not keeping.cancelled():
-            self._lost = keeping.exception()
+    def _on_worker_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._failure = task.exception()
             self.wake()
 
     def lose(self, store: ShardStore, error: DamagedFile) -> None:
         """A delay file of this store was found damaged: the shard goes on with a peer's replica, or not at all."""
-        if store is self.store and self._lost is None:
-            self._lost = error
+        if store is self.store and self._failure is None:
+            self._failure = error
             self.wake()
-
-    def _is_again(self, error: DamagedFile) -> bool:
-        """Whether a rebuilt replica has the same file damaged: then the peer has it, too."""
-        now = asyncio.get_running_loop().time()
-        before, self._damage = self._damage, (error.path, now)
-        return before is not None and before[0] == error.path and now - before[1] < _AGAIN_S
 
     @property
     def _tiers(self) -> Tiers:
         assert self._importer is not None
-        return Tiers(self._until_loaded, self._importer)
+        return Tiers(self._wait_for_load, self._importer)
 
-    async def _until_loaded(self) -> None:
-        waiting = asyncio.create_task(self._keeper.loaded(), name=f"loaded-{self.number}")
+    async def _wait_for_load(self) -> None:
+        waiting = asyncio.create_task(self._tiering_worker.wait_for_load(), name=f"loaded-{self.number}")
         try:
-            await asyncio.wait([waiting, self._keeping], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([waiting, self._tiering_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiting.cancel()
-        if self._keeping.done():
-            self._keeping.result()
+        if self._tiering_task.done():
+            self._tiering_task.result()
 
     def waits(self) -> str | None:
-        """For which imported file a replica waits that does not lead, and why it is not here."""
-        return None if self.leading or self._importer is None else self._importer.waiting()
+        """Which imported file a replica waits for that does not lead, and why the file is not here."""
+        return None if self.leading or self._importer is None else self._importer.why_waiting()
 
     async def _pause(self, seconds: float) -> None:
-        """Until the shard is stopped or to be recovered, or for so long."""
+        """Wait for so long, or until the shard is stopped or to be recovered."""
         assert self._ledger is not None
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._stopping and not self._recovery.is_set():
@@ -283,12 +281,12 @@ class Shard:
         self.wake()
 
     def trouble(self) -> str | None:
-        """What goes wrong with its files, and is tried again."""
-        return None if self._importer is None else self._keeper.trouble or self._importer.trouble
+        """What goes wrong with the shard's files, and is tried again."""
+        return None if self._importer is None else self._tiering_worker.trouble or self._importer.trouble
 
-    def why_wanted(self, offset: int) -> str:
+    def why_pending(self, offset: int) -> str:
         """What the file of a command waits for that is neither imported nor refused yet."""
-        return "" if self._importer is None else self._importer.why_wanted(offset)
+        return "" if self._importer is None else self._importer.why_pending(offset)
 
     def copy(self, offset: int) -> tuple[Path, Copy] | None:
         """The file of a command as it was taken in here; None where it was not."""
@@ -305,10 +303,10 @@ class Shard:
             if subscription is not None:
                 subscription.wake()
 
-    def _wanted(self, node: Surroundings) -> bool:
-        if self._lost is not None:
-            raise self._lost
-        return not self._stopping and self.number in node.election.owned() and node.may_lead()
+    def _should_lead(self, node: Surroundings) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return not self._stopping and self.number in node.election.owned_shards() and node.may_lead()
 
     async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger: Linger) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica
@@ -318,11 +316,11 @@ class Shard:
         self._step(ShardEvent.GIVEN)
         try:
             barrier = await append_barrier(replica, committer, node.clock())
-            followed = await self._unless(
+            entry_count = await self._unless(
                 replica.follow_to_barrier(self._bus, barrier, self._tiers, self.progress.publish),
-                lambda: not self._wanted(node),
+                lambda: not self._should_lead(node),
             )
-            if followed is None:
+            if entry_count is None:
                 return
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
@@ -330,13 +328,13 @@ class Shard:
             self._step(ShardEvent.CURRENT)
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
-                self.number, replica.entry.number, followed, replica.entry.pending,
+                self.number, replica.entry.number, entry_count, replica.entry.pending,
                 extra={"action": "master", "shard": self.number},
             )  # fmt: skip
             node.on_ready(self.number)
-            while self._wanted(node):
-                if node.election.paused():
-                    await node.election.changed(_STANDBY_S)
+            while self._should_lead(node):
+                if node.election.is_paused():
+                    await node.election.wait_for_change(_STANDBY_S)
                     continue
                 if self._ledger_emptied:
                     await master.renew_last_entry()
@@ -347,8 +345,8 @@ class Shard:
                 if pause > 0:
                     await self._buffer.wait(pause)
                 rest = max(rest_until - loop.time(), 0)
-                await (self.progress.asked(rest) if gather.light else asyncio.sleep(rest))
-            if not node.election.paused():
+                await (self.progress.wait_for_waiter(rest) if gather.light else asyncio.sleep(rest))
+            if not node.election.is_paused():
                 await master.renew_last_entry()
         finally:
             self._step(ShardEvent.LOST)
@@ -379,7 +377,7 @@ class Shard:
             return
         self.progress.publish(replica.entry)
         node.on_ready(self.number)
-        while not self._wanted(node) and not self._stopping and not self._recovery.is_set():
+        while not self._should_lead(node) and not self._stopping and not self._recovery.is_set():
             # It may have been given, seen by somebody, and taken away again before this loop looked.
             await node.election.release(self.number)
             following = replica.follow(self._bus, self._tiers, self.progress.publish)
@@ -387,7 +385,7 @@ class Shard:
                 return
             # The wheel goes on as a master's would, so that taking over finds it expanded.
             more = replica.expand(node.clock())
-            if not self._wanted(node):
+            if not self._should_lead(node):
                 await self._ledger.wait(0 if more else _STANDBY_S)
                 await asyncio.sleep(0)
 
@@ -395,7 +393,7 @@ class Shard:
         """Replace this replica by a peer's; False where no peer has one."""
         if not node.has_peer(self.number):
             return False
-        await self._keep_no_more()
+        await self._stop_workers()
         async with self._flushing:
             self._step(ShardEvent.OUTDATED)
             self.store.close()
@@ -404,8 +402,8 @@ class Shard:
             finally:
                 settle(self._path)  # where a disk failed between two renames
                 self._open()
-                self._lost = None
-                self._keep(node)
+                self._failure = None
+                self._start_workers(node)
                 self._step(ShardEvent.REOPENED)
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
@@ -421,7 +419,7 @@ class Shard:
                 await self._bus.trim(LEDGER, self.number, max(position.ledger_offset - 1, 0))
 
     async def trim_ledger(self, before: int) -> None:
-        """Of a shared log, as the shard's master: entries from before this time (ms) are needed no more.
+        """Drop entries from before this time (ms), as the shard's master in a shared log.
 
         The last entry stays, whatever its age: by it a replica knows whether it is current.
         """
@@ -445,7 +443,7 @@ class Shard:
     @property
     def to_purge(self) -> bool:
         """Whether there is history that is forgotten and not dropped yet."""
-        return not self.rebuilding and self._horizons != self._purged
+        return not self.rebuilding and self._horizons != self._purged_horizons
 
     async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
         """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
@@ -453,7 +451,7 @@ class Shard:
             return False
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
-        if horizons == self._purged and not keeps_ended(store, horizon) and not has_ends(store, end_horizon):
+        if horizons == self._purged_horizons and not has_history(store, horizon) and not has_ends(store, end_horizon):
             return False
         for _ in purge_before(store, horizon, end_horizon, failpoint):
             await asyncio.sleep(0)
@@ -463,7 +461,7 @@ class Shard:
         await in_thread(store.compact, ROW, ROW + first_key_at(horizon))
         failpoint("compacted")
         if self.store is store:
-            self._purged = horizons
+            self._purged_horizons = horizons
         return True
 
     def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:

@@ -33,7 +33,7 @@ def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> t
     """
     puts: Puts = [(ROW + key, row) for key, row in cycle.placed.items()]
     deletes = [ROW + key for key in cycle.removed]
-    for key, ended in cycle.ended.items():
+    for key, ended in cycle.endings.items():
         if ended is None:
             deletes.append(ENDED + key)
         else:
@@ -42,7 +42,7 @@ def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> t
     for name, holder in cycle.names.items():
         puts.append((NAME + name, holder))
         puts.append((NAME_DUE + U64.pack(window_of(due_of(holder))) + name, b""))
-    for first_key, key in cycle.moved.items():
+    for first_key, key in cycle.current_keys.items():
         puts.append((MOVED + first_key, key))
         row = cycle.placed.get(key)
         if row is not None and (name := name_of(row)):
@@ -58,11 +58,11 @@ def store_changes(cycle: Cycle, entry: Entry, last_ends: Mapping[int, int]) -> t
 
 def count_changes(cycle: Cycle, entry: Entry, wheel: Wheel) -> None:
     """Move the wheel along. Raises CountMismatch where the store gave other rows than were counted."""
-    if taken := cycle.taken_away():
-        wheel.remove(dues_of(taken))
+    if removed := cycle.removed_keys():
+        wheel.remove(dues_of(removed))
     if cycle.scanned:
         wheel.take(dues_of(cycle.scanned), through=due_of(entry.cursor))
     else:
         wheel.settle(due_of(entry.cursor))
-    if added := cycle.added():
+    if added := cycle.added_keys():
         wheel.add(dues_of(added))

@@ -48,8 +48,8 @@ async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> 
     entry = replace(
         before, number=last + 1, at=now, answers={}, deferred=(), imported=(), lost=None, base=before.number
     )
-    landed = await committer.commit({where: [pack_record(None, (), entry.encode())]})
-    replica.advance(replica.cycle(), entry, landed[where].first_offset + 1)
+    appends = await committer.commit({where: [pack_record(None, (), entry.encode())]})
+    replica.advance(replica.cycle(), entry, appends[where].first_offset + 1)
     log.critical(
         "shard %d was recovered by an operator: entry %d goes on from entry %d, and what was between them is void",
         replica.shard, entry.number, before.number, extra={"action": "recover", "shard": replica.shard},

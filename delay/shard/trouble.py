@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Trouble:
-    """Of one kind of work. `reason`: what went wrong the last time, None after a success."""
+    """The failures of one kind of work. `reason`: what went wrong the last time, None after a success."""
 
     def __init__(self, shard: int, work: str, first_s: float, longest_s: float, count: Callable[[], None]) -> None:
         """`work`: as a log calls it. The pauses before another try grow from `first_s` to `longest_s`."""
@@ -21,11 +21,11 @@ class Trouble:
         self._failures = 0
         self.reason: str | None = None
 
-    def over(self) -> None:
+    def clear(self) -> None:
         self._failures, self.reason = 0, None
 
-    def failed(self, error: Exception) -> float:
-        """Seconds until the next try. What nobody foresaw is logged with its traceback."""
+    def note_failure(self, error: Exception) -> float:
+        """Returns the seconds until the next try. What nobody foresaw is logged with its traceback."""
         pause = min(self._first_s * 2.0 ** min(self._failures, 30), self._longest_s)
         self._failures += 1
         self._count()

@@ -9,7 +9,7 @@ from itertools import islice
 
 from duemq.delay.core.command_batch import CommandBatch, Other, View
 from duemq.delay.threads import in_thread
-from duemq.model.ended import Ended
+from duemq.model.ended import EndedMessage
 from duemq.model.errors import DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
 from duemq.model.message import CANCEL, Change
@@ -31,8 +31,8 @@ class PrefetchedView(View):
 
     def __init__(self, store: ShardStore) -> None:
         self._store, self._version = store, store.delay_files.version
-        self._known: dict[bytes, bytes | None] = {}
-        self._heads: set[bytes] = set()  # of these the rows known end before the payload
+        self._rows: dict[bytes, bytes | None] = {}
+        self._heads: set[bytes] = set()  # keys whose row in `_rows` ends before the payload
 
     async def read(self, keys: Sequence[bytes], most: int = _ALL, *, payload: bool = True) -> tuple[int, int]:
         """Read those of the keys whose message may be in a file, in order, as long as their row groups have at most so
@@ -43,37 +43,38 @@ class PrefetchedView(View):
         delay_files = self._store.delay_files
         while True:
             version = delay_files.version
-            sealed = set(self._store.sealed(keys))
-            wanted = [(key, delay_files.files_of(key)) for key in keys if key in sealed and not self._has(key, payload)]
-            if not wanted:
+            sealed = set(self._store.sealed_keys(keys))
+            lookups = [
+                (key, delay_files.files_of(key))
+                for key in keys
+                if key in sealed and (self._rows.get(key) is None or (payload and key in self._heads))
+            ]
+            if not lookups:
                 return len(keys), 0
             try:
-                found, count, size = await in_thread(
-                    partial(delay_files.reader.rows_in_order, wanted, most, payload=payload)
+                rows, count, size = await in_thread(
+                    partial(delay_files.reader.rows_in_order, lookups, most, payload=payload)
                 )
             except DamagedFile:
                 if version == delay_files.version:
                     raise
                 continue  # a file was removed, for its rows are elsewhere
-            read = [key for key, _ in wanted[:count]]
-            self._known.update((key, found.get(key)) for key in read)
-            (self._heads.difference_update if payload else self._heads.update)(read)
+            keys_read = [key for key, _ in lookups[:count]]
+            self._rows.update((key, rows.get(key)) for key in keys_read)
+            (self._heads.difference_update if payload else self._heads.update)(keys_read)
             self._version = version
-            return (len(keys) if count == len(wanted) else keys.index(wanted[count][0])), size
-
-    def _has(self, key: bytes, payload: bool) -> bool:
-        return self._known.get(key) is not None and not (payload and key in self._heads)
+            return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if self._version != self._store.delay_files.version:  # what was in no file may be in a new one
-            self._known = {key: row for key, row in self._known.items() if row is not None}
-        return self._store.rows(keys, self._known)
+            self._rows = {key: row for key, row in self._rows.items() if row is not None}
+        return self._store.rows(keys, self._rows)
 
-    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
-        return self._store.ended(keys)
+    def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]:
+        return self._store.endings(keys)
 
-    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
-        return self._store.moved(first_keys)
+    def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._store.current_keys(first_keys)
 
     def names(self, names: Sequence[bytes]) -> list[bytes | None]:
         return self._store.names(names)
@@ -94,7 +95,7 @@ class CycleView(PrefetchedView):
         self._near: dict[bytes, bytes] = {}
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
-        """Read the rows that are in RocksDB, in order, as long as they have fewer than so many bytes.
+        """Read the rows that are in RocksDB, in order, as long as these have fewer than so many bytes.
 
         Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it took.
         """
@@ -112,15 +113,15 @@ class CycleView(PrefetchedView):
         return missing, done, size
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        rows = [self._near.get(key) or self._known.get(key) for key in keys]
+        rows = [self._near.get(key) or self._rows.get(key) for key in keys]
         if missing := [key for key, row in zip(keys, rows, strict=True) if row is None]:
-            found = dict(zip(missing, super().rows(missing), strict=True))
-            rows = [found[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
+            far_rows = dict(zip(missing, super().rows(missing), strict=True))
+            rows = [far_rows[key] if row is None else row for key, row in zip(keys, rows, strict=True)]
         return rows
 
 
 async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
-    """A view with what the commands speak of; and the commands, if not `whole` then only the first ones of many.
+    """Make a view with what the commands speak of; and return the commands, without `whole` only the first of many.
 
     At least one command: what the first one speaks of is read whatever it takes, or a shard could stop before it.
     """
@@ -167,8 +168,8 @@ def _read_near(
     keys = list(firsts)
     missing, done, size = view.read_near(keys, most)
     ends = [firsts[keys[done]]] if done < len(keys) else []
-    found = zip(missing, store.moved(missing), strict=True) if missing else ()
-    moved = {first: now for first, now in found if now is not None}
+    moves = zip(missing, store.current_keys(missing), strict=True) if missing else ()
+    moved = {first: now for first, now in moves if now is not None}
     elsewhere, done, more = view.read_near(list(moved.values()), max(most - size, 1))
     if done < len(moved):
         ends.append(firsts[list(moved)[done]])
@@ -176,9 +177,9 @@ def _read_near(
     if not store.delay_files:
         return [], end, size + more
     delay_files = set(elsewhere)
-    speak = [(firsts[first], first) for first in missing]
-    speak += [(firsts[first], now) for first, now in moved.items() if now in delay_files]
-    return sorted(one for one in speak if end is None or one[0] < end), end, size + more
+    references = [(firsts[first], first) for first in missing]
+    references += [(firsts[first], now) for first, now in moved.items() if now in delay_files]
+    return sorted(one for one in references if end is None or one[0] < end), end, size + more
 
 
 async def prefetch_part(store: ShardStore, after: bytes, through: bytes) -> None:

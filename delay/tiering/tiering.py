@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -20,14 +20,14 @@ from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
-from duemq.delay.tiering.tiering_policy import Settled, TieringPolicy, runs_of
+from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.errors import Fatal
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import make_checkpoint
-from duemq.storage.delay_files.catalog import FOLDER, Sealed, remove
+from duemq.storage.delay_files.catalog import FOLDER, CatalogFile, remove
 from duemq.storage.delay_files.sealed_file import DelayFile
-from duemq.storage.delay_files.tiering_process import described
+from duemq.storage.delay_files.tiering_process import job_file
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of
 from duemq.storage.jobs.tiering_job import Work, in_process
@@ -66,13 +66,13 @@ class TieringWorker:
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
         self._clock, self._turn, self._failpoint, self._work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
-        self._loaded = asyncio.Event()  # set, and made anew, with every window that was loaded
-        self._wanted = asyncio.Event()
-        self._settled = Settled(policy.settle_ms)
+        self._load_event = asyncio.Event()  # set, and made anew, with every window that was loaded
+        self._work_request = asyncio.Event()
+        self._settle_tracker = SettleTracker(policy.settle_ms)
         self._trouble = Trouble(shard, "far", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
 
     async def run(self) -> None:
-        """Until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
+        """Work until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
 
         Whatever else goes wrong is tried again: the shard goes on, and stands still where a window that is due is not
         loaded.
@@ -83,24 +83,24 @@ class TieringWorker:
                     while await self.step():
                         pass
                 pause = _LOOK_S
-                self._trouble.over()
+                self._trouble.clear()
             except Fatal:
                 raise
             except Exception as error:
-                pause = self._trouble.failed(error)
+                pause = self._trouble.note_failure(error)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), pause)
-            self._wanted.clear()
+                await asyncio.wait_for(self._work_request.wait(), pause)
+            self._work_request.clear()
 
     @property
     def trouble(self) -> str | None:
         """Why no window is sealed or loaded just now."""
         return self._trouble.reason
 
-    async def loaded(self) -> None:
+    async def wait_for_load(self) -> None:
         """Wait until one more window was loaded."""
-        self._wanted.set()
-        await self._loaded.wait()
+        self._work_request.set()
+        await self._load_event.wait()
 
     async def step(self) -> bool:
         """Load, seal or rewrite some windows, if any are to be; False if not."""
@@ -108,7 +108,7 @@ class TieringWorker:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
                 await self._load(store, windows)
-            elif windows := self._settled.among(
+            elif windows := self._settle_tracker.among(
                 policy.worth_it(store.delay_files, self._replica.wheel.all_totals(), now), now
             ):
                 await self._seal(store, windows)
@@ -120,10 +120,10 @@ class TieringWorker:
 
     async def _seal(self, store: ShardStore, windows: Sequence[int]) -> None:
         numbers = {window: store.delay_files.next_number(window) for window in windows}
-        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
+        paths = {window: store.path / CatalogFile.name_of(window, number) for window, number in numbers.items()}
         checkpoint = store.path.with_name(f"{store.path.name}.sealing")
-        done: list[Sealed] = []
-        async with self._watching(store, windows) as journal:
+        sealed_files: list[CatalogFile] = []
+        async with self._watch(store, windows) as journal:
             try:
                 await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
                 async with self._at_rest:
@@ -132,44 +132,44 @@ class TieringWorker:
                 self._failpoint("checkpoint")
                 files = [(window, str(path)) for window, path in paths.items()]
                 job = SealJob(str(checkpoint), self._shard, files)
-                written = _files_of(await self._work(job), numbers)
+                new_files = _files_of(await self._work(job), numbers)
                 self._failpoint("written")
-                found = await _found(store, written, journal)
+                present_keys = await _present_keys(store, new_files, journal)
                 async with self._at_rest:
-                    for sealed in written:
-                        watched = journal.end(sealed.about.window)
-                        if watched.overflown:
-                            self._settled.forget(sealed.about.window)
+                    for file in new_files:
+                        changes = journal.end(file.about.window)
+                        if changes.overflown:
+                            self._settle_tracker.forget(file.about.window)
                             continue
-                        commit_seal(store, sealed, watched, found[sealed])
-                        done.append(sealed)
+                        commit_seal(store, file, changes, present_keys[file])
+                        sealed_files.append(file)
                         self._failpoint("committed")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
                 self._failpoint("flushed")
             finally:
-                kept = {sealed.about.window for sealed in done}
-                remove(path for window, path in paths.items() if window not in kept)
+                sealed_windows = {file.about.window for file in sealed_files}
+                remove(path for window, path in paths.items() if window not in sealed_windows)
                 await in_thread(shutil.rmtree, checkpoint, ignore_errors=True)
-        await in_thread(_compact, store, kept)
-        self._counts.sealed += len(done)
-        self._tell("sealed", kept, sum(sealed.about.rows for sealed in done))
+        await in_thread(_compact, store, sealed_windows)
+        self._counts.sealed += len(sealed_files)
+        self._tell("sealed", sealed_windows, sum(file.about.rows for file in sealed_files))
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
         again = store.delay_files.loading.intersection(windows)
-        gone: list[Path] = []
-        async with self._watching(store, windows) as journal, self._dropped(store, windows) as dropped:
-            sst = dropped.with_suffix(".sst")
+        old_paths: list[Path] = []
+        async with self._watch(store, windows) as journal, self._dropped_keys(store, windows) as dropped_path:
+            sst = dropped_path.with_suffix(".sst")
             try:
                 async with self._at_rest:
                     begin_load(store, windows)
                     await in_thread(store.flush)
                 self._failpoint("begun")
                 before = {window: list(store.delay_files.of(window)) for window in windows}
-                files = [described(store.path, sealed) for window in windows for sealed in before[window]]
-                (count,) = await self._work(LoadJob(files, self._secret, str(dropped), str(sst)))
+                files = [job_file(store.path, file) for window in windows for file in before[window]]
+                (count,) = await self._work(LoadJob(files, self._secret, str(dropped_path), str(sst)))
                 self._failpoint("sst")
                 async with self._at_rest:
                     if count:
@@ -177,64 +177,64 @@ class TieringWorker:
                     self._failpoint("ingested")
                     for window in windows:
                         if store.delay_files.of(window) == before[window]:
-                            gone += commit_load(store, window, journal.end(window), again=window in again)
+                            old_paths += commit_load(store, window, journal.end(window), again=window in again)
                             self._failpoint("loaded")
                     await in_thread(store.flush)
-                remove(gone)
+                remove(old_paths)
                 self._failpoint("unlinked")
             finally:
                 sst.unlink(missing_ok=True)
-        self._loaded.set()
-        self._loaded = asyncio.Event()
+        self._load_event.set()
+        self._load_event = asyncio.Event()
         self._counts.loaded += len(windows)
         self._tell("loaded", windows, count)
 
     # --- rewriting ------------------------------------------------------------------------------------------------
 
     async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
-        """Windows with nothing left lose their files; of others the files become one, of what is left."""
+        """Drop the files of windows with nothing left; of other windows the files become one, of what is left."""
         delay_files = store.delay_files
-        left = [window for window in windows if delay_files.pending(window)]
-        numbers = {window: delay_files.next_number(window) for window in left}
-        paths = {window: store.path / Sealed.name_of(window, number) for window, number in numbers.items()}
-        gone: list[Path] = []
+        live_windows = [window for window in windows if delay_files.pending(window)]
+        numbers = {window: delay_files.next_number(window) for window in live_windows}
+        paths = {window: store.path / CatalogFile.name_of(window, number) for window, number in numbers.items()}
+        old_paths: list[Path] = []
         done: set[int] = set()
-        async with self._watching(store, windows) as journal, self._dropped(store, left) as dropped:
+        async with self._watch(store, windows) as journal, self._dropped_keys(store, live_windows) as dropped_path:
             try:
                 journal.mark()
                 self._failpoint("listed")
                 before = {window: list(delay_files.of(window)) for window in windows}
                 jobs = [
-                    (window, str(path), [described(store.path, sealed) for sealed in before[window]])
+                    (window, str(path), [job_file(store.path, file) for file in before[window]])
                     for window, path in paths.items()
                 ]
-                job = RewriteJob(self._shard, self._secret, str(dropped), jobs)
-                written = _files_of(await self._work(job) if left else [], numbers)
+                job = RewriteJob(self._shard, self._secret, str(dropped_path), jobs)
+                new_files = _files_of(await self._work(job) if live_windows else [], numbers)
                 self._failpoint("rewritten")
-                found = await _found(store, written, journal)
-                fresh = {sealed.about.window: sealed for sealed in written}
+                present_keys = await _present_keys(store, new_files, journal)
+                files_by_window = {file.about.window: file for file in new_files}
                 async with self._at_rest:
                     for window in windows:
                         if delay_files.of(window) != before[window]:
                             continue
-                        sealed, watched = fresh.get(window), journal.end(window)
-                        gone += commit_rewrite(store, window, sealed, watched, found[sealed] if sealed else ())
+                        file, changes = files_by_window.get(window), journal.end(window)
+                        old_paths += commit_rewrite(store, window, file, changes, present_keys[file] if file else ())
                         done.add(window)
                         self._failpoint("replaced")
                         await asyncio.sleep(0)
                     await in_thread(store.flush)
                 self._failpoint("settled")
-                remove(gone)
+                remove(old_paths)
                 self._failpoint("removed")
             finally:
                 remove(path for window, path in paths.items() if window not in done)
         self._counts.rewritten += len(windows)
-        self._tell("rewrote", windows, sum(sealed.about.rows for sealed in written))
+        self._tell("rewrote", windows, sum(file.about.rows for file in new_files))
 
     # --- what these have in common --------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _watching(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Journal]:
+    async def _watch(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Journal]:
         journal = store.watch(windows)
         try:
             yield journal
@@ -242,11 +242,11 @@ class TieringWorker:
             store.end(journal)
 
     @asynccontextmanager
-    async def _dropped(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
+    async def _dropped_keys(self, store: ShardStore, windows: Collection[int]) -> AsyncIterator[Path]:
         """A file with the keys of the windows that are dropped by now, for as long as it is needed."""
         path = store.path / FOLDER / f"work-{secrets.token_hex(4)}.dropped"
         try:
-            with translated(path):
+            with translate_errors(path):
                 path.parent.mkdir(exist_ok=True)
                 with path.open("wb") as file:
                     for window in windows:
@@ -260,7 +260,7 @@ class TieringWorker:
 
     @property
     def _secret(self) -> str:
-        """What makes the ids of imported messages, in hex."""
+        """The secret of the ids of imported messages, in hex."""
         return self._replica.ids.secret.hex()
 
     def _tell(self, what: str, windows: Collection[int], rows: int) -> None:
@@ -271,22 +271,24 @@ class TieringWorker:
             )  # fmt: skip
 
 
-def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[Sealed]:
+def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[CatalogFile]:
     """The files that a process wrote, under these numbers of their windows."""
-    return [Sealed(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
+    return [CatalogFile(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
 
 
-async def _found(store: ShardStore, files: Sequence[Sealed], journal: Journal) -> dict[Sealed, frozenset[bytes]]:
-    """Per file the journal's early keys that are in it."""
-    return await in_thread(_held, store, {sealed: journal.windows[sealed.about.window].early for sealed in files})
+async def _present_keys(
+    store: ShardStore, files: Sequence[CatalogFile], journal: Journal
+) -> dict[CatalogFile, frozenset[bytes]]:
+    """The journal's early keys that are in each file."""
+    early_keys = {file: journal.windows[file.about.window].early for file in files}
 
+    def look_up() -> dict[CatalogFile, frozenset[bytes]]:
+        return {
+            file: DelayFile(store.path / file.name).holds(keys) if keys else frozenset()
+            for file, keys in early_keys.items()
+        }
 
-def _held(store: ShardStore, keys: Mapping[Sealed, Collection[bytes]]) -> dict[Sealed, frozenset[bytes]]:
-    """The keys that are in each file. Blocks."""
-    return {
-        sealed: DelayFile(store.path / sealed.name).holds(some) if some else frozenset()
-        for sealed, some in keys.items()
-    }
+    return await in_thread(look_up)
 
 
 def _compact(store: ShardStore, windows: Collection[int]) -> None:

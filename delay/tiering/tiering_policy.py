@@ -34,12 +34,12 @@ class TieringPolicy:
         """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
         nearest, least, pending, loading = self._nearest(now), self.rows, delay_files.pending, delay_files.loading
         return {
-            window: count - sealed
+            window: count - file_rows
             for window, count in totals.items()
             # A small file beside a large one would cost each look-up in the window.
             if count >= least
             and window >= nearest
-            and count - (sealed := pending(window)) >= max(least, sealed // 4)
+            and count - (file_rows := pending(window)) >= max(least, file_rows // 4)
             # Where an earlier load was cut short, rows may be in both places (and the clock went back since).
             and window not in loading
         }
@@ -56,14 +56,14 @@ class TieringPolicy:
         nearest = self._nearest(now)
         dead = [
             window
-            for window, dropped in delay_files.all_dropped().items()
+            for window, drop_count in delay_files.drop_counts().items()
             if window >= nearest
-            and dropped >= max(delay_files.rows(window) * self.rewrite_share, 1)
+            and drop_count >= max(delay_files.rows(window) * self.rewrite_share, 1)
             and window not in delay_files.loading
         ]
         empty = [window for window in dead if delay_files.pending(window) == 0]
         return _together(
-            sorted(empty or (window for window in dead if delay_files.dropped(window) >= self.rewrite_rows)),
+            sorted(empty or (window for window in dead if delay_files.drop_count(window) >= self.rewrite_rows)),
             delay_files.rows,
         )
 
@@ -71,32 +71,35 @@ class TieringPolicy:
         return window_of(now) + (self.windows + 1) * WINDOW_MS
 
 
-class Settled:
+class SettleTracker:
     """Finds the windows that do not grow any more."""
 
     def __init__(self, settle_ms: int) -> None:
         self._settle_ms = settle_ms
-        self._seen: dict[int, tuple[float, int]] = {}  # how many messages are growth, and since when they were fewer
+        # By window: how many messages are growth, and since when they were fewer.
+        self._thresholds: dict[int, tuple[float, int]] = {}
 
     def among(self, counts: Mapping[int, int], now: int) -> list[int]:
-        """Of windows with so many messages those that do not grow, the earliest, as many as are sealed together."""
-        before = self._seen
-        self._seen = {
-            window: seen if (seen := before.get(window)) is not None and count <= seen[0] else (count * _GROWN, now)
+        """Those of the windows with so many messages that do not grow: the earliest, as many as are sealed together."""
+        before = self._thresholds
+        self._thresholds = {
+            window: threshold
+            if (threshold := before.get(window)) is not None and count <= threshold[0]
+            else (count * _GROWN, now)
             for window, count in counts.items()
         }
         latest = now - self._settle_ms
         return _together(
-            sorted(window for window, (_, since) in self._seen.items() if since <= latest), counts.__getitem__
+            sorted(window for window, (_, since) in self._thresholds.items() if since <= latest), counts.__getitem__
         )
 
     def forget(self, window: int) -> None:
-        """It has grown: watch it afresh."""
-        self._seen.pop(window, None)
+        """Watch a window afresh, for it has grown."""
+        self._thresholds.pop(window, None)
 
 
 def _together(windows: Iterable[int], rows_of: Callable[[int], int]) -> list[int]:
-    """The first of them, up to a number of windows and of rows that one run can do, but one at least."""
+    """The first windows, up to a number of windows and of rows that one run can do, but one at least."""
     chosen: list[int] = []
     rows = 0
     for window in windows:

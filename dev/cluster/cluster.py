@@ -20,7 +20,7 @@ _BLOCK = 10  # ports between the first of one kind and the first of the next, wh
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Of every process, in order."""
+    """The ports of every process, in order."""
 
     proxies: tuple[int, ...]
     nodes: tuple[int, ...]
@@ -31,7 +31,7 @@ class Ports:
 
     @classmethod
     def choose(cls, brokers: int, zookeepers: int, nodes: int, proxies: int, first: int = 0) -> Ports:
-        """`first`: of the first proxy; the others follow in blocks of ten. 0 = any that are free."""
+        """Choose ports. `first`: that of the first proxy; the others follow in blocks of ten. 0 = any that are free."""
         counts = (proxies, nodes, brokers, brokers, zookeepers, 2 * zookeepers)
         if max(counts) > _BLOCK:
             raise LocalError(f"at most {_BLOCK} processes of a kind, and {_BLOCK // 2} ZooKeeper servers")
@@ -103,7 +103,7 @@ class LocalCluster(Running):
 
     @property
     def processes(self) -> dict[str, Process]:
-        """All of them by name, in the order in which they stop."""
+        """All processes by name, in the order in which they stop."""
         own = [process.process for process in (*self.proxies, *self.nodes)]
         servers = (*self.kafka.processes.values(), *self.zookeeper.processes.values())
         return {process.name: process for process in (*own, *servers)}
@@ -142,8 +142,9 @@ class LocalCluster(Running):
             process.kill()
 
     def _refuse_taken_ports(self) -> None:
-        """A server that cannot have its port would say so in its log only, after a while."""
+        """Raise LocalError where somebody listens: a server that cannot have its port would say so in its log only,
+        after a while."""
         if not any(process.running for process in self.processes.values()):
-            taken = [port for port in self.ports.all() if is_open(port)]
-            if taken:
-                raise LocalError(f"somebody listens on port {', '.join(map(str, taken))}: choose others")
+            busy_ports = [port for port in self.ports.all() if is_open(port)]
+            if busy_ports:
+                raise LocalError(f"somebody listens on port {', '.join(map(str, busy_ports))}: choose others")

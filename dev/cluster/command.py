@@ -28,7 +28,7 @@ _MIB = 1 << 20
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def _report_errors() -> Iterator[None]:
     """Turn a LocalError into one line and exit code 1."""
     try:
         yield
@@ -66,27 +66,29 @@ def up(
     from rich.console import Console
 
     from duemq.dev.cluster.cluster import Ports
-    from duemq.dev.cluster.state_file import Kept
+    from duemq.dev.cluster.state_file import ClusterState
 
-    given = dict(setting.split("=", 1) for setting in settings or ())
+    setting_values = dict(setting.split("=", 1) for setting in settings or ())
     screen = Console(stderr=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.umask(0o077)  # of the brokers' files, too: they hold every payload
-    with _reported(), _alone(data):
-        kept = Kept.read(data) or Kept(Ports.choose(brokers, zookeepers, nodes, proxies, port), given)
-        had = tuple(map(len, (kept.ports.kafka, kept.ports.zookeeper, kept.ports.nodes, kept.ports.proxies)))
+    with _report_errors(), _alone(data):
+        state = ClusterState.read(data) or ClusterState(
+            Ports.choose(brokers, zookeepers, nodes, proxies, port), setting_values
+        )
+        had = tuple(map(len, (state.ports.kafka, state.ports.zookeeper, state.ports.nodes, state.ports.proxies)))
         if had != (brokers, zookeepers, nodes, proxies):
             raise LocalError(
                 f"{data} holds another cluster (brokers {had[0]}, ZooKeeper servers {had[1]}, nodes {had[2]}, proxies "
                 f"{had[3]}): ask for the same, or choose another folder"
             )
-        kept.write(data)
+        state.write(data)
         with screen.status("fetching Kafka and ZooKeeper, if they are not here yet") as status:
-            cluster = kept.cluster(data, report=lambda what: status.update(f"starting {what}"))
+            cluster = state.cluster(data, report=lambda what: status.update(f"starting {what}"))
             ran = {name for name, process in cluster.processes.items() if process.running}
             try:
                 cluster.start()
-                Kept.of(cluster, kept.settings).write(data)
+                ClusterState.of(cluster, state.settings).write(data)
             except BaseException:
                 screen.print("ending what was started")
                 for name, process in cluster.processes.items():
@@ -128,18 +130,18 @@ def down(data: Data, json: Json = False) -> None:
     """Stop all that `up` started in this folder. The data stays: remove the folder when it is no longer needed."""
     from rich.console import Console
 
-    from duemq.dev.cluster.state_file import Kept
+    from duemq.dev.cluster.state_file import ClusterState
 
-    with _reported(), _alone(data):
-        kept = Kept.read(data)
-        cluster = kept.cluster(data) if kept else None
-        if kept is None or cluster is None or not any(process.running for process in cluster.processes.values()):
+    with _report_errors(), _alone(data):
+        state = ClusterState.read(data)
+        cluster = state.cluster(data) if state else None
+        if state is None or cluster is None or not any(process.running for process in cluster.processes.values()):
             echo_json({"data": str(data), "stopped": []}) if json else typer.echo(f"nothing runs in {data}")
             return
         ran = [name for name, process in cluster.processes.items() if process.running]
         with Console(stderr=True).status("stopping the cluster"):
             cluster.stop()
-        Kept.of(cluster, kept.settings).write(data)
+        ClusterState.of(cluster, state.settings).write(data)
     if json:
         echo_json({"data": str(data), "stopped": ran})
     else:
@@ -149,13 +151,13 @@ def down(data: Data, json: Json = False) -> None:
 @app.command()
 def status(data: Data, json: Json = False) -> None:
     """List the processes of the cluster in this folder. Exit code 1 unless all of them run."""
-    from duemq.dev.cluster.state_file import Kept
+    from duemq.dev.cluster.state_file import ClusterState
 
-    with _reported():
-        kept = Kept.read(data)
-        if kept is None:
+    with _report_errors():
+        state = ClusterState.read(data)
+        if state is None:
             raise LocalError(f"no cluster was started in {data}")
-    processes = kept.cluster(data).processes
+    processes = state.cluster(data).processes
     usage = {name: process.usage() for name, process in processes.items() if process.running}
     if json:
         echo_json({

@@ -57,7 +57,7 @@ class DuemqProcess:
         self.wait_until_ready()
 
     def wait_until_ready(self, within_s: float = _READY_WITHIN_S) -> None:
-        """Raises LocalError with its last words when it ends before, or takes too long."""
+        """Wait until it is ready. Raises LocalError with its last words when it ends before, or takes too long."""
         self.process.until(self.is_ready, within_s)
 
     def is_ready(self) -> bool:
@@ -78,6 +78,6 @@ class DuemqProcess:
         return [*self.program, self.kind, *own]
 
     def _variables(self) -> dict[str, str]:
-        """Ours, without the settings that somebody has made for a duemq of their own."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-        return kept | {"NO_COLOR": "1"} | self.environment
+        """The variables of this process, without the settings that somebody has made for a duemq of their own."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
+        return environment | {"NO_COLOR": "1"} | self.environment

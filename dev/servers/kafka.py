@@ -59,10 +59,10 @@ class KafkaServers(Ensemble):
         self.numbers = range(1, nodes + 1)
         self.secure = secure
         self._extra = dict(extra or {})
-        self._ports = self._numbered(ports)
-        self._controller_ports = self._numbered(controller_ports)
-        self._secure_ports = self._numbered(()) if secure else {}
-        self._peer_ports = self._numbered(()) if reached_at else {}
+        self._ports = self._by_server(ports)
+        self._controller_ports = self._by_server(controller_ports)
+        self._secure_ports = self._by_server(()) if secure else {}
+        self._peer_ports = self._by_server(()) if reached_at else {}
         self._reached_at = {
             port: port if reached_at is None else reached_at(f"kafka-{number}", port)
             for ports in (self._ports, self._controller_ports, self._secure_ports, self._peer_ports)

@@ -25,13 +25,13 @@ def live_brokers(port: int, timeout_s: float = 2.0) -> frozenset[int]:
 
 
 def _node_ids(answer: bytes) -> frozenset[int]:
-    """Of a Metadata v1 answer: correlation id, then brokers as (id, host, port, rack or nothing)."""
+    """The node ids in a Metadata v1 answer: correlation id, then brokers as (id, host, port, rack or nothing)."""
     (count,) = struct.unpack_from(">i", answer, 4)
-    place, found = 8, set()
+    place, ids = 8, set()
     for _ in range(count):
         (node_id, host_length) = struct.unpack_from(">ih", answer, place)
         place += 6 + host_length + 4
         (rack_length,) = struct.unpack_from(">h", answer, place)
         place += 2 + max(rack_length, 0)
-        found.add(node_id)
-    return frozenset(found)
+        ids.add(node_id)
+    return frozenset(ids)

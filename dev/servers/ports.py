@@ -11,7 +11,7 @@ from duemq.dev.servers.errors import LocalError
 
 HOST = "127.0.0.1"
 _RANGE = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
-_given: set[int] = set()
+_own_ports: set[int] = set()
 
 
 def free_port() -> int:
@@ -20,8 +20,8 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((HOST, port))
-            if port not in _given:
-                _given.add(port)
+            if port not in _own_ports:
+                _own_ports.add(port)
                 return port
     raise LocalError("200 ports in a row are taken")
 

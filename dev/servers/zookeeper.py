@@ -46,7 +46,7 @@ class ZooKeeperServers(Ensemble):
         self.numbers = range(1, nodes + 1)
         self.tick_ms = tick_ms
         self._reached_at = reached_at
-        self.ports = self._numbered(ports)
+        self.ports = self._by_server(ports)
         self.peer_ports = list(peer_ports or [free_port() for _ in range(2 * nodes)])
         self.processes = {
             number: Process(
@@ -88,14 +88,14 @@ class ZooKeeperServers(Ensemble):
 
     def wait_for_leader(self, within_s: float = _READY_WITHIN_S) -> int:
         """The number of the server that leads, as soon as one does."""
-        found: list[int] = []
+        leaders: list[int] = []
 
         def leads() -> bool:
-            found[:] = [] if (leader := self.leader()) is None else [leader]
-            return bool(found)
+            leaders[:] = [] if (leader := self.leader()) is None else [leader]
+            return bool(leaders)
 
         wait_for(leads, "ZooKeeper to have a leader", within_s)
-        return found[0]
+        return leaders[0]
 
     def ask(self, number: int, word: str) -> str:
         """What it answers to a four-letter word (`srvr`, `mntr`, `ruok`, `cons`); empty while it does not."""

@@ -26,7 +26,7 @@ class Mirror:
         self.current = asyncio.Event()  # set while the copy follows: everything was read since the last connection
         self._session, self._on_change = session, on_change
         self._folders: dict[str, dict[str, Znode]] = {folder: {} for folder in folders}
-        self._touched: set[str] = set()
+        self._touched_paths: set[str] = set()
         self._wake = asyncio.Event()
         self._connections = 0
 
@@ -35,13 +35,13 @@ class Mirror:
         return self._folders[path]
 
     def touch(self, path: str) -> None:
-        """It may have changed: read it again."""
-        self._touched.add(path)
+        """Read a path again that may have changed."""
+        self._touched_paths.add(path)
         self._wake.set()
 
     def touch_all(self) -> None:
         for folder, nodes in self._folders.items():
-            self._touched |= {folder, *(f"{folder}/{name}" for name in nodes)}
+            self._touched_paths |= {folder, *(f"{folder}/{name}" for name in nodes)}
         self._wake.set()
 
     def put(self, path: str, znode: Znode | None) -> None:
@@ -64,7 +64,7 @@ class Mirror:
         self._on_change()
 
     async def run(self) -> None:
-        """Until cancelled. Raises BadConfig."""
+        """Keep the copy current until cancelled. Raises BadConfig."""
         self.touch_all()
         while True:
             try:
@@ -73,17 +73,17 @@ class Mirror:
             except TimeoutError:
                 self.touch_all()  # watches tell of everything; this is for the fault nobody thought of
             self._wake.clear()
-            connections, touched, self._touched = self._connections, self._touched, set()
-            outcomes = await asyncio.gather(*(self._read(path) for path in touched), return_exceptions=True)
-            failed = [outcome for outcome in outcomes if outcome is not None]
-            for error in failed:
+            connections, paths, self._touched_paths = self._connections, self._touched_paths, set()
+            outcomes = await asyncio.gather(*(self._read(path) for path in paths), return_exceptions=True)
+            failures = [outcome for outcome in outcomes if outcome is not None]
+            for error in failures:
                 if not isinstance(error, Unavailable):
                     raise error
-            if failed:
-                self._touched |= touched
+            if failures:
+                self._touched_paths |= paths
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
-            elif not self._touched and connections == self._connections:
+            elif not self._touched_paths and connections == self._connections:
                 if self._session.state is SessionState.CONNECTED and not self.current.is_set():
                     self.current.set()
                     self._on_change()
@@ -96,8 +96,8 @@ class Mirror:
                 self.put(path, znode)
             return
         names = set(await self._session.children(path))
-        known = self._folders[path]
-        for name in names - known.keys():
+        nodes = self._folders[path]
+        for name in names - nodes.keys():
             self.touch(f"{path}/{name}")
-        for name in known.keys() - names:
+        for name in nodes.keys() - names:
             self.put(f"{path}/{name}", None)

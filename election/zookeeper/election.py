@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 from duemq.election.allocation import allocate
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
-from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, joined, talk_to
-from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registered, decode_member, encode_lock, encode_member
+from duemq.election.zookeeper.failure_detector import Link, Peer, Talk, address_of, talk_to
+from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registration, decode_member, encode_lock, encode_member
 from duemq.election.zookeeper.options import check_name
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.errors import BadConfig, DuemqError, Unavailable
@@ -52,23 +52,23 @@ class ZooKeeperElection:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._changes = ChangeSignal()
-        self._seen: object = None
-        self._owned: frozenset[int] = frozenset()
-        self._shown: frozenset[int] = frozenset()  # of what is held: what a caller was told it owns
-        self._released: frozenset[int] = frozenset()  # of what is held: what the master has finished with
+        self._last_view: object = None
+        self._owned_shards: frozenset[int] = frozenset()
+        self._shown_shards: frozenset[int] = frozenset()  # of what is held: what a caller was told it owns
+        self._released_shards: frozenset[int] = frozenset()  # of what is held: what the master has finished with
 
     async def join(self) -> None:
         """Raises Unavailable without ZooKeeper, BadConfig where another live process has the same name."""
         if self._task is not None:
             return
-        if self._registry.paused():
+        if self._registry.is_paused():
             raise Unavailable("ZooKeeper is out of reach")
         self._instance = secrets.token_hex(8)
         try:
             if self._host:
                 self._link = Link(self._me.name, self._instance, self._on_dead)
                 port = await self._link.open(self._host, self._link_port)
-                self._me = replace(self._me, link=joined(urlsplit(self._me.url).hostname or self._host, port))
+                self._me = replace(self._me, link=address_of(urlsplit(self._me.url).hostname or self._host, port))
             await self._replace_predecessor()
             await self._register()
         except BaseException:
@@ -79,30 +79,30 @@ class ZooKeeperElection:
         self._task.add_done_callback(lambda _: self._changes.tell())
         self._look()
 
-    def owned(self) -> frozenset[int]:
-        self._shown |= self._owned
-        return self._owned
+    def owned_shards(self) -> frozenset[int]:
+        self._shown_shards |= self._owned_shards
+        return self._owned_shards
 
-    def paused(self) -> bool:
-        return self._registry.paused()
+    def is_paused(self) -> bool:
+        return self._registry.is_paused()
 
-    async def changed(self, timeout_s: float | None = None) -> bool:
+    async def wait_for_change(self, timeout_s: float | None = None) -> bool:
         """Raises what ended the election, if something did."""
-        told = await self._changes.wait(timeout_s)
+        has_changed = await self._changes.wait(timeout_s)
         if self._task is not None and self._task.done():
             self._task.result()
-        if self._registry.failed is not None:
-            raise self._registry.failed
-        return told
+        if self._registry.failure is not None:
+            raise self._registry.failure
+        return has_changed
 
     async def release(self, shard: int) -> None:
         """Callers may say it of any shard they are not master of, at any time: it counts for those held, not owned."""
-        if shard not in self._released and shard in self._held() - self._owned:
-            self._released |= {shard}
+        if shard not in self._released_shards and shard in self._locked_shards() - self._owned_shards:
+            self._released_shards |= {shard}
             self._wake.set()
 
     async def report(self, health: NodeHealth) -> None:
-        """Told soon; while ZooKeeper is out of reach, told after."""
+        """Publish the health soon; while ZooKeeper is out of reach, after that."""
         self._me = replace(self._me, health=health)
         self._wake.set()
 
@@ -113,7 +113,7 @@ class ZooKeeperElection:
         return self._registry.masters()
 
     def draining(self) -> bool:
-        return self._registry.wished(self._me.name)
+        return self._registry.is_drain_requested(self._me.name)
 
     async def leave(self) -> None:
         """Bounded. Without its node in `nodes`, all this one holds is free at once."""
@@ -123,7 +123,7 @@ class ZooKeeperElection:
         self._task.cancel()
         await asyncio.wait([self._task])
         self._task = None
-        self._owned = self._shown = self._released = frozenset()
+        self._owned_shards = self._shown_shards = self._released_shards = frozenset()
         with suppress(Unavailable, TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await self._unregister()
@@ -135,10 +135,10 @@ class ZooKeeperElection:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            if self._registry.paused():
+            if self._registry.is_paused():
                 continue
             try:
-                me = self._registered()
+                me = self._own_registration()
                 if me is None or me.session != self._registry.session.id:
                     await self._replace_predecessor()
                     await self._register()
@@ -152,37 +152,41 @@ class ZooKeeperElection:
 
     async def _settle(self) -> None:
         """Claim what is due to this node and free, release what it has finished with."""
-        me = self._registered()
+        me = self._own_registration()
         if me is None:
             return
-        held, given = self._held(), self._given()
-        taken = frozenset(shard for shard, lock in self._registry.locks.items() if self._registry.is_held(lock))
+        locked_shards, allocated_shards = self._locked_shards(), self._allocated_shards()
+        busy_shards = frozenset(shard for shard, lock in self._registry.locks.items() if self._registry.is_held(lock))
         # What was never shown as owned has no master that could finish.
-        done = (held - given) & (self._released | (held - self._shown))
-        mine = encode_lock(me.member.name, me.born)
-        writes = [(shard, mine) for shard in sorted(given - taken)] + [(shard, NO_HOLDER) for shard in sorted(done)]
+        finished_shards = (locked_shards - allocated_shards) & (
+            self._released_shards | (locked_shards - self._shown_shards)
+        )
+        own_lock = encode_lock(me.member.name, me.born)
+        writes = [(shard, own_lock) for shard in sorted(allocated_shards - busy_shards)] + [
+            (shard, NO_HOLDER) for shard in sorted(finished_shards)
+        ]
         await asyncio.gather(*(self._write_lock(shard, data) for shard, data in writes))
 
     async def _write_lock(self, shard: int, data: bytes) -> None:
         path, session = self._registry.layout.lock(shard), self._registry.session
-        known: Lock | None = self._registry.locks.get(shard)
-        written = await (session.create(path, data) if known is None else session.write(path, data, known.version))
-        if written is None:
+        lock: Lock | None = self._registry.locks.get(shard)
+        znode = await (session.create(path, data) if lock is None else session.write(path, data, lock.version))
+        if znode is None:
             self._registry.mirror.touch(path)  # somebody was quicker
             return
         verb = "released" if data == NO_HOLDER else "claimed"
         log.info("shard %d is %s", shard, verb, extra={"action": verb, "shard": shard})
-        self._registry.mirror.put(path, written)
+        self._registry.mirror.put(path, znode)
 
     async def _publish_health(self) -> None:
-        me, path, mirror = self._registered(), self._path, self._registry.mirror
+        me, path, mirror = self._own_registration(), self._path, self._registry.mirror
         if me is None or me.member == self._me:
             return
-        written = await self._registry.session.write(path, encode_member(self._me, self._instance), me.version)
-        if written is None:
+        znode = await self._registry.session.write(path, encode_member(self._me, self._instance), me.version)
+        if znode is None:
             mirror.touch(path)
         else:
-            mirror.put(path, written)
+            mirror.put(path, znode)
 
     async def _register(self) -> None:
         data = encode_member(self._me, self._instance)
@@ -194,8 +198,8 @@ class ZooKeeperElection:
         log.info("node %s takes part", self._me.name, extra={"action": "join", "node": self._me.name})
 
     async def _unregister(self) -> None:
-        while (found := await self._find()) is not None and found.instance == self._instance:
-            if await self._registry.session.delete(self._path, found.version):
+        while (registration := await self._find()) is not None and registration.instance == self._instance:
+            if await self._registry.session.delete(self._path, registration.version):
                 self._registry.mirror.put(self._path, None)
 
     async def _replace_predecessor(self) -> None:
@@ -205,70 +209,70 @@ class ZooKeeperElection:
         """
         session = self._registry.session
         deadline = asyncio.get_running_loop().time() + self._registry.options.session_timeout_s + 2
-        while (found := await self._find()) is not None:
-            if found.instance == self._instance:
-                if found.session == session.id:
+        while (registration := await self._find()) is not None:
+            if registration.instance == self._instance:
+                if registration.session == session.id:
                     return
                 talk = Talk.STRANGER
-            elif found.member.link:
-                peer = Peer(self._me.name, found.member.link, found.born, found.instance)
+            elif registration.member.link:
+                peer = Peer(self._me.name, registration.member.link, registration.born, registration.instance)
                 talk = await talk_to(peer, stay=False)
             else:
                 talk = Talk.SILENT
             late = asyncio.get_running_loop().time() > deadline
             if talk in (Talk.REFUSED, Talk.STRANGER):
-                await session.delete(self._path, found.version)
+                await session.delete(self._path, registration.version)
             elif talk is Talk.ENDED or late:
                 raise BadConfig(
-                    f"another node named {self._me.name} is alive (it answers at {found.member.url}): "
+                    f"another node named {self._me.name} is alive (it answers at {registration.member.url}): "
                     "choose another node.name"
                 )
             else:
                 await asyncio.sleep(_RETRY_S)  # its session may be running out
 
-    async def _find(self) -> Registered | None:
+    async def _find(self) -> Registration | None:
         """This node's entry, read afresh. One that cannot be understood is removed."""
         while (znode := await self._registry.session.read(self._path)) is not None:
-            if (found := decode_member(self._me.name, znode)) is not None:
-                return found
+            if (registration := decode_member(self._me.name, znode)) is not None:
+                return registration
             await self._registry.session.delete(self._path, znode.version)
         return None
 
-    def _registered(self) -> Registered | None:
+    def _own_registration(self) -> Registration | None:
         """This process as it stands in ZooKeeper."""
-        found = self._registry.registered.get(self._me.name)
-        return found if found is not None and found.instance == self._instance else None
+        registration = self._registry.registrations.get(self._me.name)
+        return registration if registration is not None and registration.instance == self._instance else None
 
-    def _held(self) -> frozenset[int]:
-        me = self._registered()
+    def _locked_shards(self) -> frozenset[int]:
+        me = self._own_registration()
         if me is None:
             return frozenset()
-        mine = (me.member.name, me.born)
-        return frozenset(shard for shard, lock in self._registry.locks.items() if (lock.holder, lock.born) == mine)
+        own_lock = (me.member.name, me.born)
+        return frozenset(shard for shard, lock in self._registry.locks.items() if (lock.holder, lock.born) == own_lock)
 
-    def _given(self) -> frozenset[int]:
+    def _allocated_shards(self) -> frozenset[int]:
         table = allocate(self._registry.options.strategy, self._shards, self._registry.members())
         return frozenset(shard for shard, name in table.items() if name == self._me.name)
 
     def _look(self) -> None:
         """Something may have changed. What is not owned any more is so at once, whatever is under way."""
         if self._task is not None:
-            held = self._held()
-            self._owned = held & self._given()
-            self._shown &= held
-            self._released &= held - self._owned
+            locked_shards = self._locked_shards()
+            self._owned_shards = locked_shards & self._allocated_shards()
+            self._shown_shards &= locked_shards
+            self._released_shards &= locked_shards - self._owned_shards
             if self._link is not None:
                 self._link.follow(self._peers())
             self._wake.set()
-        seen = (self._owned, self.paused(), self.members(), self.masters(), self.draining())
-        if seen != self._seen:
-            self._seen = seen
+        view = (self._owned_shards, self.is_paused(), self.members(), self.masters(), self.draining())
+        if view != self._last_view:
+            self._last_view = view
             self._changes.tell()
 
     def _peers(self) -> list[Peer]:
         return [
             Peer(entry.member.name, entry.member.link, entry.born, entry.instance)
-            for entry in self._registry.registered.values()
+            for entry in self._registry.registrations.values()
             if entry.member.link and entry.instance != self._instance
         ]
 

@@ -72,10 +72,10 @@ class Link:
 
     def follow(self, peers: Iterable[Peer]) -> None:
         """Follow these from now on, and no others."""
-        wanted = set(peers)
-        for peer in self._following.keys() - wanted:
+        targets = set(peers)
+        for peer in self._following.keys() - targets:
             self._following.pop(peer).cancel()
-        for peer in wanted - self._following.keys():
+        for peer in targets - self._following.keys():
             self._following[peer] = asyncio.create_task(self._follow(peer), name=f"link-{peer.name}")
 
     async def close(self) -> None:
@@ -145,10 +145,10 @@ async def talk_to(peer: Peer, stay: bool = True) -> Talk:
     try:
         _keep_alive(writer.transport)
         async with asyncio.timeout(_ANSWER_S):
-            heard = await reader.readline()
-        if not heard.endswith(b"\n"):
+            greeting = await reader.readline()
+        if not greeting.endswith(b"\n"):
             return Talk.BROKEN
-        if heard != _greeting(peer.name, peer.instance):
+        if greeting != _greeting(peer.name, peer.instance):
             return Talk.STRANGER
         with suppress(OSError):
             while stay and await reader.read(_GREETING_LIMIT):
@@ -164,7 +164,7 @@ async def talk_to(peer: Peer, stay: bool = True) -> Talk:
         writer.transport.abort()
 
 
-def joined(host: str, port: int) -> str:
+def address_of(host: str, port: int) -> str:
     """HOST:PORT, an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -174,7 +174,7 @@ def _greeting(name: str, instance: str) -> bytes:
 
 
 def _keep_alive(transport: asyncio.BaseTransport) -> None:
-    """So that connections to a machine that vanished do not pile up."""
+    """Turn TCP keep-alive on, so that connections to a machine that vanished do not pile up."""
     its_socket = transport.get_extra_info("socket")
     its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, seconds in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):

@@ -59,7 +59,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class Registration:
     """A member as it stands in ZooKeeper. `instance`: random, one for each process that took part."""
 
     member: Member
@@ -114,8 +114,8 @@ def encode_member(member: Member, instance: str) -> bytes:
     )
 
 
-def decode_member(name: str, znode: Znode) -> Registered | None:
-    """None if it is not one."""
+def decode_member(name: str, znode: Znode) -> Registration | None:
+    """The registration in a znode; None if it holds none."""
     try:
         fields = orjson.loads(znode.data)
         lag = {int(shard): entries for shard, entries in fields["lag"].items()}
@@ -136,7 +136,7 @@ def decode_member(name: str, znode: Znode) -> Registered | None:
                 dict(fields.get("destinations", {})),
             ),
         )
-        return Registered(member, fields["instance"], znode.born, znode.session, znode.version)
+        return Registration(member, fields["instance"], znode.born, znode.session, znode.version)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -15,7 +15,7 @@ from duemq.election.zookeeper.cache import Mirror
 from duemq.election.zookeeper.layout import (
     Layout,
     Lock,
-    Registered,
+    Registration,
     decode_identity,
     decode_locks,
     decode_member,
@@ -46,9 +46,9 @@ class Registry:
         self.mirror = Mirror(
             self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_mirror_change
         )
-        self.registered: Mapping[str, Registered] = {}
+        self.registrations: Mapping[str, Registration] = {}
         self.locks: Mapping[int, Lock] = {}
-        self.failed: BaseException | None = None
+        self.failure: BaseException | None = None
         self._changes = ChangeSignal()
         self._listeners: list[Callable[[], None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -76,16 +76,16 @@ class Registry:
             await asyncio.wait([self._task])
         await self.session.close()
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         """Whether ZooKeeper is out of reach, or back but not read again yet."""
         return not self.mirror.current.is_set()
 
-    async def changed(self, timeout_s: float | None = None) -> bool:
-        """As `Election.changed`. Raises what ended the following, if something did."""
-        told = await self._changes.wait(timeout_s)
-        if self.failed is not None:
-            raise self.failed
-        return told
+    async def wait_for_change(self, timeout_s: float | None = None) -> bool:
+        """Wait as `Election.wait_for_change` does. Raises what ended the following, if something did."""
+        has_changed = await self._changes.wait(timeout_s)
+        if self.failure is not None:
+            raise self.failure
+        return has_changed
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call it at each change, until `unlisten`."""
@@ -96,17 +96,17 @@ class Registry:
 
     def members(self) -> Sequence[Member]:
         """The live nodes, by name. Those an operator wants drained are draining, whether they know it yet or not."""
-        return [self._as_wished(self.registered[name].member) for name in sorted(self.registered)]
+        return [self._with_wish(self.registrations[name].member) for name in sorted(self.registrations)]
 
     def masters(self) -> Mapping[int, str]:
         return {shard: lock.holder for shard, lock in sorted(self.locks.items()) if self.is_held(lock)}
 
     def is_held(self, lock: Lock) -> bool:
         """Whether its holder lives."""
-        holder = self.registered.get(lock.holder)
+        holder = self.registrations.get(lock.holder)
         return holder is not None and holder.born == lock.born
 
-    def wished(self, name: str) -> bool:
+    def is_drain_requested(self, name: str) -> bool:
         """Whether an operator wants the node drained."""
         return name in self.mirror.folder(self.layout.drain)
 
@@ -117,7 +117,7 @@ class Registry:
 
         Raises Unavailable where nobody made it and `shards` is None, BadConfig where it has another number of shards.
         """
-        async with _bounded():
+        async with _limit_time():
             while (znode := await self.session.read(self.layout.meta)) is None:
                 if shards is None:
                     raise Unavailable(f"no node has started in cluster {self.layout.root} of ZooKeeper yet")
@@ -135,7 +135,7 @@ class Registry:
 
     async def drain(self, name: str) -> None:
         """Ask a node to hand over what it is master of. Idempotent. Raises Rejected `unknown_node`."""
-        async with _bounded():
+        async with _limit_time():
             await self._must_know(name)
             if await self.session.create(self.layout.wish(name), b"{}"):
                 log.info("node %s is asked to hand over", name, extra={"action": "drain", "node": name})
@@ -143,7 +143,7 @@ class Registry:
 
     async def resume(self, name: str) -> None:
         """Take it back. Idempotent. Raises Rejected `unknown_node`."""
-        async with _bounded():
+        async with _limit_time():
             await self._must_know(name)
             if await self.session.delete(self.layout.wish(name), -1):
                 log.info("node %s takes part again", name, extra={"action": "resume", "node": name})
@@ -171,8 +171,8 @@ class Registry:
                     return
         raise Rejected("unknown_node", f"There is no node {name} in the cluster.")
 
-    def _as_wished(self, member: Member) -> Member:
-        if member.health.state is NodeState.READY and self.wished(member.name):
+    def _with_wish(self, member: Member) -> Member:
+        if member.health.state is NodeState.READY and self.is_drain_requested(member.name):
             return replace(member, health=replace(member.health, state=NodeState.DRAINING))
         return member
 
@@ -184,14 +184,14 @@ class Registry:
             self.mirror.touch(path)
 
     def _on_mirror_change(self) -> None:
-        decoded = [decode_member(name, znode) for name, znode in self.mirror.folder(self.layout.nodes).items()]
-        self.registered = {entry.member.name: entry for entry in decoded if entry is not None}
+        entries = [decode_member(name, znode) for name, znode in self.mirror.folder(self.layout.nodes).items()]
+        self.registrations = {entry.member.name: entry for entry in entries if entry is not None}
         self.locks = decode_locks(self.mirror.folder(self.layout.locks))
         self._tell()
 
     def _on_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelling():
-            self.failed = Unavailable(f"{task.get_name()} was cancelled") if task.cancelled() else task.exception()
+            self.failure = Unavailable(f"{task.get_name()} was cancelled") if task.cancelled() else task.exception()
             self._tell()
 
     def _tell(self) -> None:
@@ -201,7 +201,7 @@ class Registry:
 
 
 @asynccontextmanager
-async def _bounded() -> AsyncIterator[None]:
+async def _limit_time() -> AsyncIterator[None]:
     """People are answered in time: what ZooKeeper does not do by then may still happen, and can be asked for again."""
     try:
         async with asyncio.timeout(_ANSWER_S):

@@ -36,7 +36,7 @@ _CLOSE_S = 3.0
 
 
 class SessionState(StrEnum):
-    """By the names kazoo gives them."""
+    """The states of a session, by the names kazoo gives them."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"  # no connection; the session may live on
@@ -95,7 +95,7 @@ class Session:
 
     @property
     def id(self) -> int | None:
-        """None without a connection."""
+        """The session's id; None without a connection."""
         client_id = self._client.client_id
         return None if client_id is None else int(client_id[0])
 
@@ -138,7 +138,7 @@ class Session:
             )
 
     async def read(self, path: str) -> Znode | None:
-        """Watched from now on, if it is there."""
+        """Read a node, and watch it from now on, if it is there."""
         try:
             data, stat = await self._call(self._client.get_async, path, self._on_touched)
         except NoNodeError:
@@ -146,15 +146,18 @@ class Session:
         return _znode(data, stat)
 
     async def children(self, path: str) -> list[str]:
-        """Their names; watched from now on. Raises Fatal if the node is gone: nothing of duemq's deletes a folder."""
+        """The names of a node's children, watched from now on.
+
+        Raises Fatal if the node is gone: nothing of duemq's deletes a folder.
+        """
         try:
-            found: list[str] = await self._call(self._client.get_children_async, path, self._on_touched)
+            names: list[str] = await self._call(self._client.get_children_async, path, self._on_touched)
         except NoNodeError as error:
             raise Fatal(f"{path} was deleted from ZooKeeper: restart every node of this cluster") from error
-        return found
+        return names
 
     async def create(self, path: str, data: bytes, ephemeral: bool = False) -> Znode | None:
-        """None if there is one already."""
+        """Make a node; None if there is one already."""
         try:
             _, stat = await self._call(self._client.create_async, path, data, ephemeral=ephemeral, include_data=True)
         except NodeExistsError:
@@ -162,14 +165,14 @@ class Session:
         return _znode(data, stat)
 
     async def write(self, path: str, data: bytes, version: int) -> Znode | None:
-        """None if it is gone or has another version."""
+        """Write a node; None if it is gone or has another version."""
         try:
             return _znode(data, await self._call(self._client.set_async, path, data, version))
         except (BadVersionError, NoNodeError):
             return None
 
     async def delete(self, path: str, version: int) -> bool:
-        """False if it is gone or has another version."""
+        """Delete a node; False if it is gone or has another version."""
         try:
             await self._call(self._client.delete_async, path, version)
         except (BadVersionError, NoNodeError):

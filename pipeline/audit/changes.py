@@ -24,8 +24,8 @@ _ABOUT_A_MESSAGE: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE,
 
 def answers(entries: DataFrame) -> DataFrame:
     """`shard`, `offset`, `answer` of each command that has one, and `n`: of the entry that gave it."""
-    said = entries.select("shard", "n", F.explode("answers").alias("one"))
-    return said.select("shard", "one.offset", "one.answer", "n")
+    rows = entries.select("shard", "n", F.explode("answers").alias("one"))
+    return rows.select("shard", "one.offset", "one.answer", "n")
 
 
 def cycles(entries: DataFrame) -> DataFrame:
@@ -43,9 +43,9 @@ def cycles(entries: DataFrame) -> DataFrame:
     columns = ("applied", "horizon", "end_horizon", "cursor_due", "cursor_offset", "cursor_row")
     sound = entries.where("problem is null").select("shard", "n", "ledger_offset", "base", "at", *columns)
     narrow = standing(sound).withColumnRenamed("at", "told_at")
-    found = narrow.withColumns({f"{name}_before": earlier(name) for name in columns})
+    rows = narrow.withColumns({f"{name}_before": earlier(name) for name in columns})
     cursor = F.struct("cursor_due_before", "cursor_offset_before", "cursor_row_before")
-    return found.select(
+    return rows.select(
         "shard", "n", "told_at", "applied_before", "horizon_before", "end_horizon_before",
         F.when(F.col("applied_before").isNotNull(), cursor).alias("cursor_before"),
     )  # fmt: skip
@@ -55,12 +55,12 @@ def changes(commands: DataFrame, answers: DataFrame) -> DataFrame:
     """Cancels, moves, deliver-nows and redrives: `shard`, `at`, `command` (its offset), `kind`, `answer`, `n` (of the
     entry with the answer), `plain`, `by_id`, `due`, and the message, `first_due`, `offset` and `row`: null where it was
     named by a name that nothing in the range has."""
-    said = commands.where(F.col("kind").isin(*_CHANGES)).join(answers, ["shard", "offset"])
-    by_id = said.where("first_offset is not null").select(
+    change_rows = commands.where(F.col("kind").isin(*_CHANGES)).join(answers, ["shard", "offset"])
+    by_id = change_rows.where("first_offset is not null").select(
         "shard", "at", F.col("offset").alias("command"), "kind", "answer", "n", "plain", F.lit(True).alias("by_id"),
         "due", "first_due", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"),
     )  # fmt: skip
-    named = said.where("first_offset is null and name is not null")
+    named = change_rows.where("first_offset is null and name is not null")
     spoken_of = commands.where("kind = 'schedule' and name is not null").join(
         F.broadcast(named.select("shard", "name").distinct()), ["shard", "name"], "left_semi"
     )
@@ -84,7 +84,7 @@ def deferrals(entries: DataFrame, changes: DataFrame) -> DataFrame:
 
     The key of a message holds the offset of the command that placed it last: its own, or that of a move.
     """
-    said = entries.select("shard", "applied", "n", "at", F.explode("deferred").alias("one")).select(
+    rows = entries.select("shard", "applied", "n", "at", F.explode("deferred").alias("one")).select(
         "shard", (F.col("applied") - 1).alias("position"), "n", F.col("at").alias("told_at"),
         F.col("one.offset").alias("key_offset"), F.col("one.row").alias("key_row"), "one.to_due", "one.to_offset",
         "one.to_row", "one.attempt", "one.reason",
@@ -92,7 +92,7 @@ def deferrals(entries: DataFrame, changes: DataFrame) -> DataFrame:
     placed = changes.where((F.col("answer") == int(Answer.OK)) & (F.col("kind") != "cancel")).select(
         "shard", F.col("command").alias("key_offset"), "offset", "row"
     )
-    return said.join(placed, ["shard", "key_offset"], "left").select(
+    return rows.join(placed, ["shard", "key_offset"], "left").select(
         "shard", F.coalesce("offset", "key_offset").alias("offset"), F.coalesce("row", "key_row").alias("row"),
         "position", "n", "told_at", "to_due", "to_offset", "to_row", "attempt", "reason",
     )  # fmt: skip
@@ -107,18 +107,18 @@ def decided(changes: DataFrame, deferrals: DataFrame, cycles: DataFrame) -> Data
     message under. `told_at`: when the entry was made that says so. `command`, `plain`, `by_id`, `answer`, `attempt`.
     """
     ok = F.col("answer") == int(Answer.OK)
-    asked = changes.where("offset is not null").join(cycles, ["shard", "n"], "left").select(
+    change_events = changes.where("offset is not null").join(cycles, ["shard", "n"], "left").select(
         *MESSAGE, F.col("command").alias("position"), F.lit(-1).cast("bigint").alias("turn"), "at", "told_at",
         F.col("kind").alias("happened"), "answer", "due", F.when(ok, F.col("command")).alias("to_offset"),
         F.lit(0).cast("bigint").alias("to_row"), F.lit(None).cast("int").alias("attempt"), "command", "plain", "by_id",
         "first_due", "applied_before", "cursor_before", "horizon_before", "end_horizon_before",
     )  # fmt: skip
-    put_off = deferrals.select(
+    deferral_events = deferrals.select(
         *MESSAGE, "position", F.col("n").alias("turn"), "told_at",
         F.when(F.col("to_due").isNull(), "dead").otherwise("defer").alias("happened"),
         F.lit(int(Answer.OK)).alias("answer"), F.col("to_due").alias("due"), "to_offset", "to_row", "attempt",
     )  # fmt: skip
-    all_ = asked.unionByName(put_off, allowMissingColumns=True)
+    all_ = change_events.unionByName(deferral_events, allowMissingColumns=True)
     happened = F.col("happened")
     places = ok & happened.isin("move", "deliver_now", "redrive", "defer")
     ends = F.when(ok & (happened == "cancel"), "cancelled").when(happened == "dead", "dead")
@@ -127,7 +127,7 @@ def decided(changes: DataFrame, deferrals: DataFrame, cycles: DataFrame) -> Data
     def last(value: Column, where: Column) -> Column:
         return F.last(F.when(where, value), ignorenulls=True).over(before)
 
-    known = all_.withColumns({
+    with_state = all_.withColumns({
         "_state": last(F.coalesce(ends, F.lit("waiting")), places | ends.isNotNull()),
         "_ended_at": last(F.col("told_at"), ends.isNotNull()),
         "_placed": last(
@@ -135,7 +135,7 @@ def decided(changes: DataFrame, deferrals: DataFrame, cycles: DataFrame) -> Data
         ),
     })  # fmt: skip
     first = F.struct(F.col("first_due").alias("due"), F.col("offset"), F.col("row"), F.col("offset").alias("position"))
-    placed = known.withColumn("_placed", F.coalesce("_placed", first))
+    placed = with_state.withColumn("_placed", F.coalesce("_placed", first))
     key = F.struct("_placed.due", "_placed.offset", "_placed.row")
     # What a cycle places is pending in it, even where it is due already.
     delivered = (key <= F.col("cursor_before")) & (F.col("_placed.position") < F.col("applied_before"))

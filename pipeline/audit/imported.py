@@ -71,22 +71,22 @@ class AuditedFile:
 
 
 Stores = Mapping[str, ObjectStore]
-"""By bucket."""
+"""Object stores by bucket."""
 
 
 def imported_files(commands: DataFrame, answers: DataFrame, entries: DataFrame) -> list[AuditedFile]:
     """The files that were imported in the range by commands of the range."""
-    said = entries.select("shard", F.col("at").alias("taken_at"), F.explode("imported").alias("one")).where(
+    imports = entries.select("shard", F.col("at").alias("taken_at"), F.explode("imported").alias("one")).where(
         "one.reason = ''"
     )
-    taken = said.select("shard", "taken_at", "one.offset", F.col("one.rows").alias("taken"))
-    wanted = commands.where("kind = 'import'").join(
+    row_counts = imports.select("shard", "taken_at", "one.offset", F.col("one.rows").alias("taken"))
+    import_commands = commands.where("kind = 'import'").join(
         answers.where(F.col("answer") == int(Answer.FILE_PENDING)), ["shard", "offset"]
     )
-    found = wanted.join(taken, ["shard", "offset"]).orderBy("shard", "offset").collect()
+    rows = import_commands.join(row_counts, ["shard", "offset"]).orderBy("shard", "offset").collect()
     return [
         AuditedFile(one.shard, one.offset, one.taken, one.taken_at, one.path, one.window, one["size"], one.sha256)
-        for one in found
+        for one in rows
     ]
 
 
@@ -181,13 +181,13 @@ def rows_of(spark: SparkSession, files: Iterable[AuditedFile]) -> DataFrame:
     where it is known by its number."""
     files = list(files)
     whole = [file for file in files if not file.why_not]
-    gone = [file for file in files if file.why_not and file.rows > 0]
-    found = spark.createDataFrame([], ROWS)
-    if gone:
-        found = found.unionByName(_counted(spark, gone))
+    unreadable = [file for file in files if file.why_not and file.rows > 0]
+    rows = spark.createDataFrame([], ROWS)
+    if unreadable:
+        rows = rows.unionByName(_counted(spark, unreadable))
     if whole:
-        found = found.unionByName(_read(spark, whole))
-    return found
+        rows = rows.unionByName(_read(spark, whole))
+    return rows
 
 
 def _counted(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
@@ -213,8 +213,8 @@ def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
     for file in _files_in(batches):
         first = 0
         with _opened(file.path, stores) as opened, pq.ParquetFile(opened) as content:
-            wanted = [name for name in content.schema_arrow.names if name in _COLUMNS]
-            for part in content.iter_batches(_BATCH, columns=wanted):
+            columns = [name for name in content.schema_arrow.names if name in _COLUMNS]
+            for part in content.iter_batches(_BATCH, columns=columns):
                 yield _messages(file, first, part)
                 first += part.num_rows
 

@@ -65,13 +65,13 @@ class Extent:
 @dataclass(frozen=True, slots=True)
 class AuditResult:
     """`account`: messages of the range by outcome (`OUTCOMES`). `others`: records of messages that are not accounted,
-    by part. `found`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle has
-    applied, by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be known
-    whether they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
+    by part. `violation_counts`: violations by kind; `shown`: the first of each kind. `waiting`: messages that no cycle
+    has applied, by shard, of shards without a ledger entry in the range. `doubtful`: records of which it cannot be
+    known whether they came too early; `doubts`: what else cannot be known, by key of `checks.DOUBTS`."""
 
     account: Mapping[str, int]
     others: Mapping[str, int]
-    found: Mapping[str, int]
+    violation_counts: Mapping[str, int]
     shown: Sequence[Mapping[str, Any]]
     late: Late
     shards: Sequence[ShardWindow]
@@ -84,7 +84,7 @@ class AuditResult:
 
     @property
     def unknown(self) -> int:
-        """Of how many messages it cannot be known what became of them, or whether it was right."""
+        """The number of messages of which it cannot be known what became of them, or whether it was right."""
         dropped = sum(one.known_from - one.base_applied for one in self.shards)
         return (
             self.account["unproven"] + sum(self.waiting.values()) + self.doubtful + dropped + sum(self.doubts.values())
@@ -96,11 +96,11 @@ class AuditResult:
 
     @property
     def violations(self) -> int:
-        return sum(self.found.values())
+        return sum(self.violation_counts.values())
 
     @property
     def clean(self) -> bool:
-        return not self.found
+        return not self.violation_counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def judge(
     cycles = changes.cycles(frames.entries)
     summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
-    known = topics.withColumn("topic_hash", F.xxhash64("topic"))
+    topic_hashes = topics.withColumn("topic_hash", F.xxhash64("topic"))
     shards = window.as_frame(spark, extent.windows)
     all_rows = rows = imported.rows_of(spark, files)
     if files:  # each check reads them, and they may be far away
@@ -156,12 +156,12 @@ def judge(
     commands, deliveries, compared = frames.commands, frames.deliveries, None
     if comparing:
         compared = sums.compared(
-            commands, rows, deliveries, frames.dead_letters, answers, changed, deferred, shards, known,
+            commands, rows, deliveries, frames.dead_letters, answers, changed, deferred, shards, topic_hashes,
             extent.tolerance_ms,
         )  # fmt: skip
         commands, rows, deliveries = compared.commands, compared.imported, compared.deliveries
     grouped = outcomes.messages(outcomes.events(commands, answers, rows, summary, deliveries, frames.dead_letters))
-    table = outcomes.outcomes(grouped, shards, known, extent.anywhere_from)
+    table = outcomes.outcomes(grouped, shards, topic_hashes, extent.anywhere_from)
     return Judged(table, entries, answers, cycles, changed, deferred, summary, all_rows, shards, compared)
 
 
@@ -187,9 +187,9 @@ def audit(
     times as long. `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput
     and Unavailable.
     """
-    told = teller or Silent()
-    with gathered(spark, kafka, out, since, until, destinations, tolerance_ms, told, dead_letters) as found:
-        return conclude(spark, found, out, told, outcomes_table, expected_ids)
+    progress = teller or Silent()
+    with gathered(spark, kafka, out, since, until, destinations, tolerance_ms, progress, dead_letters) as evidence:
+        return conclude(spark, evidence, out, progress, outcomes_table, expected_ids)
 
 
 @contextmanager
@@ -205,12 +205,12 @@ def gathered(
     dead_letters: str = DEAD_LETTERS,
 ) -> Iterator[Gathered]:
     """The logs, read once, and kept below `out` while they are needed. See `audit`."""
-    told = teller or Silent()
+    progress = teller or Silent()
     there = Logs(kafka, spark)
-    told.step("asking Kafka what there is")
+    progress.step("asking Kafka what there is")
     ledger = read.ledger_range(there, since, until)
     with Scratch(spark, uri_of(out)) as scratch:
-        with step(spark, told, "reading the ledger"):
+        with step(spark, progress, "reading the ledger"):
             entries = scratch.keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
             windows, findings = window.windows(entries, since, tolerance_ms)
         reading = read.destination_ranges(there, destinations, since, until, dead_letters)
@@ -218,15 +218,15 @@ def gathered(
         letters = [reading.letters] if reading.letters else []
         ranges = [ledger, buffer, *reading.ranges.values(), *letters]
         for one in ranges:
-            told.says(f"reading {one}")
-        with step(spark, told, "reading the commands"), override(spark, _SPLIT):
+            progress.says(f"reading {one}")
+        with step(spark, progress, "reading the commands"), override(spark, _SPLIT):
             commands = scratch.keep(logs.own_commands(logs.read_topics(spark, kafka, [buffer])))
             # Most systems have no plain clients: then nothing of it is asked of Python.
             if commands.where("said is not null").limit(1).count():
                 commands = scratch.keep(logs.understood(commands))
             else:
                 commands = commands.drop("said")
-        with step(spark, told, "reading what was delivered"):
+        with step(spark, progress, "reading what was delivered"):
             delivered = logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values()))
             frames = Frames(
                 entries,
@@ -239,7 +239,7 @@ def gathered(
 
 
 def _narrow(deliveries: DataFrame) -> DataFrame:
-    """Without the text of ids whose numbers say the same."""
+    """Deliveries without the text of ids whose numbers say the same."""
     return deliveries.withColumn("id", F.when(F.col("shard").isNull(), F.col("id")))
 
 
@@ -254,19 +254,21 @@ def _buffer(
     with there.connected():
         whole = there.ranges([BUFFER])[BUFFER]
         timely = whole if until is None else there.ranges([BUFFER], None, until)[BUFFER]
-    found = {
+    shard_windows = {
         shard: windows.get(shard, window.idle(shard)).reading(whole.log_starts[shard], end)
         for shard, end in whole.ends.items()
     }
     starts = {
-        shard: min(one.applied if one.idle else one.known_from, whole.ends[shard]) for shard, one in found.items()
+        shard: min(one.applied if one.idle else one.known_from, whole.ends[shard])
+        for shard, one in shard_windows.items()
     }
     ends = {}
     if until is not None:
         ends = {
-            shard: max(timely.ends[shard] if one.idle else one.applied, starts[shard]) for shard, one in found.items()
+            shard: max(timely.ends[shard] if one.idle else one.applied, starts[shard])
+            for shard, one in shard_windows.items()
         }
-    return whole.within(starts, ends), found
+    return whole.within(starts, ends), shard_windows
 
 
 def _notes(windows: Mapping[int, ShardWindow]) -> list[str]:
@@ -293,17 +295,17 @@ def files_of(frames: Frames, entries: DataFrame) -> list[AuditedFile]:
 
 def conclude(
     spark: SparkSession,
-    found: Gathered,
+    evidence: Gathered,
     out: Path | str,
     teller: Teller | None = None,
     outcomes_table: bool = False,
     expected_ids: DataFrame | None = None,
 ) -> AuditResult:
     """Judge logs that were read, and write the tables. See `audit`."""
-    told, folder = teller or Silent(), uri_of(out)
-    frames, extent, notes = found.frames, found.extent, list(found.notes)
+    progress, folder = teller or Silent(), uri_of(out)
+    frames, extent, notes = evidence.frames, evidence.extent, list(evidence.notes)
     entries = window.of_range(frames.entries, extent.windows)
-    with step(spark, told, "looking at imported files"):
+    with step(spark, progress, "looking at imported files"):
         files = files_of(frames, entries)
     for file in files:
         if file.why_not:
@@ -311,13 +313,13 @@ def conclude(
                 f"{file.path} cannot be read as it was imported ({file.why_not}): its {file.rows} messages are "
                 "counted, and when and where they were due is not known"
             )
-    comparing = not outcomes_table and sum(one.count for one in found.ranges) > sums.FEW
-    with step(spark, told, "comparing records with commands"):
+    comparing = not outcomes_table and sum(one.count for one in evidence.ranges) > sums.FEW
+    with step(spark, progress, "comparing records with commands"):
         judged = judge(spark, frames, extent, files, comparing)
     if judged.compared is not None:
         one = judged.compared
-        told.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
-    with step(spark, told, "reconciling messages"):
+        progress.says(f"{one.unequal} of {one.buckets} buckets of messages are not as the commands say")
+    with step(spark, progress, "reconciling messages"):
         table = violations.judged(judged.outcomes, extent.letters_from, extent.tolerance_ms)
         if outcomes_table:
             _write(table, below(folder, "outcomes"))
@@ -325,24 +327,24 @@ def conclude(
         else:
             # Cut off from how it was made: it is asked many times, and each plan would repeat all of it.
             table = table.localCheckpoint()
-    return _concluded(spark, found, judged, table, files, notes, folder, told, expected_ids)
+    return _concluded(spark, evidence, judged, table, files, notes, folder, progress, expected_ids)
 
 
 def _concluded(
     spark: SparkSession,
-    found: Gathered,
+    evidence: Gathered,
     judged: Judged,
     table: DataFrame,
     files: Sequence[AuditedFile],
     notes: list[str],
     folder: str,
-    told: Teller,
+    progress: Teller,
     expected_ids: DataFrame | None,
 ) -> AuditResult:
-    extent, agreed = found.extent, judged.compared.agreed if judged.compared is not None else {}
-    with step(spark, told, "naming violations"):
-        checked = run.check(judged, found, files, expected_ids)
-        *checkpointed, replayed, sums_found, doubts = run_all(
+    extent, agreed = evidence.extent, judged.compared.agreed if judged.compared is not None else {}
+    with step(spark, progress, "naming violations"):
+        checked = run.check(judged, evidence, files, expected_ids)
+        *checkpointed, replayed, checksum_findings, doubts = run_all(
             spark,
             [
                 lambda: violations.violations(table).localCheckpoint(),
@@ -352,7 +354,7 @@ def _concluded(
                 checked.doubt_counts,
             ],
         )
-        findings = [*found.findings, *replayed, *sums_found]
+        findings = [*evidence.findings, *replayed, *checksum_findings]
         shards = spark.createDataFrame(
             [(one.kind, one.shard, None, None, None, None, None, one.detail, None, None) for one in findings],
             VIOLATIONS,
@@ -365,7 +367,7 @@ def _concluded(
         order = {kind: at for at, kind in enumerate(KINDS)}
         rows = few.orderBy("shard", "offset", "row").collect() if kinds else []
         shown = sorted((row.asDict() for row in rows), key=lambda row: order[row["kind"]])
-    with step(spark, told, "measuring lateness"):
+    with step(spark, progress, "measuring lateness"):
         late = lateness.lateness(table)
         if judged.compared is not None:
             late = lateness.together(late, judged.compared.late)
@@ -376,7 +378,9 @@ def _concluded(
             F.count_if((F.col("part") == "earlier") & (F.col("late") < 0)).alias("unproven"),
         )  # fmt: skip
         by_answer = judged.entries.select(F.explode("answers.answer").alias("answer")).groupBy("answer").count()
-        summary, parts, said = run_all(spark, [lambda: lateness.summary(written), by_part.collect, by_answer.collect])
+        summary, parts, answer_rows = run_all(
+            spark, [lambda: lateness.summary(written), by_part.collect, by_answer.collect]
+        )
     account: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
     others: Counter[str] = Counter()
     later: Counter[int] = Counter({shard: one.later for shard, one in agreed.items()})
@@ -402,8 +406,8 @@ def _concluded(
     return AuditResult(
         dict(account), {part: count for part, count in others.items() if count},
         {kind: kinds[kind] for kind in KINDS if kind in kinds}, shown, summary,
-        [one for one in extent.windows.values() if not one.idle], notes, found.ranges,
-        {Answer(row.answer).name.lower(): row["count"] for row in said}, waiting, doubtful, doubts,
+        [one for one in extent.windows.values() if not one.idle], notes, evidence.ranges,
+        {Answer(row.answer).name.lower(): row["count"] for row in answer_rows}, waiting, doubtful, doubts,
     )  # fmt: skip
 
 
@@ -424,9 +428,9 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
     for row in of_range.agg(F.count("*").alias("accepted"), F.count_if(waits).alias("waiting")).collect():
         accepted[row.shard] += row.accepted
         waiting[row.shard] += row.waiting
-    here = {(file.shard, file.offset) for file in files}
+    file_keys = {(file.shard, file.offset) for file in files}
     for row in judged.entries.select("shard", F.explode("imported").alias("one")).collect():
-        if (row.shard, row.one.offset) not in here:
+        if (row.shard, row.one.offset) not in file_keys:
             accepted[row.shard] += row.one.rows
     ok = F.col("answer") == int(Answer.OK)
     changed = judged.changes.where(ok).groupBy("shard").agg(
@@ -440,7 +444,7 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
         dead[row.shard] -= row.redriven
     for row in judged.deferrals.where("to_due is null").groupBy("shard").count().collect():
         dead[row.shard] += row["count"]
-    found = []
+    findings = []
     for shard, one in extent.windows.items():
         if one.idle or not one.complete:
             continue
@@ -448,9 +452,9 @@ def _replayed(judged: Judged, table: DataFrame, extent: Extent, files: Sequence[
                  ("dead", one.gained.dead, dead)]  # fmt: skip
         if one.whole and not any(file.why_not for file in files if file.shard == shard):
             pairs.append(("pending", one.pending, waiting))
-        found += [
-            Finding("ledger", shard, f"the ledger counts {counted} {what} messages, its commands say {said[shard]}")
-            for what, counted, said in pairs
-            if counted != said[shard]
+        findings += [
+            Finding("ledger", shard, f"the ledger counts {counted} {what} messages, its commands say {tally[shard]}")
+            for what, counted, tally in pairs
+            if counted != tally[shard]
         ]
-    return found
+    return findings

@@ -31,7 +31,7 @@ def lateness(outcomes: DataFrame) -> DataFrame:
 
 
 def counted(delivered: DataFrame) -> DataFrame:
-    """The same of rows with `topic`, `shard`, `delivered_at` and `late` (ms)."""
+    """The table of `lateness` from rows with `topic`, `shard`, `delivered_at` and `late` (ms)."""
     digits = F.pow(F.lit(10.0), F.floor(F.log10(F.greatest("late", F.lit(1)))) - 2).cast("bigint")
     bucket = F.when(F.col("late") < _EXACT_MS, F.col("late")).otherwise(F.col("late") - F.col("late") % digits)
     return (
@@ -52,7 +52,7 @@ def together(*rows: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """In ms, of so many messages."""
+    """Percentiles of the lateness of `messages` messages, in ms."""
 
     messages: int
     p50: int
@@ -64,8 +64,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What the page shows of it. `counts`: messages by lateness (ms), ascending. `topics`: None for those of topics
-    that were not read."""
+    """What the page shows of lateness. `counts`: messages by lateness (ms), ascending. `topics`: None for those of
+    topics that were not read."""
 
     whole: Spread | None = None
     topics: Mapping[str | None, Spread] = field(default_factory=dict)
@@ -75,18 +75,18 @@ class Late:
 
 
 def summary(lateness: DataFrame) -> Late:
-    """Of rows of `lateness`: a row per topic, shard and hour comes to the driver, however many there are."""
+    """Spreads of rows of `lateness`: a row per topic, shard and hour comes to the driver, however many there are."""
     by_ms = lateness.groupBy("late_ms").agg(F.sum("messages").alias("messages")).orderBy("late_ms").collect()
     if not by_ms:
         return Late()
-    found: dict[str, dict[Any, Spread]] = {name: {} for name in ("all", *_BY)}
+    groups: dict[str, dict[Any, Spread]] = {name: {} for name in ("all", *_BY)}
     for row in spreads(lateness).collect():
         key = row.key if row.by == "topic" or row.key is None else int(row.key)
-        found[row.by][key] = Spread(row.messages, row.p50, row.p90, row.p99, row.p999, row.highest)
-    for name, rows in found.items():
-        found[name] = {key: rows[key] for key in sorted(rows, key=lambda key: (key is None, key))}
+        groups[row.by][key] = Spread(row.messages, row.p50, row.p90, row.p99, row.p999, row.highest)
+    for name, rows in groups.items():
+        groups[name] = {key: rows[key] for key in sorted(rows, key=lambda key: (key is None, key))}
     counts = [(row.late_ms, row.messages) for row in by_ms]
-    return Late(found["all"][None], found["topic"], found["shard"], found["hour"], counts)
+    return Late(groups["all"][None], groups["topic"], groups["shard"], groups["hour"], counts)
 
 
 def spreads(lateness: DataFrame) -> DataFrame:

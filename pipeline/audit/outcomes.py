@@ -64,7 +64,7 @@ def events(
         "shard", "offset", "due", "at", topic.alias("topic"), "content", "metadata"
     )
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS) + F.col("offset")
-    seen = deliveries.select(
+    delivery_rows = deliveries.select(
         F.coalesce("shard", F.lit(-1)).alias("shard"), F.coalesce("first_offset", F.xxhash64("id")).alias("offset"),
         F.coalesce("first_row", F.lit(0)).alias("row"), "at", F.col("first_due").alias("id_due"), "mac", "content",
         "metadata", F.coalesce("due", F.lit(-1)).alias("due"), F.coalesce("attempt", F.lit(-1)).alias("attempt"),
@@ -84,7 +84,7 @@ def events(
             _event(answers, "answered", first),
             _event(imported.withColumn("topic", topic), "imported"),
             _event(changes, "changed"),
-            _event(seen, "delivered"),
+            _event(delivery_rows, "delivered"),
             _event(letters, "letter"),
         ),
     )
@@ -185,7 +185,7 @@ def outcomes(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywher
         .when(F.coalesce(provable, F.lit(False)), "lost")
         .otherwise("unproven")
     )
-    asked = F.coalesce("asked", F.when(~c("counted"), c("first_due")), "least_shown")
+    target_time = F.coalesce("asked", F.when(~c("counted"), c("first_due")), "least_shown")
     placed = joined.withColumns(
         {
             "key_due": F.coalesce("place_due", "first_due"),
@@ -198,7 +198,7 @@ def outcomes(messages: DataFrame, windows: DataFrame, topics: DataFrame, anywher
         .withColumns(
             {
                 "outcome": outcome,
-                "asked": asked,
+                "asked": target_time,
                 "asked_at": F.coalesce("asked_at", "accepted_at"),
                 "passed": passed,
             }

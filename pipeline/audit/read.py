@@ -45,12 +45,12 @@ class DestinationRanges:
 
     @property
     def anywhere_from(self) -> int | None:
-        """For messages whose topic is not known; None where not all topics were read."""
+        """The `known_from` of messages whose topic is not known; None where not all topics were read."""
         return max(self.known_from.values(), default=-1) if self.all_read else None
 
 
 def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange:
-    """With some entries before it, for the base (`window.py`).
+    """The range of the ledger, with some entries before it for the base (`window.py`).
 
     Raises BadInput where there is no duemq on this Kafka, or the range is none.
     """
@@ -61,8 +61,8 @@ def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange
         for topic in (BUFFER, LEDGER):
             if topic not in there:
                 raise BadInput(f"there is no topic {topic}: no duemq has run on this Kafka")
-        found = logs.ranges([LEDGER], since, until)[LEDGER]
-    return found.within({p: start - _BACK for p, start in found.starts.items()}, {})
+        ledger = logs.ranges([LEDGER], since, until)[LEDGER]
+    return ledger.within({p: start - _BACK for p, start in ledger.starts.items()}, {})
 
 
 def destination_ranges(
@@ -134,11 +134,11 @@ def dropped_before(policy: Retention | None, first: int | None, now: int) -> int
 def _dropped(topic: str, known_from: int, policy: Retention | None) -> str:
     if known_from == FOREVER:
         return f"{topic}: old records were dropped; whether they were there cannot be known"
-    said = [] if policy is None else [
+    limits = [] if policy is None else [
         f"{name}={value}" for name, value in (("retention.ms", policy.ms), ("retention.bytes", policy.bytes))
         if value >= 0
     ]  # fmt: skip
-    by = f" ({', '.join(said)})" if said else ""
+    by = f" ({', '.join(limits)})" if limits else ""
     return (
         f"{topic}: records from before {format_ms(known_from)} may have been dropped{by}; whether they were there "
         "cannot be known"

@@ -28,7 +28,7 @@ _OTHERS: Final = {
 
 
 def verdict(result: AuditResult) -> str:
-    """In a sentence."""
+    """The result of an audit in a sentence."""
     if not result.clean:
         return f"{result.violations:,} violation{'s' if result.violations != 1 else ''}"
     if not result.shards and not result.waiting:
@@ -84,7 +84,7 @@ def _violations(result: AuditResult) -> str:
         return ""
     kinds = table(
         ("what", "how many|n", "it means"),
-        ((Html(f"<b>{kind}</b>"), count, KINDS[kind]) for kind, count in result.found.items()),
+        ((Html(f"<b>{kind}</b>"), count, KINDS[kind]) for kind, count in result.violation_counts.items()),
     )
     rows = (
         (
@@ -120,11 +120,11 @@ def _shard(number: int) -> str:
     return "without delay" if number == 0xFFFF else str(number)
 
 
-def _spreads(by: str, found: Mapping[str, Spread]) -> str:
+def _spreads(by: str, spreads: Mapping[str, Spread]) -> str:
     heads = (by, "messages|n", "p50 ms|n", "p90 ms|n", "p99 ms|n", "p99.9 ms|n", "max ms|n")
     return table(
         heads,
-        ((name, one.messages, one.p50, one.p90, one.p99, one.p999, one.highest) for name, one in found.items()),
+        ((name, one.messages, one.p50, one.p90, one.p99, one.p999, one.highest) for name, one in spreads.items()),
     )
 
 

@@ -29,13 +29,13 @@ _BUCKET: Final = ("shard", "offset_bucket", "row_bucket")
 _BUCKET_BITS: Final = 12
 _HIGH_BITS: Final = 16  # cut off before hashes are summed up, so that a bucket of any size fits into 64 bits
 FEW: Final = 250_000
-"""So many records are looked at row by row in less time than it takes Spark to plan and compile all of this."""
+"""The number of records that are looked at row by row in less time than Spark takes to plan and compile this."""
 _MAX_BROADCAST: Final = 2_000_000  # rows of three numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """Of a shard, messages that need no look: `delivered` once and as they should be, `unread` (delivered by the
+    """Messages of a shard that need no look: `delivered` once and as they should be, `unread` (delivered by the
     ledger, to topics that were not read), `pending`, and `later` (not applied in the range)."""
 
     delivered: int
@@ -89,7 +89,7 @@ def compared(
     marked = others.withColumn("apart", F.lit(True))
 
     def looked(frame: DataFrame, offset: str, row: str) -> DataFrame:
-        """With `look`: whether it is of a message that needs one."""
+        """A frame with `look`: whether the row is of a message that needs one."""
         key = _renamed(marked, frame, offset, row)
         in_bucket = frame.withColumns(_bucket(offset, row)).join(unequal, list(_BUCKET), "left")
         look = F.coalesce("apart", F.lit(False)) | F.coalesce("unequal", F.lit(False))
@@ -126,7 +126,7 @@ def _sent(commands: DataFrame, imported: DataFrame) -> DataFrame:
 
 
 def _records(deliveries: DataFrame, shards: DataFrame) -> DataFrame:
-    """With `inside`: whether it is of a message that was accepted in the range or later; and the windows' columns."""
+    """Deliveries with `inside` (the message was accepted in the range or later) and the windows' columns."""
     inside = F.coalesce(F.col("first_offset") >= F.col("known_from"), F.lit(False))
     return deliveries.join(shards, "shard", "left").withColumn("inside", inside)
 
@@ -183,10 +183,10 @@ def _buckets(sent: DataFrame, records: DataFrame, apart: DataFrame, topics: Data
     plain = sent.join(apart, list(MESSAGE), "left_anti").join(read, "topic", "left")
     applied, passed = c("offset") < c("applied"), _passed("due", "offset", "row")
     expected = applied & passed & c("read").isNotNull()
-    said = plain.withColumns(
+    expected_rows = plain.withColumns(
         {"shown": c("due"), "attempt": F.lit(1), "expected": expected, **_bucket("offset", "row")}
     ).withColumn("hash", F.when(c("expected"), F.xxhash64(*_HASHED)))
-    left = said.groupBy(*_BUCKET).agg(
+    left = expected_rows.groupBy(*_BUCKET).agg(
         *_sums("expected"), F.count_if(applied & passed & c("read").isNull()).alias("unread"),
         F.count_if(applied & ~passed).alias("pending"), F.count_if(~applied).alias("later"),
     )  # fmt: skip
@@ -194,10 +194,10 @@ def _buckets(sent: DataFrame, records: DataFrame, apart: DataFrame, topics: Data
         "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), c("first_due").alias("due"),
         c("due").alias("shown"), "attempt", "topic", "content", "metadata", "at",
     )  # fmt: skip
-    seen = shown.join(apart, list(MESSAGE), "left_anti").withColumns(
+    record_rows = shown.join(apart, list(MESSAGE), "left_anti").withColumns(
         {"there": F.lit(True), "hash": F.xxhash64(*_HASHED), **_bucket("offset", "row")}
     )
-    right = seen.groupBy(*_BUCKET).agg(
+    right = record_rows.groupBy(*_BUCKET).agg(
         *(one.alias(f"seen_{name}") for one, name in zip(_sums("there"), ("n", "x", "y"), strict=True)),
         F.max(c("at") + tolerance_ms < c("due")).alias("early"),
     )

@@ -52,7 +52,7 @@ VIOLATIONS: Final = (
     "detail string, offset bigint, row bigint"
 )
 OVERDUE_MS: Final = 600_000
-"""So long after it was due a message is overdue. Less is what a shard may take to work off what an outage has left."""
+"""The time after which a due message is overdue. Less is what a shard may take to work off what an outage has left."""
 
 CONDITIONS: dict[str, str] = {
     "recorded": "records > 0",
@@ -69,7 +69,7 @@ CONDITIONS: dict[str, str] = {
     "letters_there": "greatest(asked, accepted_at) > :letters_from",
     "there_then": "imported = 0 OR unknown_at > accepted_at",
 }
-"""Of a row of `outcomes.outcomes`. Each may use those before it by their names."""
+"""Conditions on a row of `outcomes.outcomes`. Each may use those before it by their names."""
 RULES: dict[str, str] = {
     "lost": "outcome = 'lost'",
     "twice": "records > 1 AND one_id AND part <> 'nowhere'",
@@ -109,11 +109,11 @@ def judged(outcomes: DataFrame, letters_from: int | None, tolerance_ms: int = 0)
     `letters_from`: dead letters up to this time (epoch ms) may have been dropped; None where they were not read.
     `tolerance_ms`: how much earlier than due a record may be: brokers' and nodes' clocks differ.
     """
-    said = {
+    values = {
         "tolerance": f"{tolerance_ms}", "overdue": f"{OVERDUE_MS}",
         "letters_from": "CAST(NULL AS BIGINT)" if letters_from is None else f"{letters_from}",
     }  # fmt: skip
-    rules = expanded(RULES, CONDITIONS, said)
+    rules = expanded(RULES, CONDITIONS, values)
     bits = [
         F.when(F.expr(rules[kind]), F.lit(1 << at)).otherwise(0).cast("bigint")
         for at, kind in enumerate(KINDS)
@@ -181,14 +181,14 @@ def place_text(place: Column) -> Column:
 
 
 def _detail() -> Column:
-    """In words: where its records are, and what is known of it."""
+    """A violation in words: where the records of its message are, and what is known of it."""
     least, most = place_text(F.col("least_place")), place_text(F.col("most_place"))
     places = F.when(F.col("records") == 0, F.lit("no record")).when(
         F.col("records") == 1, F.concat(F.lit("record "), least)
     ).otherwise(F.concat("records", F.lit(" records, "), least, F.lit(" and "), most))  # fmt: skip
     by = F.when(F.col("late") < 0, F.concat(F.lit(", "), -F.col("late"), F.lit(" ms early"))).otherwise(F.lit(""))
     false_answer = F.lit(1 << list(KINDS).index("false_answer")).cast("bigint")
-    said = F.concat_ws(
+    facts = F.concat_ws(
         ", ",
         F.when(F.col("cancels") > 0, F.lit("cancel won")),
         F.when(F.col("buried") > 0, F.concat(F.lit("buried "), "buried", F.lit("x, "), "letters", F.lit(" letters"))),
@@ -199,7 +199,7 @@ def _detail() -> Column:
             F.concat(F.lit("but command "), "untrue_command", F.lit(" was answered otherwise")),
         ),
     )
-    return F.concat_ws(", ", F.concat(places, by), F.when(said != "", said))
+    return F.concat_ws(", ", F.concat(places, by), F.when(facts != "", facts))
 
 
 def _by_ledger() -> Column:
@@ -209,10 +209,10 @@ def _by_ledger() -> Column:
 def listed(frame: DataFrame, kind: Column | str, detail: Column | str) -> DataFrame:
     """Rows of `VIOLATIONS`; what `frame` does not have of their columns is null, and `row` 0."""
     kind, text = (F.lit(one) if isinstance(one, str) else one for one in (kind, detail))
-    given = {"kind": kind, "detail": text, "row": F.col("row") if "row" in frame.columns else F.lit(0)}
+    values = {"kind": kind, "detail": text, "row": F.col("row") if "row" in frame.columns else F.lit(0)}
     columns = []
     for field in VIOLATIONS.split(", "):
         name, type_ = field.split()
-        known = given.get(name, F.col(name) if name in frame.columns else F.lit(None))
-        columns.append(known.cast(type_).alias(name))
+        value = values.get(name, F.col(name) if name in frame.columns else F.lit(None))
+        columns.append(value.cast(type_).alias(name))
     return frame.select(*columns)

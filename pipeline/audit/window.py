@@ -77,7 +77,7 @@ class ShardWindow:
         return self.last_n < 0
 
     def reading(self, log_start: int, end: int) -> ShardWindow:
-        """With what is known of its partition of the buffer."""
+        """The window with what is known of its partition of the buffer."""
         known_from = max(self.base_applied, log_start)
         applied = max(self.applied, known_from) if self.idle else self.applied
         return replace(self, known_from=known_from, applied=applied, buffer_end=end)
@@ -93,7 +93,7 @@ class Finding:
 
 
 def idle(shard: int, base_n: int = -1, applied: int = 0) -> ShardWindow:
-    """Of a shard that has no entry in the range. `base_n`, `applied`: of its last entry before it."""
+    """The window of a shard that has no entry in the range. `base_n`, `applied`: of its last entry before it."""
     return ShardWindow(shard, base_n, -1, applied, applied, applied, (0, 0, 0), 0, 0, OutcomeCounts(), 0)
 
 
@@ -109,10 +109,10 @@ def standing(entries: DataFrame) -> DataFrame:
         F.lit(LONG_MAX).alias("limit"), F.array().cast("array<struct<base: bigint, until: bigint>>").alias("void")
     )
 
-    def earlier(found: Column, one: Column) -> Column:
+    def earlier(state: Column, one: Column) -> Column:
         more = F.array(F.struct(one["base"].alias("base"), one["ledger_offset"].alias("until")))
-        with_it = F.struct(one["base"].alias("limit"), F.concat(found["void"], more).alias("void"))
-        return F.when(one["n"] <= found["limit"], with_it).otherwise(found)
+        with_it = F.struct(one["base"].alias("limit"), F.concat(state["void"], more).alias("void"))
+        return F.when(one["n"] <= state["limit"], with_it).otherwise(state)
 
     # There are as many of these as operators have decided: few.
     ranges = recovered.toDF("shard", "recovered").select(
@@ -127,9 +127,12 @@ def standing(entries: DataFrame) -> DataFrame:
 def windows(
     entries: DataFrame, since: int | None = None, tolerance_ms: int = 0
 ) -> tuple[dict[int, ShardWindow], list[Finding]]:
-    """Of rows with `ENTRY_COLUMNS`, in any order. `since`: entries written before it (epoch ms) are no part of the
-    range, and the last of them is the base. Shards without an entry at all have no window; see `idle` for those that
-    have one before the range only. `tolerance_ms`: how far a node's clock may be ahead of the brokers'."""
+    """The windows of rows with `ENTRY_COLUMNS`, in any order, and what contradicts itself in them.
+
+    `since`: entries written before it (epoch ms) are no part of the range, and the last of them is the base. Shards
+    without an entry at all have no window; see `idle` for those that have one before the range only. `tolerance_ms`:
+    how far a node's clock may be ahead of the brokers'.
+    """
     rows = entries.select(*ENTRY_COLUMNS)
     findings = _unreadable(rows)
     sound = standing(rows.where("problem is null").drop("problem"))
@@ -147,12 +150,12 @@ def windows(
         findings += _findings(checked.where(F.size("wrong") > 0))
     if any(row.losses for row in shards):
         findings += _losses(checked.where(_in_range()))
-    found = {}
+    by_shard = {}
     for row in shards:
-        found[row.shard] = _window(row)
+        by_shard[row.shard] = _window(row)
         if row.ahead:
             findings.append(Finding("clock_ahead", row.shard, _ahead(row)))
-    return found, findings
+    return by_shard, findings
 
 
 def _unreadable(rows: DataFrame) -> list[Finding]:
@@ -201,14 +204,14 @@ def _findings(wrong: DataFrame) -> list[Finding]:
 
 def _losses(entries: DataFrame) -> list[Finding]:
     """The commands that were lost before anybody had read them, as the entries say."""
-    said = entries.where("lost_from IS NOT NULL").orderBy("shard", "ledger_offset")
+    losses = entries.where("lost_from IS NOT NULL").orderBy("shard", "ledger_offset")
     return [
         Finding(
             "lost_commands", row.shard,
             f"entry {row.n}: the log dropped commands {row.lost_from} to {row.lost_to - 1} before any node had read "
             f"them: up to {row.lost_to - row.lost_from} accepted messages, cancels and moves are lost",
         )
-        for row in said.select("shard", "n", "lost_from", "lost_to").limit(_MAX_FINDINGS).collect()
+        for row in losses.select("shard", "n", "lost_from", "lost_to").limit(_MAX_FINDINGS).collect()
     ]  # fmt: skip
 
 
@@ -256,18 +259,18 @@ def _outcomes(row: Any) -> OutcomeCounts:
     return OutcomeCounts(row.accepted, row.delivered, row.cancelled, row.dead)
 
 
-def of_range(entries: DataFrame, found: Mapping[int, ShardWindow]) -> DataFrame:
+def of_range(entries: DataFrame, shard_windows: Mapping[int, ShardWindow]) -> DataFrame:
     """The entries after the base of each shard, as far as they count (`standing`)."""
-    bases = [(one.shard, one.base_n) for one in found.values()]
-    wanted = entries.sparkSession.createDataFrame(bases, "shard int, base_n bigint")
-    return standing(entries).join(F.broadcast(wanted), "shard").where("n > base_n").drop("base_n")
+    bases = [(one.shard, one.base_n) for one in shard_windows.values()]
+    base_rows = entries.sparkSession.createDataFrame(bases, "shard int, base_n bigint")
+    return standing(entries).join(F.broadcast(base_rows), "shard").where("n > base_n").drop("base_n")
 
 
-def as_frame(spark: SparkSession, found: Mapping[int, ShardWindow]) -> DataFrame:
+def as_frame(spark: SparkSession, shard_windows: Mapping[int, ShardWindow]) -> DataFrame:
     """One row per shard, to be joined with messages."""
     rows = [
         (one.shard, one.known_from, one.applied, *one.cursor, one.began_at, one.ended_at, one.buffer_end)
-        for one in found.values()
+        for one in shard_windows.values()
     ]
     return spark.createDataFrame(
         rows,

@@ -35,9 +35,13 @@ def mass_cancel(rows: DataFrame, targets: Targets, server: ChangeClient, connect
     `connections` requests at the same time from each machine of the cluster. Raises BadInput; a job in which the server
     did not answer fails with `Unavailable`.
     """
-    meant = _meant(rows, targets)
-    asked = in_order(meant.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections)
-    return _joined(meant, asked.mapInArrow(cancelling(server, _slots(server, connections)), ANSWERS_DDL), targets)
+    target_rows = _with_targets(rows, targets)
+    messages = in_order(
+        target_rows.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections
+    )
+    return _joined(
+        target_rows, messages.mapInArrow(cancelling(server, _slots(server, connections)), ANSWERS_DDL), targets
+    )
 
 
 def mass_move(
@@ -56,25 +60,25 @@ def mass_move(
     cancel, or refused with the reason: no time, or a message that is named with several times. What is due in the past
     is delivered at once.
     """
-    meant = _meant(rows, targets)
-    asked = in_order(new_times(meant, to, by_ms, zone), connections)
-    return _joined(meant, asked.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets)
+    target_rows = _with_targets(rows, targets)
+    messages = in_order(new_times(target_rows, to, by_ms, zone), connections)
+    return _joined(target_rows, messages.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets)
 
 
-def new_times(meant: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
+def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
     """One row for each message that rows with a `TARGET` name: `id`, `due_ms` and `refused`, which is why it has no new
     time, or null. See `mass_move`. Raises BadInput."""
     if zone is not None:
-        check_zone(meant.sparkSession, zone)
+        check_zone(target_rows.sparkSession, zone)
     value = F.expr(to)
-    time = need_time(value, meant.select(value).schema[0].dataType, to, zone=zone)
+    time = need_time(value, target_rows.select(value).schema[0].dataType, to, zone=zone)
     due = F.try_add(time.ms, F.lit(by_ms).cast("bigint"))
     why_not = (
         F.when(value.isNull(), f"{to} is null: there is no time to move to")
         .when(time.problem.isNotNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit("' "), time.problem))
         .when(due.isNull(), F.concat(F.lit(f"{to}: '"), shown(value), F.lit(f"' and {by_ms} ms are out of range")))
     )
-    times = meant.where(F.col(TARGET).isNotNull()).select(
+    times = target_rows.where(F.col(TARGET).isNotNull()).select(
         F.col(TARGET).alias("id"), due.alias(_DUE), why_not.alias(_WHY_NOT)
     )
     each = times.groupBy("id").agg(
@@ -87,29 +91,29 @@ def new_times(meant: DataFrame, to: str, by_ms: int = 0, zone: str | None = None
     return each.select("id", "due_ms", refused.alias("refused"))
 
 
-def in_order(asked: DataFrame, connections: int) -> DataFrame:
+def in_order(messages: DataFrame, connections: int) -> DataFrame:
     """Ids that are alike are of messages due at nearly the same time: asked about in one request they are found in a
     delay file by reading a few of its row groups, in place of one for each message. Tasks are many, for one that fails
     begins anew."""
-    return asked.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
+    return messages.repartitionByRange(_TASKS * connections, "id").sortWithinPartitions("id")
 
 
 def _slots(server: ChangeClient, connections: int) -> Slots:
     return Slots(server.url or "", connections)
 
 
-def _meant(rows: DataFrame, targets: Targets) -> DataFrame:
-    if taken := [name for name in ADDED if name in rows.columns]:
-        raise BadInput(f"column {taken[0]}: the answers have one of that name; rename that of the table")
+def _with_targets(rows: DataFrame, targets: Targets) -> DataFrame:
+    if clashes := [name for name in ADDED if name in rows.columns]:
+        raise BadInput(f"column {clashes[0]}: the answers have one of that name; rename that of the table")
     return targets.of(rows)
 
 
-def _joined(meant: DataFrame, answers: DataFrame, targets: Targets) -> DataFrame:
-    told = answers.withColumnRenamed("id", TARGET)
+def _joined(target_rows: DataFrame, answers: DataFrame, targets: Targets) -> DataFrame:
+    by_target = answers.withColumnRenamed("id", TARGET)
     none = F.lit("no id" if targets.ids is None else "no id for this key")
     no_id = F.col(TARGET).isNull()
     return (
-        meant.join(told, TARGET, "left")
+        target_rows.join(by_target, TARGET, "left")
         .withColumns({"status": F.when(no_id, "unknown").otherwise(F.col("status")),
                       "detail": F.when(no_id, none).otherwise(F.col("detail"))})
         .drop(TARGET)

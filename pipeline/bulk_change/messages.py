@@ -40,9 +40,11 @@ class Targets:
             raise BadInput("column id: the answers have it for the ids found by key; rename that of the table")
         key = "__duemq_key"
         due = ["due_ms"] if "due_ms" in self.ids.columns and "due_ms" not in rows.columns else []
-        known = self.ids.select(_text(self.key).alias(key), _text("id").alias("id"), *due)
-        found = rows.withColumn(key, _text(self.column)).join(known.dropDuplicates([key, "id"]), key, "left").drop(key)
-        return found.withColumn(TARGET, F.col("id"))
+        id_rows = self.ids.select(_text(self.key).alias(key), _text("id").alias("id"), *due)
+        matches = (
+            rows.withColumn(key, _text(self.column)).join(id_rows.dropDuplicates([key, "id"]), key, "left").drop(key)
+        )
+        return matches.withColumn(TARGET, F.col("id"))
 
 
 def _text(name: str) -> Column:

@@ -36,7 +36,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 
 @dataclass(frozen=True, slots=True)
 class ChangeClient(server.Server):
-    """And how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
+    """The server, and how it is asked: `batch` ids in one request (at most 10,000), each task one at a time.
 
     `patience_s`: so long a task asks again while no answer comes. Then messages whose answer is pending are told as
     "pending", and a server that does not answer at all is an error.
@@ -46,7 +46,7 @@ class ChangeClient(server.Server):
     patience_s: float = 300.0
 
 
-class Told(NamedTuple):
+class ChangeAnswer(NamedTuple):
     """The answer about one message. `at_ms`: when it ended, or where it was moved when it is due now (epoch ms)."""
 
     status: str
@@ -60,10 +60,10 @@ def answers(
     patience_s: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> list[Told]:
+) -> list[ChangeAnswer]:
     """An answer for each item, in order. Raises what `ask` does: `Unavailable` and `Unreachable` only once nothing
     was answered for `patience_s` seconds."""
-    told: list[Told] = [Told(PENDING)] * len(items)
+    replies: list[ChangeAnswer] = [ChangeAnswer(PENDING)] * len(items)
     left, pause_s, deadline = list(range(len(items))), 0.0, clock() + patience_s
     while left:
         pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
@@ -80,28 +80,28 @@ def answers(
         else:
             pending = []
             for place, result in zip(left, results, strict=True):
-                told[place] = _told(result)
-                if told[place].status == PENDING:
+                replies[place] = _answer_of(result)
+                if replies[place].status == PENDING:
                     pending.append(place)
             if len(pending) < len(left):
                 pause_s, deadline = 0.0, clock() + patience_s
             elif late:
-                return told
+                return replies
             left = pending
         if left:
             sleep(wait_s)
-    return told
+    return replies
 
 
-def _told(result: Result) -> Told:
+def _answer_of(result: Result) -> ChangeAnswer:
     if isinstance(result, CancelResult | MoveResult):
         detail = "not known yet: ask again" if result.status == PENDING else None
-        return Told(result.status, result.at_ms, detail)
-    return Told(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
+        return ChangeAnswer(result.status, result.at_ms, detail)
+    return ChangeAnswer(PENDING if isinstance(result, Unreachable) else REFUSED, None, str(result))
 
 
 def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
-    """For `mapInArrow`, from `CANCEL_SCHEMA` to `ANSWERS`."""
+    """A function for `mapInArrow` that cancels, from `CANCEL_SCHEMA` to `ANSWERS`."""
 
     def cancel(batches: Batches) -> Batches:
         with server.client() as client:
@@ -117,7 +117,7 @@ def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batche
 
 
 def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
-    """For `mapInArrow`, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
+    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
 
     def move(batches: Batches) -> Batches:
         with server.client() as client:
@@ -130,9 +130,11 @@ def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
             for batch in batches:
                 for start in range(0, batch.num_rows, server.batch):
                     ids, dues, refused = (column.to_pylist() for column in batch.slice(start, server.batch).columns)
-                    asked = [(id_, due) for id_, due, why in zip(ids, dues, refused, strict=True) if why is None]
-                    told = iter(answers(asked, ask, server.patience_s))
-                    yield _answered(ids, [next(told) if why is None else Told(REFUSED, None, why) for why in refused])
+                    requests = [(id_, due) for id_, due, why in zip(ids, dues, refused, strict=True) if why is None]
+                    replies = iter(answers(requests, ask, server.patience_s))
+                    yield _answered(
+                        ids, [next(replies) if why is None else ChangeAnswer(REFUSED, None, why) for why in refused]
+                    )
 
     return move
 
@@ -144,8 +146,8 @@ def _parts(batches: Batches, size: int, column: str) -> Iterator[list[str]]:
             yield values[start : start + size]
 
 
-def _answered(ids: Sequence[str], told: Sequence[Told]) -> pa.RecordBatch:
-    columns = zip(*told, strict=True) if told else ([], [], [])
+def _answered(ids: Sequence[str], replies: Sequence[ChangeAnswer]) -> pa.RecordBatch:
+    columns = zip(*replies, strict=True) if replies else ([], [], [])
     return pa.RecordBatch.from_arrays(
         [pa.array(values, kind.type) for values, kind in zip((ids, *columns), ANSWERS, strict=True)], schema=ANSWERS
     )

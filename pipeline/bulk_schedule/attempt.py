@@ -37,7 +37,7 @@ class RowsRejected(JobFailed):
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of all rows of a judged frame, and of those that can be scheduled: number, sum and xor of their hashes."""
+    """Number, sum and xor of the hashes of all rows of a judged frame, and of those that can be scheduled."""
 
     all: tuple[int, int, int]
     good: tuple[int, int, int]
@@ -71,52 +71,56 @@ class Attempt:
     def _written(self, repeated: DataFrame | None) -> JobManifest:
         spark, folder, rules, teller = self.frame.sparkSession, self.folder, self.rules, self.teller
         began, attempt = self.clock(), folder.new_attempt()
-        told = judged(self.frame, self.columns, rules, began, repeated)
+        judged_rows = judged(self.frame, self.columns, rules, began, repeated)
         before, behind = Observation(), Observation()
         pace = WriteDeadline(teller, began, rules.lead_ms - rules.server_lead_ms - _MARGIN_MS, self.clock)
         with step(spark, pace, "sorting and writing delay files"):
-            observed = told.observe(before, *_sums(told))
+            observed = judged_rows.observe(before, *_sums(judged_rows))
             files.write(files.messages(observed, self.columns, folder.job, behind), folder.stage.uri(attempt))
         self.failpoint("written")
         with step(spark, teller, "checking what was written"):
-            found = files.looked_at(spark, folder.stage, attempt)
-        if len(found) > MAX_FILES:
+            written_files = files.looked_at(spark, folder.stage, attempt)
+        if len(written_files) > MAX_FILES:
             folder.stage.remove(attempt)
             raise JobFailed(
-                f"{len(found):,} files were written, for {len({file.window for file in found}):,} windows of half an "
-                f"hour, and the server takes {MAX_FILES:,} files at once: nothing is scheduled. Schedule it as "
-                "several jobs, such as one for each year"
+                f"{len(written_files):,} files were written, for {len({file.window for file in written_files}):,} "
+                f"windows of half an hour, and the server takes {MAX_FILES:,} files at once: nothing is scheduled. "
+                "Schedule it as several jobs, such as one for each year"
             )
-        written = sum(file.rows for file in found)
+        written = sum(file.rows for file in written_files)
         # Where no row can be scheduled, Spark may have found that out without a look at any.
-        seen = _seen(before.get) if written else _counted(told)
-        teller.says(f"{seen.all[0]:,} rows read: {written:,} written to {len(found):,} files, {seen.bad:,} rejected")
+        totals = _sums_of(before.get) if written else _counted(judged_rows)
+        teller.says(
+            f"{totals.all[0]:,} rows read: {written:,} written to {len(written_files):,} files, {totals.bad:,} rejected"
+        )
         behind_sums = _triple(behind.get) if written else (0, 0, 0)
-        late, apart, rejects = self._rejected(found, seen, began, attempt, repeated)
-        kept = [file for file in found if file not in late]
+        late, apart, rejects = self._rejected(written_files, totals, began, attempt, repeated)
+        timely_files = [file for file in written_files if file not in late]
 
-        def adds_up(seen: Sums) -> bool:
+        def adds_up(totals: Sums) -> bool:
             if apart is None:
-                return behind_sums == seen.good == seen.all and written == seen.all[0]
-            bad = seen.bad + sum(one.rows for one in late)
-            return behind_sums == seen.good and written == seen.good[0] and (apart.all, apart.bad) == (seen.all, bad)
+                return behind_sums == totals.good == totals.all and written == totals.all[0]
+            bad = totals.bad + sum(one.rows for one in late)
+            return (
+                behind_sums == totals.good and written == totals.good[0] and (apart.all, apart.bad) == (totals.all, bad)
+            )
 
         # What Spark observes may count a task twice that it had to repeat: so they are counted anew.
-        if not adds_up(seen) and not adds_up(_counted(told)):
+        if not adds_up(totals) and not adds_up(_counted(judged_rows)):
             folder.stage.remove(attempt)
             raise JobFailed("the source changed while it was read: nothing is scheduled. Run the job again")
         bad = 0 if apart is None else apart.bad
-        rows = sum(file.rows for file in kept) + bad
+        rows = sum(file.rows for file in timely_files) + bad
         if bad and self.strict:
             raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected ({rejects}): nothing is scheduled")
-        said = self.columns.as_dict()
+        column_map = self.columns.as_dict()
         return JobManifest(
-            folder.job, began, said, self.about, print_of(said, self.about), attempt, rows, bad,
-            rejects, tuple(kept),
+            folder.job, began, column_map, self.about, print_of(column_map, self.about), attempt, rows, bad,
+            rejects, tuple(timely_files),
         )  # fmt: skip
 
     def _rejected(
-        self, found: list[WrittenFile], seen: Sums, began: int, attempt: str, repeated: DataFrame | None
+        self, written_files: list[WrittenFile], totals: Sums, began: int, attempt: str, repeated: DataFrame | None
     ) -> tuple[list[WrittenFile], Sums | None, str | None]:
         """Write the rows that cannot be scheduled, with those of windows that came too near while all was written.
 
@@ -124,12 +128,12 @@ class Attempt:
         where other windows come too near meanwhile, it is done once more, into another folder.
         """
         spark, rules, teller = self.frame.sparkSession, self.rules, self.teller
-        nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in found) // _TAKEN_IN
+        nearest_ms = rules.server_lead_ms + _MARGIN_MS + sum(file.rows for file in written_files) // _TAKEN_IN
         more_ms = number = 0
         while True:
             soonest = self.clock() + nearest_ms + more_ms
-            late = [file for file in found if file.window < soonest]
-            if not late and not seen.bad:
+            late = [file for file in written_files if file.window < soonest]
+            if not late and not totals.bad:
                 return [], None, None
             if late:
                 teller.says(
@@ -137,17 +141,17 @@ class Attempt:
                     "windows that have come too near while the files were written: they are rejected"
                 )
             lead_ms = max(rules.lead_ms, soonest - began) if late else rules.lead_ms
-            told = judged(self.frame, self.columns, replace(rules, lead_ms=lead_ms), began, repeated)
+            judged_rows = judged(self.frame, self.columns, replace(rules, lead_ms=lead_ms), began, repeated)
             folder = self._folder_of_rejects(attempt, number)
             since, again = time.monotonic(), Observation()
             with step(spark, teller, "writing the rejected rows"):
-                rejected(told.observe(again, *_sums(told))).write.parquet(folder)
+                rejected(judged_rows.observe(again, *_sums(judged_rows))).write.parquet(folder)
             self.failpoint("rejects")
             stays = self.clock() + nearest_ms
-            if all(file.window >= stays for file in found if file not in late):
+            if all(file.window >= stays for file in written_files if file not in late):
                 rows = spark.read.parquet(folder).count()
-                apart = _seen(again.get)
-                return late, apart if rows == apart.bad else _counted(told), str(local_path(folder) or folder)
+                apart = _sums_of(again.get)
+                return late, apart if rows == apart.bad else _counted(judged_rows), str(local_path(folder) or folder)
             number, more_ms = number + 1, int(2_000 * (time.monotonic() - since))
 
     def _folder_of_rejects(self, attempt: str, number: int) -> str:
@@ -157,26 +161,26 @@ class Attempt:
         return below(uri_of(self.rejects), f"{self.folder.job}-{attempt}{again}")
 
 
-def _sums(told: DataFrame) -> list[Any]:
-    """Of all rows, and of those that cannot be scheduled: they are few, so this costs one hash per row."""
+def _sums(judged_rows: DataFrame) -> list[Any]:
+    """The sums over all rows, and over those that cannot be scheduled: they are few, so this costs one hash per row."""
     bad = F.col(OWN + REASON).isNotNull()
     return [
-        *(column.alias(f"all_{name}") for name, column in sums(told).items()),
-        *(column.alias(f"bad_{name}") for name, column in sums(told, bad).items()),
+        *(column.alias(f"all_{name}") for name, column in sums(judged_rows).items()),
+        *(column.alias(f"bad_{name}") for name, column in sums(judged_rows, bad).items()),
     ]
 
 
-def _counted(told: DataFrame) -> Sums:
-    """By reading them."""
-    row = told.agg(*_sums(told)).first()
+def _counted(judged_rows: DataFrame) -> Sums:
+    """Count and sum up the rows by reading them."""
+    row = judged_rows.agg(*_sums(judged_rows)).first()
     assert row is not None
-    return _seen(row.asDict())
+    return _sums_of(row.asDict())
 
 
-def _seen(said: dict[str, Any]) -> Sums:
-    all_, bad = (_triple({name: said[f"{of}_{name}"] for name in ("rows", "sum", "xor")}) for of in ("all", "bad"))
+def _sums_of(metrics: dict[str, Any]) -> Sums:
+    all_, bad = (_triple({name: metrics[f"{of}_{name}"] for name in ("rows", "sum", "xor")}) for of in ("all", "bad"))
     return Sums(all_, (all_[0] - bad[0], all_[1] - bad[1], all_[2] ^ bad[2]))
 
 
-def _triple(said: dict[str, Any]) -> tuple[int, int, int]:
-    return said["rows"], said["sum"], said["xor"]
+def _triple(metrics: dict[str, Any]) -> tuple[int, int, int]:
+    return metrics["rows"], metrics["sum"], metrics["xor"]

@@ -22,19 +22,19 @@ class WriteDeadline:
     def __init__(self, teller: Teller, began: int, lead_ms: int, clock: Callable[[], int] | None = None) -> None:
         self._teller, self._began, self._lead_ms = teller, began, lead_ms
         self._clock = clock or (lambda: int(time.time() * 1000))
-        self._said = False
+        self._has_warned = False
 
     def step(self, what: str) -> None:
         self._teller.step(what)
 
     def share(self, done: int, total: int) -> None:
         self._teller.share(done, total)
-        if self._said or done < _LEAST_TASKS:
+        if self._has_warned or done < _LEAST_TASKS:
             return
         took = self._clock() - self._began
         ends = self._began + took * total // done
         if ends > self._began + self._lead_ms:
-            self._said = True
+            self._has_warned = True
             self._teller.says(
                 f"{done:,} of {total:,} tasks took {took / 1000:,.0f} s: writing ends at {_time(ends)} or later, and "
                 f"the lead at {_time(self._began + self._lead_ms)}. What is due in a window that has come too near by "

@@ -63,24 +63,24 @@ class WrittenFile:
     rows: int
 
 
-def messages(judged: DataFrame, columns: Columns, job: str, seen: Observation | None = None) -> DataFrame:
+def messages(judged: DataFrame, columns: Columns, job: str, observation: Observation | None = None) -> DataFrame:
     """The rows that can be scheduled, as they are written: shuffled by window, sorted by due time.
 
     The rows of a large window are shared out among several files, each of which spans all of it; so their shards share
-    the work. The job's id is in the metadata of each file: two jobs with equal rows have files of other content. `seen`
-    counts and sums them behind the shuffle (see `sums`).
+    the work. The job's id is in the metadata of each file: two jobs with equal rows have files of other content.
+    `observation` counts and sums them behind the shuffle (see `sums`).
     """
     due = OWN + "due_ms"
     ordered = [OWN + f"order{number}" for number in range(len(columns.order))]
     fields = _fields(judged)
-    kept = judged.where(F.col(OWN + REASON).isNull()).select(
+    good_rows = judged.where(F.col(OWN + REASON).isNull()).select(
         *(F.col(OWN + name) for name in fields),
         (F.col(due) - F.col(due) % WINDOW_MS).alias(WINDOW),
         *(column(name).alias(alias) for name, alias in zip(columns.order, ordered, strict=True)),
     )
-    shuffled = kept.hint("rebalance", _parts(kept), WINDOW)
-    if seen is not None:  # before it is sorted: Spark does not know that what is observed stays sorted
-        shuffled = shuffled.observe(seen, *sums(shuffled).values())
+    shuffled = good_rows.hint("rebalance", _parts(good_rows), WINDOW)
+    if observation is not None:  # before it is sorted: Spark does not know that what is observed stays sorted
+        shuffled = shuffled.observe(observation, *sums(shuffled).values())
     sorted_rows = shuffled.sortWithinPartitions(WINDOW, due, *ordered)
     shown = [F.col(OWN + name).alias(name, metadata={"duemq-job": job}) for name in fields]
     return sorted_rows.select(*shown, WINDOW)
@@ -105,7 +105,7 @@ def _fields(frame: DataFrame) -> list[str]:
 
 
 def _parts(frame: DataFrame) -> int:
-    """Into how many partitions to shuffle: so many that each has far fewer bytes than a task should write.
+    """The number of partitions to shuffle into: so many that each has far fewer bytes than a task should write.
 
     Spark joins small partitions, and cuts one that is too large into pieces that have a part of each of its windows. So
     where partitions are few and large, each window becomes many files. Beyond the bound Spark knows only their mean
@@ -131,7 +131,7 @@ def _setting(spark: SparkSession, name: str, default: str) -> str:
 
 
 def _bytes(text: str) -> int:
-    """Of a size as Spark's settings have it: 64m, 64MB, 67108864b, 67108864."""
+    """The bytes of a size as Spark's settings have it: 64m, 64MB, 67108864b, 67108864."""
     number = text.lower().rstrip("b")
     scale = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.get(number[-1:])
     return max(int(number) if scale is None else int(number[:-1]) << scale, 1)
@@ -150,19 +150,19 @@ def looked_at(spark: SparkSession, stage: Stage, attempt: str) -> list[WrittenFi
     each but the first is made another one by a number that no reader looks at. Raises JobFailed.
     """
     paths = [name for name in stage.files(attempt) if _IN_ATTEMPT.fullmatch(name)]
-    found = _looked_at(spark, stage, [(path, 0) for path in paths])
+    written_files = _looked_at(spark, stage, [(path, 0) for path in paths])
     by_content: dict[str, list[WrittenFile]] = defaultdict(list)
-    for one in found:
+    for one in written_files:
         by_content[one.sha256].append(one)
     if equal := [(one.path, number) for some in by_content.values() for number, one in enumerate(some) if number]:
         twins = {path for path, _ in equal}
-        found = [one for one in found if one.path not in twins] + _looked_at(spark, stage, equal)
+        written_files = [one for one in written_files if one.path not in twins] + _looked_at(spark, stage, equal)
         for path in twins:
             stage.remove(path)
-    if len({one.sha256 for one in found}) < len(paths):
+    if len({one.sha256 for one in written_files}) < len(paths):
         where = stage.path(attempt)
         raise JobFailed(f"two files in {where} have the same content, which is imported once: nothing is scheduled")
-    return sorted(found, key=lambda one: (one.window, one.path))
+    return sorted(written_files, key=lambda one: (one.window, one.path))
 
 
 def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int]]) -> list[WrittenFile]:
@@ -177,8 +177,8 @@ def _looked_at(spark: SparkSession, stage: Stage, paths: Sequence[tuple[str, int
 def _look_in(stage: Stage) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = [_look(stage, path, number) for path, number in zip(*batch.to_pydict().values(), strict=True)]
-            yield pa.RecordBatch.from_pylist([asdict(one) for one in found])
+            files = [_look(stage, path, number) for path, number in zip(*batch.to_pydict().values(), strict=True)]
+            yield pa.RecordBatch.from_pylist([asdict(one) for one in files])
 
     return look
 
@@ -187,8 +187,8 @@ def _look(stage: Stage, path: str, number: int) -> WrittenFile:
     if number:
         path = _numbered(stage, path, number)
     with stage.local(path) as file:
-        found = glance(file)
-    return WrittenFile(path, found.sha256, found.size, found.window, found.rows)
+        summary = glance(file)
+    return WrittenFile(path, summary.sha256, summary.size, summary.window, summary.rows)
 
 
 def _numbered(stage: Stage, path: str, number: int) -> str:

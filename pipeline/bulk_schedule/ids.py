@@ -30,8 +30,8 @@ def ids(
     asked for their ids, when it is used, which has to be before their windows are due. Files whose outcome the server
     has forgotten are left out. `name` is null where none is
     mapped; `file` is a path below the job's folder and `row` counts from 0."""
-    kept = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
-    listed = spark.createDataFrame(kept, "path string, import string")
+    imported_files = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
+    listed = spark.createDataFrame(imported_files, "path string, import string")
 
     def with_ids(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with server.client() as client:
@@ -40,7 +40,7 @@ def ids(
                     with stage.local(path) as file:
                         yield from _of_file(client, file, path, file_import)
 
-    return listed.repartition(tasks_for(spark, len(kept))).mapInArrow(with_ids, SCHEMA)
+    return listed.repartition(tasks_for(spark, len(imported_files))).mapInArrow(with_ids, SCHEMA)
 
 
 def _of_file(client: Client, local: Path, path: str, file_import: str) -> Iterator[pa.RecordBatch]:
@@ -49,13 +49,13 @@ def _of_file(client: Client, local: Path, path: str, file_import: str) -> Iterat
         columns = [name for name in _READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(_MAX, columns=columns, use_threads=False):
             count = batch.num_rows
-            found = client.imported_ids(file_import, first, count)
-            if len(found) != count:
+            message_ids = client.imported_ids(file_import, first, count)
+            if len(message_ids) != count:
                 raise ValueError(f"{path} is not the file that was imported: it has more rows")
             name = batch["name"] if "name" in columns else pa.nulls(count, pa.string())
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.array(found, pa.string()), name, batch["topic"], batch["key"], batch["due_ms"],
+                    pa.array(message_ids, pa.string()), name, batch["topic"], batch["key"], batch["due_ms"],
                     pa.repeat(path, count), pa.array(np.arange(first, first + count)),
                 ],
                 names=_NAMES,

@@ -124,7 +124,7 @@ def _imported(
         teller.step(f"handing {len(manifest.files):,} files over")
         forgotten = hand_over(client, manifest, folder, link=options.link, failpoint=failpoint)
         teller.step(f"waiting until {manifest.accepted:,} messages are imported")
-        found = imported(client, manifest, folder, teller, forgotten, failpoint)
+        imports = imported(client, manifest, folder, teller, forgotten, failpoint)
     rows = sum(file.rows for file in manifest.files if file.path in forgotten)
     teller.says(f"{manifest.accepted - rows:,} messages imported")
     if rows:
@@ -132,4 +132,4 @@ def _imported(
             f"{rows:,} rows more were handed over before {shown(folder.handed_at() or 0)}: their windows are over, and "
             "the server does not keep any more what became of their files"
         )
-    return found
+    return imports

@@ -58,12 +58,12 @@ class JobManifest:
 
 
 def print_of(columns: Mapping[str, Any], source: str) -> str:
-    """Differs where a job is another one."""
+    """A checksum that differs where a job is another one."""
     return hashlib.sha256(orjson.dumps([columns, source], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class JobFolder:
-    """Of one job, in its stage; a path stands for a stage that is a folder."""
+    """The folder of one job in its stage; a path stands for a stage that is a folder."""
 
     def __init__(self, stage: Stage | Path, job: str) -> None:
         if not _JOB.fullmatch(job):
@@ -82,33 +82,33 @@ class JobFolder:
         return f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
 
     def manifest(self) -> JobManifest | None:
-        said = self._read("manifest.json")
-        if said is None:
+        document = self._read("manifest.json")
+        if document is None:
             return None
-        if said["format"] != FORMAT:
-            raise JobFailed(other_format(f"{self.stage.place}/manifest.json", said["format"], FORMAT))
-        return JobManifest(**(said | {"files": tuple(WrittenFile(**file) for file in said["files"])}))
+        if document["format"] != FORMAT:
+            raise JobFailed(other_format(f"{self.stage.place}/manifest.json", document["format"], FORMAT))
+        return JobManifest(**(document | {"files": tuple(WrittenFile(**file) for file in document["files"])}))
 
     def settle(self, manifest: JobManifest) -> JobManifest:
         """This manifest, or that of another attempt which was faster."""
         self._once("manifest.json", asdict(manifest))
-        found = self.manifest()
-        assert found is not None
-        return found
+        winner = self.manifest()
+        assert winner is not None
+        return winner
 
     def handed_at(self) -> int | None:
         """When the server had accepted the files of the manifest (epoch ms); None where that is not known."""
-        said = self._read("handed.json")
-        return None if said is None else int(said["at"])
+        document = self._read("handed.json")
+        return None if document is None else int(document["at"])
 
-    def handed(self, at: int) -> None:
+    def record_hand_over(self, at: int) -> None:
         self._once("handed.json", {"at": at})
 
     def imports(self) -> dict[str, str | None] | None:
-        """Of a job that is done: the import of each file, by its path below the folder; None for one that the server
-        had forgotten by then."""
-        found: dict[str, str | None] | None = self._read("done.json")
-        return found
+        """The import of each file of a job that is done, by its path below the folder; None for one that the server had
+        forgotten by then."""
+        document: dict[str, str | None] | None = self._read("done.json")
+        return document
 
     def done(self, imports: Mapping[str, str | None]) -> None:
         self._once("done.json", imports)
@@ -135,6 +135,6 @@ class JobFolder:
                     ) from error
             time.sleep(_LOOK_S)
 
-    def _once(self, name: str, said: Any) -> None:
+    def _once(self, name: str, document: Any) -> None:
         """Write a document, unless there is one. Raises OSError."""
-        self.stage.write_once(name, orjson.dumps(said, option=orjson.OPT_INDENT_2))
+        self.stage.write_once(name, orjson.dumps(document, option=orjson.OPT_INDENT_2))

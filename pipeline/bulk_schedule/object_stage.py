@@ -145,8 +145,8 @@ class ObjectStage:
         import obstore
 
         with self._reached() as store:
-            found = obstore.list_with_delimiter(store)["common_prefixes"]
-            return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in found)
+            prefixes = obstore.list_with_delimiter(store)["common_prefixes"]
+            return sorted(str(prefix).rstrip("/").rpartition("/")[2] for prefix in prefixes)
 
     def remove(self, name: str) -> None:
         import obstore

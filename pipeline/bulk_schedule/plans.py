@@ -27,8 +27,8 @@ def plan_of(frame: DataFrame) -> str:
     """What is done to which tables, as a text that is the same in every session. Rows of this process's own (a list, an
     RDD) and what a Python function does are not in it."""
     with _whole(frame.sparkSession):
-        found = _ANALYZED.search(_explained(frame, "extended"))
-    text = _OF_PROCESS.sub("", found[1] if found else "")
+        match = _ANALYZED.search(_explained(frame, "extended"))
+    text = _OF_PROCESS.sub("", match[1] if match else "")
     numbers: dict[str, int] = {}  # each column is numbered anew whenever it is made
     return _NUMBERED.sub(lambda one: f"#{numbers.setdefault(one[1], len(numbers))}", text)
 
@@ -36,18 +36,18 @@ def plan_of(frame: DataFrame) -> str:
 def bytes_of(frame: DataFrame) -> int | None:
     """How many bytes Spark expects of it, by the sizes of its files and the types of its columns; None where it cannot
     tell."""
-    found = _SIZE.search(_explained(frame, "cost"))
-    if found is None:
+    match = _SIZE.search(_explained(frame, "cost"))
+    if match is None:
         return None
-    size = int(float(found[1]) * (1 << _UNITS[found[2] or ""]))
+    size = int(float(match[1]) * (1 << _UNITS[match[2] or ""]))
     return size if size < 1 << 60 else None  # what it says of a source that says nothing
 
 
 def _explained(frame: DataFrame, mode: str) -> str:
-    told = io.StringIO()
-    with redirect_stdout(told):
+    output = io.StringIO()
+    with redirect_stdout(output):
         frame.explain(mode=mode)
-    return told.getvalue()
+    return output.getvalue()
 
 
 @contextmanager

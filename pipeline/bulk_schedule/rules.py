@@ -43,7 +43,7 @@ class BulkRules:
 
     @staticmethod
     def of(limits: Limits, lead_ms: int = LEAD_MS) -> BulkRules:
-        """Those by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
+        """The rules by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
         if lead_ms < limits.min_lead_ms:
             raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
         return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
@@ -57,11 +57,11 @@ def judged(
     None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
     if REASON in frame.columns:
         raise BadInput(f"column {REASON}: the table of rejected rows has one of its own; rename yours")
-    told = with_fields(frame, columns)
+    rows = with_fields(frame, columns)
     if columns.name is not None:
-        told = _with_twice(told, _counted(told) if repeated is None else repeated)
+        rows = _with_twice(rows, _counted(rows) if repeated is None else repeated)
     reason = F.coalesce(*(F.when(wrong, F.concat(*sentence)) for wrong, sentence in _wrongs(columns, rules, now)))
-    return told.withColumn(OWN + REASON, reason)
+    return rows.withColumn(OWN + REASON, reason)
 
 
 @contextmanager
@@ -95,7 +95,7 @@ def _counted(frame: DataFrame) -> DataFrame:
 
 
 def _with_twice(frame: DataFrame, repeated: DataFrame) -> DataFrame:
-    """With `_duemq_twice`: how many rows have its name, where that is more than one."""
+    """The rows with `_duemq_twice`: how many of them have the name, where that is more than one."""
     return frame.join(repeated, F.col(OWN + "name") == F.col(_AGAIN), "left").drop(_AGAIN)
 
 
@@ -205,15 +205,15 @@ def _labels(labels: Column, says: Says) -> Iterator[Wrong]:
 
 
 def rejected(frame: DataFrame) -> DataFrame:
-    """Of a judged frame the rows that cannot be scheduled: the user's columns as they were, and `reason`.
+    """The rows of a judged frame that cannot be scheduled: the user's columns as they were, and `reason`.
 
     Columns of types that no file can hold (void, calendar interval) are text.
     """
-    kept = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
-    return kept.select(
+    bad_rows = frame.where(F.col(OWN + REASON).isNotNull()).withColumn(REASON, F.col(OWN + REASON))
+    return bad_rows.select(
         *(
             column(one.name).cast("string").alias(one.name) if _is_unwritable(one.dataType) else column(one.name)
-            for one in kept.schema.fields
+            for one in bad_rows.schema.fields
             if not one.name.startswith(OWN)
         )
     )

@@ -42,18 +42,18 @@ def hand_over(
     became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
     known any more; and Rejected as the server does.
     """
-    known = _by_content(patiently(client.imports))
-    missing = [file for file in manifest.files if not _is_in(known, file)]
+    imports = _by_content(patiently(client.imports))
+    missing = [file for file in manifest.files if not _is_in(imports, file)]
     if not missing:
-        folder.handed(clock())
+        folder.record_hand_over(clock())
         failpoint("handed_over")
         return frozenset()
-    over = [file for file in missing if file.sha256 not in known and _may_be_forgotten(file, clock())]
+    over = [file for file in missing if file.sha256 not in imports and _may_be_forgotten(file, clock())]
     handed_at = folder.handed_at()
     # All files of a job come into the log together: one that the server knows says so of all.
-    if handed_at is not None or any(file.sha256 in known for file in manifest.files):
+    if handed_at is not None or any(file.sha256 in imports for file in manifest.files):
         _give(client, manifest, [file for file in missing if file not in over], folder, link, failpoint)
-        folder.handed(clock())
+        folder.record_hand_over(clock())
         failpoint("handed_over")
         return frozenset(file.path for file in over)
     if len(over) == len(manifest.files):
@@ -64,7 +64,7 @@ def hand_over(
         )
     _give(client, manifest, missing, folder, link, failpoint)
     failpoint("accepted")
-    folder.handed(clock())
+    folder.record_hand_over(clock())
     failpoint("handed_over")
     return frozenset()
 
@@ -84,7 +84,7 @@ def _give(
         if there.get(file.path) != file.size:
             path = folder.stage.path(file.path)
             raise JobFailed(f"{path} is not there any more, or not as it was written: job {manifest.job} cannot go on")
-    said: list[dict[str, str | int]] = [
+    entries: list[dict[str, str | int]] = [
         {
             "path": folder.stage.path(file.path), "sha256": file.sha256, "size": file.size, "window": file.window,
             "rows": file.rows,
@@ -93,14 +93,14 @@ def _give(
     ]  # fmt: skip
     failpoint("before_hand_over")
     try:
-        patiently(lambda: client.import_files(said, link=link))
+        patiently(lambda: client.import_files(entries, link=link))
     except BatchTooLarge as error:
         raise JobFailed(f"{error.detail}: schedule it as several jobs") from error
     except PastDue as error:
         # An answer to the same request may have been lost, and the windows have come near since.
         time.sleep(_AGAIN_S)
-        known = _by_content(patiently(client.imports))
-        if all(_is_in(known, file) for file in missing):
+        imports = _by_content(patiently(client.imports))
+        if all(_is_in(imports, file) for file in missing):
             return
         late = sum(file.rows for file in missing)
         if len(missing) == len(manifest.files):
@@ -135,21 +135,23 @@ def imported(
         waiting = patiently(lambda: client.count_imports("pending", f"{folder.stage.path('').rstrip('/')}/"))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
-            found = _by_content(patiently(client.imports))
-            settled = [found[file.sha256].state in ("imported", "rejected") for file in files if file.sha256 in found]
-            if len(settled) == len(files) and all(settled):
+            imports = _by_content(patiently(client.imports))
+            end_flags = [
+                imports[file.sha256].state in ("imported", "rejected") for file in files if file.sha256 in imports
+            ]
+            if len(end_flags) == len(files) and all(end_flags):
                 break
         time.sleep(min(max(_SHARE * (time.monotonic() - since), _LEAST_S), _MAX_S))
-    refused = [file for file in files if found[file.sha256].state == "rejected"]
+    refused = [file for file in files if imports[file.sha256].state == "rejected"]
     if refused:
         lost = sum(file.rows for file in refused)
-        reasons = _some(refused, {file.path: found[file.sha256].reason for file in refused})
+        reasons = _some(refused, {file.path: imports[file.sha256].reason for file in refused})
         raise JobFailed(
             f"the server refused {len(refused):,} of {len(manifest.files):,} files of job {manifest.job}: {lost:,} of "
             f"{manifest.accepted:,} rows are not scheduled, the others are ({reasons}). What can be mended is "
             "handed over by running the job again"
         )
-    return {file.path: None if file.path in forgotten else found[file.sha256].id for file in manifest.files}
+    return {file.path: None if file.path in forgotten else imports[file.sha256].id for file in manifest.files}
 
 
 def _some(files: Sequence[WrittenFile], reasons: Mapping[str, str] | None = None) -> str:
@@ -163,9 +165,9 @@ def shown(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _is_in(known: Mapping[str, FileImport], file: WrittenFile) -> bool:
-    found = known.get(file.sha256)
-    return found is not None and found.state != "rejected"
+def _is_in(imports: Mapping[str, FileImport], file: WrittenFile) -> bool:
+    file_import = imports.get(file.sha256)
+    return file_import is not None and file_import.state != "rejected"
 
 
 def _may_be_forgotten(file: WrittenFile, now: int) -> bool:
@@ -174,9 +176,9 @@ def _may_be_forgotten(file: WrittenFile, now: int) -> bool:
 
 def _by_content(imports: Iterable[FileImport]) -> dict[str, FileImport]:
     """The one that counts of each content: a refused one may have come again."""
-    found: dict[str, FileImport] = {}
+    by_sha256: dict[str, FileImport] = {}
     for one in imports:
         sha256 = one.raw.get("sha256")
-        if sha256 is not None and (sha256 not in found or found[sha256].state == "rejected"):
-            found[sha256] = one
-    return found
+        if sha256 is not None and (sha256 not in by_sha256 or by_sha256[sha256].state == "rejected"):
+            by_sha256[sha256] = one
+    return by_sha256

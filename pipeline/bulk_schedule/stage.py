@@ -24,23 +24,23 @@ _NO_LINKS = (errno.EPERM, errno.EACCES, errno.EXDEV, errno.EMLINK, errno.EOPNOTS
 
 
 class Stage(Protocol):
-    """Of one job. A value that goes to executors. Names are those below the stage, with `/` between their parts."""
+    """The stage of one job: a value that goes to executors. Names are below it, with `/` between their parts."""
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The stage as people name it."""
         ...
 
     def uri(self, name: str) -> str:
-        """As Spark reads and writes it."""
+        """The URI by which Spark reads and writes a file."""
         ...
 
     def path(self, name: str) -> str:
-        """As the server's nodes take it in."""
+        """The path by which the server's nodes take a file in."""
         ...
 
     def make(self) -> None:
-        """Before anything is read. Raises BadInput."""
+        """Make the stage, before anything is read. Raises BadInput."""
         ...
 
     def check(self) -> None:
@@ -52,11 +52,12 @@ class Stage(Protocol):
         ...
 
     def write_once(self, name: str, content: bytes) -> None:
-        """Durably, as a whole, and only where there is none of that name: who comes second changes nothing."""
+        """Write a document durably, as a whole, and only where there is none of that name: who comes second changes
+        nothing."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """A file as a whole, in place of one that may be there."""
+        """Write a file as a whole, in place of one that may be there."""
         ...
 
     def files(self, below: str) -> dict[str, int]:
@@ -72,7 +73,7 @@ class Stage(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """A file, or a folder with all that is in it, as far as that can be done."""
+        """Remove a file, or a folder with all that is in it, as far as that can be done."""
         ...
 
     def tidy(self) -> None:
@@ -121,7 +122,7 @@ class FolderStage:
             return None
 
     def write_once(self, name: str, content: bytes) -> None:
-        """By a hard link of a synced temporary; where there are none, created for one writer alone (O_EXCL)."""
+        """Link a synced temporary; where there are no hard links, the file is created for one writer alone (O_EXCL)."""
         temporary, path = self.folder / f"{uuid.uuid4().hex}{_NEW}", self.folder / name
         _write_synced(temporary, content)
         try:
@@ -148,8 +149,8 @@ class FolderStage:
         temporary.replace(path)
 
     def files(self, below: str) -> dict[str, int]:
-        found = (path for path in (self.folder / below).rglob("*") if path.is_file())
-        return dict(sorted((str(path.relative_to(self.folder)), path.stat().st_size) for path in found))
+        paths = (path for path in (self.folder / below).rglob("*") if path.is_file())
+        return dict(sorted((str(path.relative_to(self.folder)), path.stat().st_size) for path in paths))
 
     @contextmanager
     def local(self, name: str) -> Iterator[Path]:

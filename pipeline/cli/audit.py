@@ -110,7 +110,7 @@ def audit(
         typer.echo(
             f"{result.accepted:,} accepted = " + " + ".join(f"{n:,} {words}" for _, words, n in equation(result))
         )
-        for kind, count in result.found.items():
+        for kind, count in result.violation_counts.items():
             typer.echo(f"{count:10,} {kind}")
         for note in result.notes:
             typer.echo(f"note: {note}")
@@ -133,7 +133,8 @@ def _json(result: AuditResult, page: str) -> dict[str, Any]:
     late = {name: asdict(one) for name, one in result.late.topics.items() if name is not None}
     return {
         "clean": result.clean, "verdict": verdict(result), "accepted": result.accepted, "outcomes": result.account,
-        "others": result.others, "violations": result.found, "notes": list(result.notes), "lateness_ms": late,
+        "others": result.others, "violations": result.violation_counts, "notes": list(result.notes),
+        "lateness_ms": late,
         "read": {
             one.topic: {str(p): [start, one.ends[p]] for p, start in one.starts.items()} for one in result.ranges
         },

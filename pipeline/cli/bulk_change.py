@@ -75,8 +75,8 @@ def cancel(
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
         server, folder = _server(url, batch, patience), _folder(spark, answers)
-        told = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), folder)
-    _tell(*told, as_json)
+        report = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), folder)
+    _tell(*report, as_json)
 
 
 def move(
@@ -108,8 +108,8 @@ def move(
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        told = _answered(spark, teller, "moving", lambda: moved, _folder(spark, answers))
-    _tell(*told, as_json)
+        report = _answered(spark, teller, "moving", lambda: moved, _folder(spark, answers))
+    _tell(*report, as_json)
 
 
 @contextmanager
@@ -178,38 +178,38 @@ def _answered(
     from duemq.pipeline.bulk_change import STATUSES
     from duemq.pipeline.spark.progress import step
 
-    seen = Observation()
+    observation = Observation()
     counts = [F.count_if(F.col("status") == status).alias(status) for status in STATUSES]
-    told = ask().observe(seen, *counts)
+    answers = ask().observe(observation, *counts)
     since = time.monotonic()
     with step(spark, teller, what):
         if folder is None:
-            told.write.format("noop").mode("overwrite").save()
+            answers.write.format("noop").mode("overwrite").save()
         else:
-            told.write.parquet(folder)
-    return {status: count for status, count in seen.get.items() if count}, time.monotonic() - since
+            answers.write.parquet(folder)
+    return {status: count for status, count in observation.get.items() if count}, time.monotonic() - since
 
 
-def _tell_dry(spark: SparkSession, teller: Teller, meant: DataFrame, as_json: bool) -> None:
+def _tell_dry(spark: SparkSession, teller: Teller, target_rows: DataFrame, as_json: bool) -> None:
     from pyspark.sql import functions as F
 
     from duemq.pipeline.bulk_change.messages import TARGET
     from duemq.pipeline.spark.progress import step
 
     with step(spark, teller, "counting"):
-        total = meant.agg(F.count("*").alias("rows"), F.countDistinct(TARGET), F.count_if(F.col(TARGET).isNull()))
-        rows, messages, without = total.first() or (0, 0, 0)
+        total = target_rows.agg(F.count("*").alias("rows"), F.countDistinct(TARGET), F.count_if(F.col(TARGET).isNull()))
+        rows, messages, no_id_rows = total.first() or (0, 0, 0)
     if as_json:
-        echo_json({"rows": rows, "messages": messages, "without_id": without})
+        echo_json({"rows": rows, "messages": messages, "without_id": no_id_rows})
     else:
-        typer.echo(f"{rows:,} rows name {messages:,} messages; {without:,} rows have no id. Nothing was asked.")
+        typer.echo(f"{rows:,} rows name {messages:,} messages; {no_id_rows:,} rows have no id. Nothing was asked.")
 
 
 def _tell(counts: dict[str, int], seconds: float, as_json: bool) -> None:
     if as_json:
         echo_json({"counts": counts, "seconds": round(seconds, 3)})
     else:
-        told = [f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()]
-        typer.echo(", ".join(told) or "There was nothing to do.")
+        parts = [f"{count:,} {status.replace('_', ' ')}" for status, count in counts.items()]
+        typer.echo(", ".join(parts) or "There was nothing to do.")
     if code := max((EXIT_OF[status] for status in counts), default=0):
         raise typer.Exit(code)

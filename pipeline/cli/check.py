@@ -32,17 +32,17 @@ def check(
         from duemq.pipeline.spark.check import has_connector, versions, workers
         from duemq.pipeline.spark.progress import step
 
-        found = versions(spark)
+        details = versions(spark)
         connector = has_connector(spark) if kafka else None
         with step(spark, teller, "looking at the executors"):
-            seen = workers(spark, tasks)
+            executors = workers(spark, tasks)
     if as_json:
-        echo_json({**found, "kafka_connector": connector, "workers": [asdict(worker) for worker in seen]})
+        echo_json({**details, "kafka_connector": connector, "workers": [asdict(worker) for worker in executors]})
     else:
-        typer.echo(f"Spark {found['spark']} on Java {found['java']}, {found['master']}")
+        typer.echo(f"Spark {details['spark']} on Java {details['java']}, {details['master']}")
         if connector is not None:
             typer.echo(f"Kafka connector: {'there' if connector else 'missing'}")
-        for worker in seen:
+        for worker in executors:
             typer.echo(
                 f"executor {worker.executor}: Python {worker.python}, pyarrow {worker.pyarrow}, duemq {worker.duemq}"
             )

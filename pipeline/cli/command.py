@@ -65,23 +65,23 @@ def examples(*lines: str) -> str:
     return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
 
 
-def echo_json(said: Any) -> None:
-    typer.echo(orjson.dumps(said, option=orjson.OPT_INDENT_2).decode())
+def echo_json(document: Any) -> None:
+    typer.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
 def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, str]:
-    """Of NAME=VALUE, as `option` was given."""
-    found = {}
+    """Settings from the NAME=VALUE pairs of `option`. Raises BadParameter."""
+    settings = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
 
 
 def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
-    """With `--kafka-set` and the environment. Raises BadConfig."""
+    """How Kafka is reached by `--kafka-set` and the environment. Raises BadConfig."""
     from duemq.pipeline.sources.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
@@ -89,18 +89,18 @@ def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka
 
 def instant_of(text: str, option: str) -> int:
     """Epoch ms of what an option says. Raises BadParameter."""
-    with _told_of(option):
+    with _option_errors(option):
         return parse_instant(text, option, text=True)
 
 
 def duration_of(text: str, option: str) -> int:
-    """Milliseconds, as `instant_of`."""
-    with _told_of(option):
+    """Milliseconds of what an option says. Raises BadParameter."""
+    with _option_errors(option):
         return parse_duration(text, option, text=True)
 
 
 @contextmanager
-def _told_of(option: str) -> Iterator[None]:
+def _option_errors(option: str) -> Iterator[None]:
     try:
         yield
     except Rejected as error:
@@ -111,9 +111,9 @@ def _told_of(option: str) -> Iterator[None]:
 def spark_session(
     name: str, master: str | None, conf: list[str] | None, as_json: bool, *, kafka: bool = False
 ) -> Iterator[tuple[SparkSession, Teller]]:
-    """A session and somebody to tell progress to, for one command. Errors of ours end it as `told` does."""
+    """A session and somebody to tell progress to, for one command. Errors of ours end it as `report_errors` does."""
     settings = settings_of(conf)
-    with told(as_json):
+    with report_errors(as_json):
         try:
             from duemq.pipeline.spark.session import running
         except ImportError as error:
@@ -125,8 +125,8 @@ def spark_session(
 
 
 @contextmanager
-def told(as_json: bool) -> Iterator[None]:
-    """Errors of ours as one line on stderr, with `--json` also as a document on stdout, and an exit code."""
+def report_errors(as_json: bool) -> Iterator[None]:
+    """Report errors of ours as one line on stderr, with `--json` also as a document on stdout, and an exit code."""
     try:
         yield
     except DuemqError as error:

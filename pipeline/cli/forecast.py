@@ -82,8 +82,8 @@ def forecast(
             check_page(spark, destination(spark, into, "--into"), "--into")
         place, measured = folder_of(folder), capacity_of(capacity)
         teller.step(f"reading the stores in {folder}")
-        with pending(spark, place) as found:
-            done = run(found, measured, from_ms, until_ms, hot, into, teller)
+        with pending(spark, place) as messages:
+            done = run(messages, measured, from_ms, until_ms, hot, into, teller)
         page = None if into is None else f"{into.rstrip('/')}/forecast.html"
         if page is not None:
             write_page(spark, uri_of(page), page_of(done))

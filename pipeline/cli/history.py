@@ -79,30 +79,30 @@ def history(
 
         table = HistoryTable(spark, into, format=table_format)
         if compact:
-            said = join(table, below << 20, teller)
+            counts = join(table, below << 20, teller)
         else:
             teller.step(f"following {kafka} into {table.path}")
             source = LogSource(reached(kafka, kafka_set), topics, most, dead_letters)
             done = run(spark, table, source, teller, stop, once=once, every_s=every)
-            said = {"batches": done.batches, "deliveries": done.deliveries, "outcomes": done.outcomes}
+            counts = {"batches": done.batches, "deliveries": done.deliveries, "outcomes": done.outcomes}
     if as_json:
-        echo_json({"table": table.path, "format": table.format} | said)
+        echo_json({"table": table.path, "format": table.format} | counts)
     elif not compact:
         typer.echo(
-            f"{said['deliveries']:,} deliveries and {said['outcomes']:,} outcomes in {said['batches']:,} batches"
+            f"{counts['deliveries']:,} deliveries and {counts['outcomes']:,} outcomes in {counts['batches']:,} batches"
         )
 
 
 def join(table: HistoryTable, below_bytes: int, teller: Teller) -> dict[str, int]:
     """Join small files; how many of each kind became how many."""
-    said: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind in ("deliveries", "outcomes"):
         teller.step(f"joining files of {kind}")
         before, after = table.compact(kind, below_bytes)
-        said |= {f"{kind}_before": before, f"{kind}_after": after}
+        counts |= {f"{kind}_before": before, f"{kind}_after": after}
         what = "batches" if table.format == "parquet" else "files"
         teller.says(f"{kind}: {before:,} {what} became {after:,}" if before else f"{kind}: nothing to join")
-    return said
+    return counts
 
 
 def with_jars(conf: list[str] | None) -> list[str]:
@@ -118,7 +118,8 @@ def with_jars(conf: list[str] | None) -> list[str]:
 
 @contextmanager
 def stopped() -> Iterator[threading.Event]:
-    """Is set by SIGTERM and Ctrl-C; a second one ends the process at once. Spark's own handler cancels jobs instead."""
+    """An event that SIGTERM and Ctrl-C set; a second one ends the process at once. Spark's own handler cancels jobs
+    instead."""
     event = threading.Event()
 
     def ask(number: int, _: object) -> None:

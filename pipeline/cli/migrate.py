@@ -101,14 +101,14 @@ def celery(
     """Celery with Redis: tasks with an eta or countdown, as duemq holds them for its relay (docs/celery.md)."""
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.migrate import CeleryOptions, from_documents, settled
+        from duemq.pipeline.migrate import CeleryOptions, from_documents, reject_repeats
         from duemq.pipeline.migrate.files import read_documents
         from duemq.pipeline.migrate.redis import read_redis
 
         if "://" in paths[0] and paths[0].partition("://")[0] in ("redis", "rediss", "unix", "valkey", "valkeys"):
-            found = read_redis(spark, paths[0], queue or ("celery",), prefix)
-            return settled(from_documents(found, CeleryOptions(to).read, single=True))
-        return settled(from_documents(read_documents(spark, paths), CeleryOptions(to).read))
+            documents = read_redis(spark, paths[0], queue or ("celery",), prefix)
+            return reject_repeats(from_documents(documents, CeleryOptions(to).read, single=True))
+        return reject_repeats(from_documents(read_documents(spark, paths), CeleryOptions(to).read))
 
     _import(rows, out, rejects, master, conf, as_json)
 
@@ -127,11 +127,11 @@ def rocketmq(
     taken_ms = instant_of(taken_at, "--taken-at")
 
     def rows(spark: SparkSession) -> DataFrame:
-        from duemq.pipeline.migrate import RocketOptions, from_documents, settled
+        from duemq.pipeline.migrate import RocketOptions, from_documents, reject_repeats
         from duemq.pipeline.migrate.files import read_documents
 
         read = RocketOptions(taken_ms, to, levels).read
-        return settled(from_documents(read_documents(spark, paths, by_line=True), read))
+        return reject_repeats(from_documents(read_documents(spark, paths, by_line=True), read))
 
     _import(rows, out, rejects, master, conf, as_json)
 

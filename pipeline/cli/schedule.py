@@ -169,7 +169,7 @@ def _ms(text: str) -> int:
 
 
 def _rules(server: Server, lead_ms: int, dry_run: bool, teller: Teller) -> BulkRules:
-    """Those of the server. A dry run does without one, and says so."""
+    """The rules of the server. A dry run does without a server, and says so."""
     from duemq.client.http.errors import Unavailable, Unreachable
     from duemq.pipeline.bulk_schedule.rules import BulkRules
 
@@ -219,23 +219,23 @@ def _identity(
 
 
 def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:
-    made = done.manifest
-    said: dict[str, Any] = {
-        "job": made.job, "rows": made.rows, "scheduled": made.accepted, "rejected": made.rejected,
-        "rejects": made.rejects, "files": len(made.files), "again": done.again, "forgotten": done.forgotten,
+    manifest = done.manifest
+    document: dict[str, Any] = {
+        "job": manifest.job, "rows": manifest.rows, "scheduled": manifest.accepted, "rejected": manifest.rejected,
+        "rejects": manifest.rejects, "files": len(manifest.files), "again": done.again, "forgotten": done.forgotten,
         "ids": ids,
     } | ({} if near is None else {"sent": near.sent, "left": near.left, "answers": near.answers})  # fmt: skip
     if as_json:
-        echo_json(said)
+        echo_json(document)
         return
     again = " before; nothing was changed" if done.again else ""
-    typer.echo(f"{made.accepted:,} of {made.rows:,} rows are scheduled (job {made.job}){again}")
+    typer.echo(f"{manifest.accepted:,} of {manifest.rows:,} rows are scheduled (job {manifest.job}){again}")
     if done.forgotten:
         typer.secho(
             f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
             fg=typer.colors.YELLOW,
         )
-    if made.rejected:
-        typer.secho(f"{made.rejected:,} rows were rejected: {made.rejects}", fg=typer.colors.YELLOW)
+    if manifest.rejected:
+        typer.secho(f"{manifest.rejected:,} rows were rejected: {manifest.rejects}", fg=typer.colors.YELLOW)
     if near is not None and near.answers is not None:
         typer.echo(f"{near.sent:,} of these are sent, {near.left:,} are not: {near.answers}")

@@ -104,8 +104,8 @@ def send(
         )  # fmt: skip
         frame = read_table(spark, source, kind, settings_of(option, "--option"))
         if dry_run:
-            told, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
-            print_look(told, "sent", as_json)
+            judged_rows, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
+            print_look(judged_rows, "sent", as_json)
             return
         try:
             with failures_told(_NOT_SENT):
@@ -124,11 +124,11 @@ def send(
 
 
 def _tell(done: SendResult, as_json: bool) -> None:
-    said: dict[str, Any] = {
+    document: dict[str, Any] = {
         "rows": done.rows, "sent": done.sent, "rejected": done.rejected, "rejects": done.rejects, "shards": done.shards
     }  # fmt: skip
     if as_json:
-        echo_json(said)
+        echo_json(document)
         return
     typer.echo(f"{done.sent:,} of {done.rows:,} rows are sent to {done.shards} shards")
     if done.rejected:

@@ -158,8 +158,8 @@ class _Reader:
             isinstance(kind, T.MapType) and _is_text(kind.keyType) and _is_bytes(kind.valueType)
         ):
             return F.transform(F.map_entries(value), lambda entry: _header(entry["key"], entry["value"]))
-        known = "a map of strings to strings or binaries, an array of structs of name and value, or text with JSON"
-        raise BadInput(f"column {name} (headers) must be {known}, not {kind.simpleString()}")
+        choices = "a map of strings to strings or binaries, an array of structs of name and value, or text with JSON"
+        raise BadInput(f"column {name} (headers) must be {choices}, not {kind.simpleString()}")
 
     def labels(self, source: str | tuple[str, ...] | None) -> Column:
         if source is None:

@@ -28,12 +28,12 @@ def capacity_of(text: str | None) -> Capacity:
     if text is None:
         return Capacity(MEASURED, "the steady figure of docs/benchmarks.md, two cores")
     try:
-        told = float(text.replace(",", "").replace("_", ""))
+        rate = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         return _of_report(Path(text))
-    if not math.isfinite(told) or told <= 0:
+    if not math.isfinite(rate) or rate <= 0:
         raise BadInput(f"capacity: {text} is no number of messages per second")
-    return Capacity(told, "as given")
+    return Capacity(rate, "as given")
 
 
 def _of_report(path: Path) -> Capacity:

@@ -64,7 +64,7 @@ class LateMinute:
 
 @dataclass(frozen=True, slots=True)
 class SizeBar:
-    """Of the plot: `messages` by topic, the fullest second in it, and how late its messages become at most."""
+    """A bar of the plot: `messages` by topic, the fullest second in it, and how late its messages become at most."""
 
     at_ms: int
     messages: dict[str, int]
@@ -97,10 +97,10 @@ class Forecast:
     bars: tuple[SizeBar, ...]
 
     def document(self) -> dict[str, Any]:
-        """For `--json`: all but the plot."""
-        said = asdict(self)
-        del said["bars"], said["step_ms"]
-        return said | {"capacity": self.capacity._asdict()}
+        """The document of `--json`: all but the plot."""
+        document = asdict(self)
+        del document["bars"], document["step_ms"]
+        return document | {"capacity": self.capacity._asdict()}
 
 
 def forecast(
@@ -131,9 +131,9 @@ def forecast(
             ]
             counted = sum(topic.messages for topic in topics)
             overdue = pending.rows.where(F.col("second_ms") < from_ms - from_ms % 1_000)
-            said_overdue = _total(overdue)
+            overdue_count = _total(overdue)
         with step(spark, teller, "finding hot seconds and what becomes late"):
-            hot_found = tuple(sorted(map(_hot, hottest.collect()), key=lambda one: (-one.messages, one.second_ms)))
+            hot_list = tuple(sorted(map(_hot, hottest.collect()), key=lambda one: (-one.messages, one.second_ms)))
             (worst,) = late.agg(F.count("*").alias("count"), F.max("late_ms").alias("late_ms")).collect()
             listed = tuple(
                 LateMinute(row.minute_ms, row.messages, row.peak, row.waiting, row.late_ms, row.over)
@@ -155,8 +155,8 @@ def forecast(
     finally:
         seconds.unpersist()
     return Forecast(
-        str(pending.folder), pending.as_of_ms, from_ms, until_ms, capacity, pending.messages, counted, said_overdue,
-        pending.messages - counted, tuple(topics), hot_found, worst["count"], listed, worst.late_ms or 0, step_ms, bars,
+        str(pending.folder), pending.as_of_ms, from_ms, until_ms, capacity, pending.messages, counted, overdue_count,
+        pending.messages - counted, tuple(topics), hot_list, worst["count"], listed, worst.late_ms or 0, step_ms, bars,
     )  # fmt: skip
 
 

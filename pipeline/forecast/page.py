@@ -31,7 +31,7 @@ def page(done: Forecast) -> str:
 def _plots(done: Forecast) -> Iterable[str]:
     width = {60_000: "minute", 3_600_000: "hour", 86_400_000: "day"}.get(done.step_ms, duration(done.step_ms))
     colours = _colours(done.bars)
-    capacity, said = done.capacity.per_second, f"capacity {short(done.capacity.per_second)}/s"
+    capacity, label = done.capacity.per_second, f"capacity {short(done.capacity.per_second)}/s"
     start = min(done.bars[0].at_ms, done.from_ms - done.from_ms % done.step_ms)
     times = instants(start, done.bars[-1].at_ms + done.step_ms)
     seconds, middle = done.step_ms / 1_000, done.step_ms / 2
@@ -49,7 +49,7 @@ def _plots(done: Forecast) -> Iterable[str]:
                 chart.bar(bar.at_ms, bar.at_ms + done.step_ms, below, above, look, tip)
                 below = above
     if shown:
-        chart.limit(capacity, said)
+        chart.limit(capacity, label)
     yield f"<h2>{title}</h2>{keys(colours)}{chart.svg()}"
 
     title = f"Fullest second of every {width}"
@@ -58,7 +58,7 @@ def _plots(done: Forecast) -> Iterable[str]:
     for bar in done.bars:
         look, radius = ("bad", 4.0) if bar.peak > capacity else ("c0", 2.5)
         chart.dot(bar.at_ms + middle, bar.peak, look, f"{at(bar.at_ms)}: {bar.peak:,} in one second", radius)
-    chart.limit(capacity, said)
+    chart.limit(capacity, label)
     yield f"<h2>{title}</h2>{chart.svg()}"
 
     if done.most_late_ms:

@@ -62,12 +62,12 @@ def pending(spark: SparkSession, folder: Path) -> Iterator[PendingMessages]:
     holds; JobFailed where fewer or more messages are read than the stores say they have.
     """
     place = find(folder)
-    with _held(place):
+    with _folder_lock(place):
         shards = [store.describe(place / "shards" / f"{n:03d}") for n in range(read_info(place).shards)]
-        with _told():
+        with _read_errors():
             rows = counted(spark, shards).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            with _told():
+            with _read_errors():
                 _compare(rows, shards)
             last = max((shard.at for shard in shards), default=0)
             yield PendingMessages(
@@ -101,8 +101,8 @@ def find(folder: Path) -> Path:
 
 
 @contextmanager
-def _held(place: Path) -> Iterator[None]:
-    """Data folders are held, so that no server changes them meanwhile; nothing ever changes a backup."""
+def _folder_lock(place: Path) -> Iterator[None]:
+    """Lock a data folder, so that no server changes it meanwhile; nothing ever changes a backup."""
     if (place / BACKUP).exists():
         yield
         return
@@ -124,8 +124,8 @@ def counted(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
     if any(shard.files for shard in shards):
         messages = _in_files(spark, shards)
         if stale := [shard for shard in shards if shard.dropped]:
-            gone = _scan(spark, stale, store.not_in_files, KEYS).distinct()
-            messages = messages.join(gone, _KEY, "left_anti")
+            exclusions = _scan(spark, stale, store.not_in_files, KEYS).distinct()
+            messages = messages.join(exclusions, _KEY, "left_anti")
         second = F.col("due_ms") - F.col("due_ms") % SECOND_MS
         one = F.lit(1).cast("bigint").alias("messages")
         counts = counts.unionByName(messages.select("shard", "topic", second.alias("second_ms"), one))
@@ -139,7 +139,7 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
         for file in shard.files:
             uri = uri_of(str((shard.path / file.name).resolve()))
             paths[file.about.offset is None].append(exact(uri))
-    found = []
+    frames = []
     for sealed, some in paths.items():
         if some:
             place = F.col("_metadata.file_path")
@@ -147,11 +147,11 @@ def _in_files(spark: SparkSession, shards: Sequence[StoreFiles]) -> DataFrame:
             row = F.col("row").cast("bigint") if sealed else F.col("_metadata.row_index")
             # With the columns told, Spark reads no footer before the tasks do.
             files = spark.read.schema(_SEALED if sealed else _IMPORTED).option(_VERIFY, "true").parquet(*some)
-            found.append(files.select(
+            frames.append(files.select(
                 F.regexp_extract(place, _PLACE, 1).cast("int").alias("shard"),
                 "due_ms", offset.alias("offset"), row.alias("row"), "topic",
             ))  # fmt: skip
-    return found[0] if len(found) == 1 else found[0].unionByName(found[1])
+    return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
 def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema: pa.Schema) -> DataFrame:
@@ -170,9 +170,9 @@ def _scan(spark: SparkSession, shards: Sequence[StoreFiles], scan: Scan, schema:
 def _compare(rows: DataFrame, shards: Sequence[StoreFiles]) -> None:
     """Every message is counted, and once: the stores know how many there are."""
     sums = rows.groupBy("shard").agg(F.sum("messages").alias("messages")).collect()
-    found = {row.shard: row.messages for row in sums}
+    counts = {row.shard: row.messages for row in sums}
     for shard in shards:
-        if (number := found.get(shard.shard, 0)) != shard.pending:
+        if (number := counts.get(shard.shard, 0)) != shard.pending:
             raise JobFailed(
                 f"{shard.path}: {number:,} messages were read, and its store says {shard.pending:,}: it is damaged. "
                 "Read another backup"
@@ -180,7 +180,7 @@ def _compare(rows: DataFrame, shards: Sequence[StoreFiles]) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _read_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:

@@ -21,10 +21,10 @@ from rocksdict import AccessType, Options, Rdict
 
 from duemq.model.errors import CorruptStore
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, first_key_at
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.shard.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
 
@@ -50,7 +50,7 @@ class StoreFiles:
     path: Path
     at: int
     pending: int
-    files: tuple[Sealed, ...]
+    files: tuple[CatalogFile, ...]
     dropped: bool
 
 
@@ -60,7 +60,7 @@ def describe(path: Path) -> StoreFiles:
         raw = database.get(POSITION)
         entry = (Position() if raw is None else Position.decode(raw)).entry
         files = tuple(
-            Sealed(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0])
+            CatalogFile(About.decode(about), U32.unpack_from(key, 1 + U64.size)[0])
             for key, about in _each(database, DELAY_FILE)
         )
         dropped = any(U64.unpack(count)[0] for _, count in _each(database, DROPS)) or bool(_loading(database))
@@ -74,14 +74,14 @@ def count(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
         if raw is None:
             return
         cursor = Position.decode(raw).entry.cursor
-        loading, gone = _loading(database), _dropped_while_loading(database)
+        loading, dropped_keys = _loading(database), _dropped_while_loading(database)
         for keys, rows in _parts(database, ROW, ROW + cursor + b"\x00"):
             dues = _fields(keys)["due"].astype(np.int64)
             topics = pa.array(map(topic_of, rows), pa.binary()).dictionary_encode()
             codes = topics.indices.to_numpy().astype(np.int64)
-            if gone:
-                kept = _not_in(keys, dues, gone, loading)
-                dues, codes = dues[kept], codes[kept]
+            if dropped_keys:
+                places = _not_in(keys, dues, dropped_keys, loading)
+                dues, codes = dues[places], codes[places]
             pairs, counts = np.unique((codes << _TOPIC_SHIFT) | dues // SECOND_MS, return_counts=True)
             yield pa.record_batch(
                 [
@@ -115,7 +115,7 @@ def not_in_files(shard: int, path: Path) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    with translated(path), TemporaryDirectory(prefix="duemq-") as logs:
+    with translate_errors(path), TemporaryDirectory(prefix="duemq-") as logs:
         if not (path / "CURRENT").is_file():
             raise CorruptStore(f"{path} is no store: it has no file CURRENT")
         options = Options(raw_mode=True)
@@ -150,12 +150,12 @@ def _dropped_while_loading(database: Any) -> frozenset[bytes]:
     )
 
 
-def _not_in(keys: list[bytes], dues: Columns, gone: frozenset[bytes], loading: set[int]) -> Columns:
+def _not_in(keys: list[bytes], dues: Columns, dropped_keys: frozenset[bytes], loading: set[int]) -> Columns:
     """Places of the keys that are pending. Few windows are being loaded at a time, so few keys are looked at."""
-    kept = np.ones(len(keys), np.bool_)
+    mask = np.ones(len(keys), np.bool_)
     for at in np.flatnonzero(np.isin(dues - dues % WINDOW_MS, list(loading))).tolist():
-        kept[at] = keys[at][1:] not in gone
-    return np.flatnonzero(kept)
+        mask[at] = keys[at][1:] not in dropped_keys
+    return np.flatnonzero(mask)
 
 
 def _parts(
@@ -172,8 +172,8 @@ def _parts(
             rows.next()
         rows.status()  # a damaged block ends an iteration without a word
 
-    found = each()
-    while part := list(islice(found, _PART)):
+    pairs = each()
+    while part := list(islice(pairs, _PART)):
         yield [key for key, _ in part], [row for _, row in part]
 
 

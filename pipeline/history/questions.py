@@ -28,7 +28,7 @@ def repeated(deliveries: DataFrame) -> DataFrame:
 
 
 def _numbered(deliveries: DataFrame) -> DataFrame:
-    """With `nth`, from 1 on, among those with the same id and attempt."""
+    """The deliveries with `nth`, from 1 on, among those with the same id and attempt."""
     order = Window.partitionBy("id", "attempt").orderBy("delivered_ms", "topic", "partition", "offset")
     return deliveries.withColumn("nth", F.row_number().over(order))
 
@@ -84,10 +84,10 @@ def outcomes_of(deliveries: DataFrame, outcomes: DataFrame, message: str) -> Dat
         & (F.col("first_offset") == key.offset)
         & (F.col("first_row") == key.row)
     )
-    told = outcomes.where(of).select("at_ms", "outcome", "topic", "due_ms", "attempt", "answer", "reason")
+    events = outcomes.where(of).select("at_ms", "outcome", "topic", "due_ms", "attempt", "answer", "reason")
     nothing = F.lit(None).cast("string")
     delivered = deliveries.where(of).select(
         F.col("delivered_ms").alias("at_ms"), F.lit("delivered").alias("outcome"), "topic", "due_ms", "attempt",
         nothing.alias("answer"), nothing.alias("reason"),
     )  # fmt: skip
-    return told.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "outcome")
+    return events.unionByName(delivered).withColumn("at", F.timestamp_millis("at_ms")).orderBy("at_ms", "outcome")

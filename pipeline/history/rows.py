@@ -88,11 +88,11 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
     too_late, with the answer; of names that were taken, duplicate and conflict. A command that the buffer topic no
     longer has is unknown_command.
     """
-    asked = commands.select(
+    command_rows = commands.select(
         "shard", F.col("offset").alias("command"), "kind", "name", "topic", F.col("due").alias("due_ms"),
         F.col("first_due").alias("first_due_ms"), "first_offset", "first_row",
     )  # fmt: skip
-    known = answers.join(asked, ["shard", "command"], "left")
+    rows = answers.join(command_rows, ["shard", "command"], "left")
     won = F.create_map(*[F.lit(text) for pair in _WON.items() for text in pair])
     names = F.create_map(*[part for one in Answer for part in (F.lit(int(one)), F.lit(one.name.lower()))])
     outcome = (
@@ -103,7 +103,7 @@ def changed(answers: DataFrame, commands: DataFrame) -> DataFrame:
         .otherwise(F.lit("too_late"))
     )
     return _outcomes(
-        known.withColumn("outcome", outcome)
+        rows.withColumn("outcome", outcome)
         .withColumn("answer", names[F.col("answer")])
         .withColumns({"partition": F.col("shard"), "offset": F.col("ledger_offset"), "messages": F.lit(1)})
     )
@@ -136,7 +136,7 @@ def imported(entries: DataFrame) -> DataFrame:
 
 
 def _outcomes(rows: DataFrame) -> DataFrame:
-    """All columns of `FATES`, null where a outcome has none."""
+    """The rows with all columns of `OUTCOMES`, null where an outcome has none."""
     rows = rows.withColumn("date", _date(F.col("at_ms")))
     fields = [field.split() for field in OUTCOMES.split(", ")]
     return rows.select(

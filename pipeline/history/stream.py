@@ -63,10 +63,10 @@ def records(spark: SparkSession, source: LogSource) -> DataFrame:
     }  # fmt: skip
     if source.most is not None:
         options["maxOffsetsPerTrigger"] = str(source.most)
-    found = spark.readStream.format("kafka").options(**options).load()
+    stream = spark.readStream.format("kafka").options(**options).load()
     # Payloads are not kept: only entries of the ledger are read.
     value = F.when(F.col("topic") == logs.LEDGER, F.col("value")).alias("value")
-    return found.select("key", value, "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+    return stream.select("key", value, "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 
 
 class HistoryWriter:
@@ -99,9 +99,9 @@ class HistoryWriter:
         try:
             delivered = rows.delivered(batch, self._source.dead_letters)
             letters = batch.where(F.col("topic") == self._source.dead_letters)
-            seen = _counts(delivered, letters, entries).collect()
-            counts = {row.what: row.messages for row in seen if row.what != "entries"}
-            shards = [row.shard for row in seen if row.what == "entries"]
+            count_rows = _counts(delivered, letters, entries).collect()
+            counts = {row.what: row.messages for row in count_rows if row.what != "entries"}
+            shards = [row.shard for row in count_rows if row.what == "entries"]
             counts["outcomes"] = counts.pop("letters") + sum(shard.answers + shard.imported for shard in shards)
             self._say_wrong(shards)
             if "deliveries" in missing and counts["deliveries"]:
@@ -123,10 +123,10 @@ class HistoryWriter:
 
     def _outcomes(self, entries: DataFrame, letters: DataFrame, shards: Sequence[Row]) -> DataFrame:
         sound = entries.where("problem is null")
-        found = rows.imported(sound).unionByName(rows.died(logs.dead_letters(letters)))
+        outcomes = rows.imported(sound).unionByName(rows.died(logs.dead_letters(letters)))
         bounds = {one.shard: (one.first, one.last + 1) for one in shards if one.answers}
-        asked = self._commands(entries.sparkSession, bounds)
-        return found if asked is None else found.unionByName(rows.changed(rows.answered(sound), asked))
+        commands = self._commands(entries.sparkSession, bounds)
+        return outcomes if commands is None else outcomes.unionByName(rows.changed(rows.answered(sound), commands))
 
     def _commands(self, spark: SparkSession, bounds: Mapping[int, tuple[int, int]]) -> DataFrame | None:
         """The commands that were answered: of each shard those from the first to the last of them."""
@@ -134,9 +134,9 @@ class HistoryWriter:
             return None
         buffer = Logs(self._source.kafka).ranges([logs.BUFFER])[logs.BUFFER]
         nothing = {shard: (start, start) for shard, start in buffer.log_starts.items()}
-        wanted = nothing | dict(bounds)
+        offsets = nothing | dict(bounds)
         part: TopicRange = buffer.within(
-            {shard: first for shard, (first, _) in wanted.items()}, {shard: end for shard, (_, end) in wanted.items()}
+            {shard: first for shard, (first, _) in offsets.items()}, {shard: end for shard, (_, end) in offsets.items()}
         )
         return logs.commands(logs.read_topics(spark, self._source.kafka, [part]))
 

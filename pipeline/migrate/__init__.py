@@ -4,7 +4,7 @@ from duemq.pipeline.migrate.celery import CeleryOptions
 from duemq.pipeline.migrate.csv import from_csv
 from duemq.pipeline.migrate.rabbitmq import RabbitOptions
 from duemq.pipeline.migrate.rocketmq import RocketOptions
-from duemq.pipeline.migrate.rows import Imported, divided, from_documents, settled
+from duemq.pipeline.migrate.rows import Imported, divided, from_documents, reject_repeats
 
 __all__ = [
     "CeleryOptions",
@@ -14,5 +14,5 @@ __all__ = [
     "divided",
     "from_csv",
     "from_documents",
-    "settled",
+    "reject_repeats",
 ]

@@ -19,7 +19,7 @@ from duemq.client.relay.deferred import DeferredQueue
 from duemq.pipeline.migrate.rows import PendingRow, RejectedRow
 
 ENVELOPE_VERSION: Final = 1
-"""That of `duemq.client.celery.envelope`; a test compares the two."""
+"""The version of `duemq.client.celery.envelope`; a test compares the two."""
 _OF_THE_BROKER: Final = ("delivery_info", "delivery_tag", "body_encoding", "priority", "expiration")
 
 
@@ -62,12 +62,12 @@ class CeleryOptions:
 def _message(document: Any) -> tuple[dict[str, Any], str, str]:
     """The message, and the exchange and routing key it was sent with."""
     try:
-        found = document
-        if isinstance(found, list):  # of the hash: the message, exchange, routing key
-            message, exchange, routing_key = found
+        entry = document
+        if isinstance(entry, list):  # of the hash: the message, exchange, routing key
+            message, exchange, routing_key = entry
         else:
-            about = found["properties"]["delivery_info"]
-            message, exchange, routing_key = found, about["exchange"], about["routing_key"]
+            about = entry["properties"]["delivery_info"]
+            message, exchange, routing_key = entry, about["exchange"], about["routing_key"]
         if not isinstance(message["body"], str):
             raise TypeError("the body is no text")
     except (ValueError, KeyError, TypeError) as error:
@@ -102,7 +102,7 @@ def _body_field(body: bytes) -> dict[str, str]:
 
 
 def _instant(value: Any, what: str) -> datetime:
-    """As a worker understands it: without a zone it is UTC."""
+    """The time as a worker understands it: without a zone it is UTC."""
     try:
         when = datetime.fromisoformat(value)
     except (ValueError, TypeError) as error:

@@ -22,12 +22,12 @@ def from_csv(rows: DataFrame, columns: Columns) -> DataFrame:
     line is in the column `CORRUPT`, and where each row comes from in `SOURCE`, if there are such columns. Raises
     BadInput as `with_fields`.
     """
-    given = [name for name in rows.columns if not name.startswith(HIDDEN)]
+    column_names = [name for name in rows.columns if not name.startswith(HIDDEN)]
     corrupt, source = (
         F.col(name) if name in rows.columns else F.lit(None).cast("string") for name in (CORRUPT, SOURCE)
     )
-    line = F.coalesce(corrupt, F.to_json(F.struct(*map(column, given))))
-    texts = (F.nullif(column(name), F.lit("")).alias(name) for name in given)
+    line = F.coalesce(corrupt, F.to_json(F.struct(*map(column, column_names))))
+    texts = (F.nullif(column(name), F.lit("")).alias(name) for name in column_names)
     frame = with_fields(
         rows.select(*texts, corrupt.alias(CORRUPT), source.alias(SOURCE), line.alias(_RAW)), columns
     )  # fmt: skip
@@ -49,10 +49,10 @@ def from_csv(rows: DataFrame, columns: Columns) -> DataFrame:
         ),
         F.when(twice, _sentence(columns, "headers", "a name is there twice")),
     )
-    shown = (found.alias(name) for name, found in own.items())
+    shown = (value.alias(name) for name, value in own.items())
     return frame.select(*shown, F.col(SOURCE).alias("source"), reason.alias("reason"), F.col(_RAW).alias("raw"))
 
 
 def _sentence(columns: Columns, field: str, *parts: str | Column) -> Column:
-    said = (part if isinstance(part, Column) else F.lit(part) for part in parts)
-    return F.concat(F.lit(columns.source(field) + ": "), *said)
+    texts = (part if isinstance(part, Column) else F.lit(part) for part in parts)
+    return F.concat(F.lit(columns.source(field) + ": "), *texts)

@@ -53,8 +53,8 @@ def read_csv(
     files = [pattern_of(path) for path in paths]
     with readable(", ".join(paths)):
         columns = reader.csv(files).columns
-        if taken := next((name for name in columns if name.startswith(HIDDEN)), None):
-            raise BadInput(f"column {taken}: names that begin with {HIDDEN} are used here, rename it in the file")
+        if clash := next((name for name in columns if name.startswith(HIDDEN)), None):
+            raise BadInput(f"column {clash}: names that begin with {HIDDEN} are used here, rename it in the file")
         schema = StructType()
         for name in (*columns, CORRUPT):
             schema = schema.add(name, StringType())

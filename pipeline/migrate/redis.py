@@ -23,9 +23,9 @@ def read_redis(spark: SparkSession, url: str, queues: Sequence[str] = ("celery",
     `prefix`: the `global_keyprefix` of the app's transport. Raises BadInput for a URL that is none, JobFailed where the
     server does not answer.
     """
-    found = list(_messages(url, queues, prefix))
-    table = pa.table({"source": pa.array([one[0] for one in found], pa.string()),
-                      "value": pa.array([one[1] for one in found], pa.string())})  # fmt: skip
+    messages = list(_messages(url, queues, prefix))
+    table = pa.table({"source": pa.array([one[0] for one in messages], pa.string()),
+                      "value": pa.array([one[1] for one in messages], pa.string())})  # fmt: skip
     return spark.createDataFrame(cast(Any, table))
 
 

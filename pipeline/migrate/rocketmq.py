@@ -1,7 +1,8 @@
 """RocketMQ: messages with a delivery time, of the timer (5.x) and of the 18 delay levels.
 
 Read are lines as `mqadmin exportMessage` writes them of the topics that RocketMQ keeps such messages in. Those are
-logs: they also hold what was delivered, taken back, or put off once more, so `rows.settled` has to look at them all.
+logs: they also hold what was delivered, taken back, or put off once more, so `rows.reject_repeats` has to look at them
+all.
 """
 
 from __future__ import annotations

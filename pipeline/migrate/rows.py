@@ -83,11 +83,11 @@ def from_documents(documents: DataFrame, read: Read, *, single: bool = False) ->
     return documents.select("source", "value").mapInArrow(run, DDL)
 
 
-def settled(rows: DataFrame) -> DataFrame:
-    """Of messages that stand there more than once (see `PendingRow`) only the latest is good; none of those taken back
-    is.
+def reject_repeats(rows: DataFrame) -> DataFrame:
+    """Reject all but the latest of messages that stand there more than once (see `PendingRow`), and all that were taken
+    back.
 
-    The others get the reason why they are not. A message without a `twin` is like no other.
+    Rejected rows get the reason why they are not. A message without a `twin` is like no other.
     """
     ended = (
         rows.where(F.col("ends").isNotNull()).select(F.col("ends").alias("twin"), F.lit(True).alias("over")).distinct()
@@ -138,7 +138,7 @@ def _documents(source: str, text: str) -> Iterable[tuple[str, Any]]:
         lines = text.splitlines()
         if len(lines) < 2:
             return [(source, text)] if text.strip() else []
-        return [found for number, line in enumerate(lines, 1) for found in _documents(f"{source}:{number}", line)]
+        return [pair for number, line in enumerate(lines, 1) for pair in _documents(f"{source}:{number}", line)]
     if isinstance(whole, list):
         return [(f"{source}[{at}]", document) for at, document in enumerate(whole)]
     return [(source, whole)]

@@ -16,7 +16,7 @@ def fields_of(frame: DataFrame, columns: Columns, rules: BulkRules | None = None
     return fields(sendable(frame, columns, rules, now))
 
 
-def fields(told: DataFrame) -> DataFrame:
-    """See `fields_of`; of what `sendable` made."""
-    good = told.where(F.col(OWN + REASON).isNull())
-    return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in told.columns))
+def fields(judged_rows: DataFrame) -> DataFrame:
+    """The columns of what `sendable` made: see `fields_of`."""
+    good = judged_rows.where(F.col(OWN + REASON).isNull())
+    return good.select(*(F.col(OWN + name).alias(name) for name in FIELDS if OWN + name in judged_rows.columns))

@@ -60,29 +60,29 @@ def send(
     """
     teller, began = teller or Silent(), clock()
     spark, shards = frame.sparkSession, shards or shards_of(kafka)
-    told = sendable(frame, columns, rules, began)
+    judged_rows = sendable(frame, columns, rules, began)
     # Counted before, not while it is written: what is observed below the Kafka sink never comes (Spark 4.3).
     with step(spark, teller, "looking at all rows"):
-        told, seen = looked_at(told, columns, compare_names)
-    rows, bad = seen.rows, seen.rejected
+        judged_rows, check = looked_at(judged_rows, columns, compare_names)
+    rows, bad = check.rows, check.rejected
     if bad and strict:
         raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected: nothing is sent")
     if rows > bad:
         with step(spark, teller, f"sending to {shards} shards"):
-            commands(told, columns, shards).write.format("kafka").options(**writing(kafka)).save()
+            commands(judged_rows, columns, shards).write.format("kafka").options(**writing(kafka)).save()
     teller.says(f"{rows:,} rows read: {rows - bad:,} sent, {bad:,} rejected")
     where = None
     if bad and rejects is not None:
         where = below(uri_of(rejects), f"send-{began}")
         with step(spark, teller, "writing the rejected rows"):
-            rejected(told).write.parquet(where)
+            rejected(judged_rows).write.parquet(where)
     return SendResult(rows, rows - bad, bad, where, shards, began)
 
 
-def looked_at(told: DataFrame, columns: Columns, compare_names: bool) -> tuple[DataFrame, TableCheck]:
+def looked_at(judged_rows: DataFrame, columns: Columns, compare_names: bool) -> tuple[DataFrame, TableCheck]:
     """What `sendable` made of a table, with the rows rejected that share a name and differ, and how many there are."""
-    seen = look(told, names=compare_names)
-    if not seen.repeated:
-        return told, seen
-    told = without_ambiguous(told, columns)
-    return told, look(told, names=False)
+    check = look(judged_rows, names=compare_names)
+    if not check.repeated:
+        return judged_rows, check
+    judged_rows = without_ambiguous(judged_rows, columns)
+    return judged_rows, look(judged_rows, names=False)

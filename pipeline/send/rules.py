@@ -42,13 +42,13 @@ def sendable(frame: DataFrame, columns: Columns, rules: BulkRules | None = None,
     # With this lead the first window is that of 1970. Without the name no row is compared with others.
     any_lead = replace(rules or BulkRules(), lead_ms=-began)
     name = column(columns.name).cast("string")
-    told = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
+    judged_rows = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
     clock = F.unix_millis(F.current_timestamp()) if now is None else F.lit(now)
     early, late = (
         [F.when(wrong, F.concat(*sentence)) for wrong, sentence in wrongs]
         for wrongs in (_before_others(columns), _wrongs(columns, clock))
     )
-    return told.withColumn(OWN + REASON, F.coalesce(*early, F.col(OWN + REASON), *late))
+    return judged_rows.withColumn(OWN + REASON, F.coalesce(*early, F.col(OWN + REASON), *late))
 
 
 Wrong = tuple[Column, list[Column]]
@@ -68,8 +68,11 @@ def _wrongs(columns: Columns, clock: Column) -> Iterator[Wrong]:
     yield ~name.rlike(_NAME), [about, rule, shown, F.lit("'")]
     if columns.has_headers:
         about = F.lit(f"{columns.source('headers')}: ")
-        taken = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
-        yield taken, [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")]
+        reserved = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))
+        yield (
+            reserved,
+            [about, F.lit(f"{' and '.join(TIME_HEADERS)} say when a record is due: no headers of a message")],
+        )
     if columns.labels is not None:
         about = F.lit(f"{columns.source('labels')}: ")
         padded = F.exists(F.col(OWN + "labels"), lambda label: label.rlike(_PADDED))

@@ -36,8 +36,8 @@ _REJECTED: Final = "rejected"
 
 @dataclass(frozen=True, slots=True)
 class Soon:
-    """Of a job's rejects `sent` rows are messages, now or since an earlier run, and `left` are not. `answers`: a table
-    `name, status, detail` with each of them; None where there are none."""
+    """What became of a job's rejects: `sent` are messages, now or since an earlier run, and `left` are not. `answers`:
+    a table `name, status, detail` with each of them; None where there are none."""
 
     sent: int = 0
     left: int = 0
@@ -93,10 +93,12 @@ def send_soon(
         raise BadInput(f"column {_NAME}: is used here; rename yours")
     own = column(columns.name).cast("string")
     named = rejects.withColumn(_NAME, F.concat(F.lit(f"{manifest.job}:"), own))
-    told = without_ambiguous(sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False)
+    judged_rows = without_ambiguous(
+        sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False
+    )
     with step(spark, teller, "sending what is due too soon"):
-        sent = fields(told).mapInArrow(posting(Writing(server_at(url))), ANSWERS_DDL)
-        bad = told.where(F.col(OWN + REASON).isNotNull()).select(
+        sent = fields(judged_rows).mapInArrow(posting(Writing(server_at(url))), ANSWERS_DDL)
+        bad = judged_rows.where(F.col(OWN + REASON).isNotNull()).select(
             F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
         )
         sent.unionByName(bad).write.mode("overwrite").parquet(answers)

@@ -22,7 +22,7 @@ from duemq.pipeline.send.sink import writing
 from duemq.pipeline.sources.kafka import Kafka
 
 METRICS: Final = "duemq_send"
-"""In the `observedMetrics` of the query's progress, without a folder of rejects: `rows` and `rejected` of a batch."""
+"""The name in the query's `observedMetrics` of a batch's `rows` and `rejected`, without a folder of rejects."""
 
 
 def send_stream(
@@ -49,16 +49,16 @@ def send_stream(
     shards, options = shards or shards_of(kafka), writing(kafka)
     if rejects is None:
         counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")
-        told = sendable(frame, columns, rules).observe(METRICS, *counts)
-        query = commands(told, columns, shards).writeStream.format("kafka").options(**options)
+        judged_rows = sendable(frame, columns, rules).observe(METRICS, *counts)
+        query = commands(judged_rows, columns, shards).writeStream.format("kafka").options(**options)
     else:
         sendable(frame, columns, rules)  # raises BadInput now, not in the first batch
         root, of = uri_of(rejects), shards
 
         def one(batch: DataFrame, number: int) -> None:
-            told = sendable(batch, columns, rules)
-            commands(told, columns, of).write.format("kafka").options(**options).save()
-            bad = rejected(told)
+            judged_rows = sendable(batch, columns, rules)
+            commands(judged_rows, columns, of).write.format("kafka").options(**options).save()
+            bad = rejected(judged_rows)
             if not bad.isEmpty():
                 bad.write.mode("overwrite").parquet(below(root, f"batch={number}"))
 

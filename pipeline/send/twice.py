@@ -22,38 +22,38 @@ class TableCheck(NamedTuple):
     repeated: int = 0
 
 
-def look(told: DataFrame, *, names: bool = True) -> TableCheck:
-    """Of what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name."""
+def look(judged_rows: DataFrame, *, names: bool = True) -> TableCheck:
+    """Check what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name."""
     rows, bad = F.count("*").alias("rows"), F.count(OWN + REASON).alias("bad")
     if not names:
-        found = told.agg(rows, bad).first()
-        assert found is not None
-        return TableCheck(found["rows"], found["bad"])
+        totals = judged_rows.agg(rows, bad).first()
+        assert totals is not None
+        return TableCheck(totals["rows"], totals["bad"])
     name = F.col(OWN + "name")
-    by_name = told.groupBy(F.when(name.isNotNull(), F.xxhash64(name)).alias("of")).agg(rows, bad)
+    by_name = judged_rows.groupBy(F.when(name.isNotNull(), F.xxhash64(name)).alias("of")).agg(rows, bad)
     repeated = F.count_if(F.col("of").isNotNull() & (F.col("rows") > 1)).alias("repeated")
-    found = by_name.agg(F.sum("rows").alias("rows"), F.sum("bad").alias("bad"), repeated).first()
-    assert found is not None
-    return TableCheck(found["rows"] or 0, found["bad"] or 0, found["repeated"])
+    totals = by_name.agg(F.sum("rows").alias("rows"), F.sum("bad").alias("bad"), repeated).first()
+    assert totals is not None
+    return TableCheck(totals["rows"] or 0, totals["bad"] or 0, totals["repeated"])
 
 
-def without_ambiguous(told: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:
+def without_ambiguous(judged_rows: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:
     """What `sendable` made of a table, with all rows rejected that have one name and differ. Equal rows may stay, as
     one message, unless `equal` is False: that is the rule of bulk schedule."""
     name, reason = OWN + "name", OWN + REASON
-    fields = [F.col(OWN + field) for field in FIELDS if OWN + field in told.columns]
+    fields = [F.col(OWN + field) for field in FIELDS if OWN + field in judged_rows.columns]
     content, of = F.xxhash64(*fields), OWN + "of"
     ambiguous = (
-        told.where(F.col(reason).isNull())
+        judged_rows.where(F.col(reason).isNull())
         .groupBy(F.col(name).alias(of))
         .agg(F.count("*").alias(OWN + "rows"), F.min(content).alias(OWN + "least"), F.max(content).alias(OWN + "most"))
         .where(F.col(OWN + "least") < F.col(OWN + "most") if equal else F.col(OWN + "rows") > 1)
     )
-    joined = told.join(ambiguous, F.col(name) == F.col(of), "left")
+    joined = judged_rows.join(ambiguous, F.col(name) == F.col(of), "left")
     sentence = F.concat(
         F.lit(f"{columns.source('name')}: "),
         F.col(OWN + "rows").cast("string"),
         F.lit(f" rows have it{' and differ' if equal else ''}; a name stands for one message"),
     )
-    told_of = F.coalesce(F.col(reason), F.when(F.col(of).isNotNull(), sentence))
-    return joined.withColumn(reason, told_of).drop(of, OWN + "rows", OWN + "least", OWN + "most")
+    full_reason = F.coalesce(F.col(reason), F.when(F.col(of).isNotNull(), sentence))
+    return joined.withColumn(reason, full_reason).drop(of, OWN + "rows", OWN + "least", OWN + "most")

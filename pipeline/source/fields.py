@@ -28,7 +28,7 @@ def check(schema: T.StructType) -> None:
         raise BadInput(f"column {unknown[0]}: is not known here; known are {', '.join(FIELDS)}")
     if missing := [name for name in REQUIRED if name not in types]:
         raise BadInput(f"column {missing[0]}: is missing; each row needs {', '.join(REQUIRED)}")
-    for name, found in types.items():
-        known, said = _TYPES[name]
-        if not isinstance(found, known):
-            raise BadInput(f"column {name}: must be {said}, not {found.simpleString()}")
+    for name, data_type in types.items():
+        kinds, description = _TYPES[name]
+        if not isinstance(data_type, kinds):
+            raise BadInput(f"column {name}: must be {description}, not {data_type.simpleString()}")

@@ -65,9 +65,9 @@ class Lister(DataSourceReader):
         cursor: str | None = None
         with reading.server.client() as client:
             while True:
-                at, wanted = cursor, _filter(reading, partition)
+                at, query = cursor, _filter(reading, partition)
                 page = patiently(
-                    lambda at=at, wanted=wanted: client.page(at, page_size=reading.page, **wanted),  # type: ignore[misc]
+                    lambda at=at, query=query: client.page(at, page_size=reading.page, **query),  # type: ignore[misc]
                     reading.patience_s,
                 )
                 yield from (_row(partition.shard, state) for state in page.messages)
@@ -76,13 +76,13 @@ class Lister(DataSourceReader):
 
 
 def _filter(reading: Reading, part: ShardRange) -> Filter:
-    given = {
+    values = {
         "topic": reading.topic, "key": reading.key, "label": reading.label, "status": part.status,
         "due_from": part.since, "due_to": part.until, "shard": part.shard,
     }  # fmt: skip
-    found: Any = {name: value for name, value in given.items() if value is not None}
-    wanted: Filter = found
-    return wanted
+    pairs: Any = {name: value for name, value in values.items() if value is not None}
+    filters: Filter = pairs
+    return filters
 
 
 def _row(shard: int, state: MessageState) -> tuple[Any, ...]:

@@ -47,7 +47,7 @@ class Reading:
     patience_s: float = 300.0
 
     def ranges(self) -> list[tuple[int | None, int | None]]:
-        """Of due times: [since, until) in parts. One where an end is open."""
+        """Ranges of due times: [since, until) in parts, and one where an end is open."""
         if self.since is None or self.until is None:
             return [(self.since, self.until)]
         span = max(self.until - self.since, 0)
@@ -70,37 +70,37 @@ class Writing:
 
 def reading(options: Mapping[str, str]) -> Reading:
     """Raises BadInput."""
-    given = _known(options, _READ)
-    what = given.get("what", "pending")
+    values = _own_options(options, _READ)
+    what = values.get("what", "pending")
     if what not in STATUSES:
         raise BadInput(f"option what: {what!r} is not one of {', '.join(STATUSES)}")
     return Reading(
-        _server(given), STATUSES[what], _instant(given, "since"), _instant(given, "until"), _window(given),
-        given.get("topic"), given.get("key"), given.get("label"), _number(given, "page", _PAGE, 1_000),
-        _seconds(given, "patience", 300.0),
+        _server(values), STATUSES[what], _instant(values, "since"), _instant(values, "until"), _window(values),
+        values.get("topic"), values.get("key"), values.get("label"), _number(values, "page", _PAGE, 1_000),
+        _seconds(values, "patience", 300.0),
     )  # fmt: skip
 
 
 def writing(options: Mapping[str, str]) -> Writing:
     """Raises BadInput."""
-    given = _known(options, _WRITE)
-    refused = given.get("refused", "fail")
+    values = _own_options(options, _WRITE)
+    refused = values.get("refused", "fail")
     if refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
-    batch, patience_s = _number(given, "batch", _BATCH, 10_000), _seconds(given, "patience", 300.0)
-    return Writing(_server(given), batch, patience_s, refused == "skip")
+    batch, patience_s = _number(values, "batch", _BATCH, 10_000), _seconds(values, "patience", 300.0)
+    return Writing(_server(values), batch, patience_s, refused == "skip")
 
 
-def _known(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    given = {name.lower(): value for name, value in options.items()}
-    given = {name: value for name, value in given.items() if name not in _SPARKS}
-    if unknown := sorted(given.keys() - set(known)):
-        raise BadInput(f"option {unknown[0]}: is not known here; known are {', '.join(known)}")
-    return given
+def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    values = {name.lower(): value for name, value in options.items()}
+    values = {name: value for name, value in values.items() if name not in _SPARKS}
+    if unknown := sorted(values.keys() - set(names)):
+        raise BadInput(f"option {unknown[0]}: is not known here; known are {', '.join(names)}")
+    return values
 
 
 def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60.0) -> Server:
-    """With what the driver's environment says, where nothing is given: executors may have another. Raises BadInput."""
+    """The server, by the driver's environment where nothing is given: executors may have another. Raises BadInput."""
     try:
         base: str = http_options(url, None, 1.0)["base_url"]
     except ValueError as error:
@@ -108,38 +108,38 @@ def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60
     return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s)
 
 
-def _server(given: Mapping[str, str]) -> Server:
-    return server_at(given.get("url"), given.get("api_key"), _seconds(given, "timeout", 60.0))
+def _server(values: Mapping[str, str]) -> Server:
+    return server_at(values.get("url"), values.get("api_key"), _seconds(values, "timeout", 60.0))
 
 
-def _instant(given: Mapping[str, str], name: str) -> int | None:
+def _instant(values: Mapping[str, str], name: str) -> int | None:
     try:
-        return parse_instant(given[name], f"option {name}", text=True) if name in given else None
+        return parse_instant(values[name], f"option {name}", text=True) if name in values else None
     except Rejected as error:
         raise BadInput(error.detail) from error
 
 
-def _window(given: Mapping[str, str]) -> int | None:
-    if "window" not in given:
+def _window(values: Mapping[str, str]) -> int | None:
+    if "window" not in values:
         return None
     try:
-        length = parse_duration(given["window"], "option window", text=True)
+        length = parse_duration(values["window"], "option window", text=True)
     except Rejected as error:
         raise BadInput(error.detail) from error
     if length < 1_000:
-        raise BadInput(f"option window: must be a second or longer, not {given['window']}")
+        raise BadInput(f"option window: must be a second or longer, not {values['window']}")
     return length
 
 
-def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int:
-    text = given.get(name, str(default))
+def _number(values: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = values.get(name, str(default))
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= most:
         raise BadInput(f"option {name}: must be a whole number from 1 to {most}, not {text!r}")
     return int(text)
 
 
-def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
-    text = given.get(name, str(default))
+def _seconds(values: Mapping[str, str], name: str, default: float) -> float:
+    text = values.get(name, str(default))
     try:
         seconds = float(text)
     except ValueError:

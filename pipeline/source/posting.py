@@ -17,7 +17,7 @@ from duemq.pipeline.source.options import Writing
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
-_TOLD: Final = 5  # refusals that an error tells
+_MAX_REASONS: Final = 5  # refusals that an error tells
 ANSWERS: Final = pa.schema([("name", pa.string()), ("status", pa.string()), ("detail", pa.string())])
 ANSWERS_DDL: Final = "name string, status string, detail string"
 Send = Callable[[Sequence[Draft]], Sequence[BatchResult]]
@@ -40,12 +40,12 @@ class Written(WriterCommitMessage):
             self.repeated += 1
         else:
             self.refused += 1
-            if len(self.reasons) < _TOLD:
+            if len(self.reasons) < _MAX_REASONS:
                 self.reasons = (*self.reasons, f"{name}: {answer.detail}")
 
 
 def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
-    """Of one task. Raises what the client does where nothing is answered any more."""
+    """Write the rows of one task. Raises what the client does where nothing is answered any more."""
     done = Written()
     with writing.server.client() as client:
         for name, answer in answered(batches, client.send_batch, writing):
@@ -54,13 +54,13 @@ def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
 
 
 def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: rows to `ANSWERS`, one each, in order."""
+    """A function for `mapInArrow`: rows to `ANSWERS`, one each, in order."""
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with writing.server.client() as client:
             for batch in batches:
-                told = [(name, *answer) for name, answer in answered([batch], client.send_batch, writing)]
-                columns = zip(*told, strict=True) if told else ([], [], [])
+                rows = [(name, *answer) for name, answer in answered([batch], client.send_batch, writing)]
+                columns = zip(*rows, strict=True) if rows else ([], [], [])
                 yield pa.RecordBatch.from_arrays([pa.array(each, pa.string()) for each in columns], schema=ANSWERS)
 
     return post
@@ -73,7 +73,7 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
         return
-    reasons = "; ".join([reason for one in done for reason in one.reasons][:_TOLD])
+    reasons = "; ".join([reason for one in done for reason in one.reasons][:_MAX_REASONS])
     sentence = f"{refused:,} of {total:,} rows were refused, the others are scheduled ({reasons})"
     if not writing.skip:
         raise JobFailed(sentence)
@@ -81,7 +81,7 @@ def settle(messages: Iterable[Any], writing: Writing) -> None:
 
 
 class MessageWriter(DataSourceArrowWriter):
-    """Of a table. A task that fails in between is repeated, and so are its names."""
+    """Writes a table. A task that fails in between is repeated, and so are its names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -94,7 +94,7 @@ class MessageWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of a stream. A batch that was under way when the query ended is repeated, and so are its names."""
+    """Writes a stream. A batch that was under way when the query ended is repeated, and so are its names."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
@@ -134,7 +134,7 @@ def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[s
 
 
 def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
+    """The batch with its texts as bytes: one that is not UTF-8 is the matter of its row alone."""
     bytes_of = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     columns = [column.cast(bytes_of[column.type]) if column.type in bytes_of else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
@@ -168,16 +168,16 @@ def _draft(row: dict[str, Any]) -> Draft | str:
     )  # fmt: skip
 
 
-def _headers(given: Any) -> dict[str, str] | str | None:
-    """Of a map, which Arrow gives as pairs, or of structs of name and value."""
-    if not given:
+def _headers(pairs: Any) -> dict[str, str] | str | None:
+    """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text says why not."""
+    if not pairs:
         return None
-    found: dict[str, str] = {}
-    for one in given:
+    headers: dict[str, str] = {}
+    for one in pairs:
         name, value = (one["name"], one["value"]) if isinstance(one, dict) else one
         if name is None or value is None:
             return "headers: the name or the value of a header is null"
-        if name in found:
+        if name in headers:
             return f"headers: {name} is there twice, which HTTP cannot say: send it through Kafka"
-        found[name] = value.decode() if isinstance(value, bytes) else value
-    return found
+        headers[name] = value.decode() if isinstance(value, bytes) else value
+    return headers

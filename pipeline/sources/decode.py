@@ -65,8 +65,8 @@ def plain(batches: Batches) -> Iterator[pa.RecordBatch]:
             record = orjson.loads(row.pop("said"))
             headers = [(one["key"], b64decode(one.get("value", ""))) for one in record.get("headers", ())]
             key = b64decode(record["key"]) if "key" in record else None
-            meant = plain_records.read(key, headers, row["at"], row["shard"])
-            rows.append(row | {"plain": True} | meant.columns())
+            meaning = plain_records.read(key, headers, row["at"], row["shard"])
+            rows.append(row | {"plain": True} | meaning.columns())
         yield pa.RecordBatch.from_pylist(rows, schema)
 
 
@@ -127,7 +127,7 @@ def _answers(answers: list[Any]) -> pa.Array:
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
-    """None for a barrier, which tells nothing of messages."""
+    """The row of an entry; None for a barrier, which tells nothing of messages."""
     value = row.pop("value")
     try:
         entry = read_ledger(value or b"")

@@ -49,8 +49,8 @@ class JavaConnection:
             thread.setContextClassLoader(before)
 
     async def topics(self) -> dict[str, list[int]]:
-        names = self._asked(self._admin.listTopics().names())
-        described = self._asked(self._admin.describeTopics(names).allTopicNames())
+        names = self._result_of(self._admin.listTopics().names())
+        described = self._result_of(self._admin.describeTopics(names).allTopicNames())
         return {
             str(topic): sorted(int(one.partition()) for one in described[topic].partitions()) for topic in described
         }
@@ -59,45 +59,45 @@ class JavaConnection:
         self, times: Mapping[TopicPartition, int], *, committed: bool = True
     ) -> dict[TopicPartition, tuple[int, int]]:
         specs: dict[int, Any] = {}
-        wanted = self._jvm.java.util.HashMap()
+        requests = self._jvm.java.util.HashMap()
         places: dict[TopicPartition, Any] = {}
         for where, time in times.items():
             if time not in specs:
                 specs[time] = self._spec(time)
-            places[where] = self._made(
+            places[where] = self._construct(
                 _COMMON + "TopicPartition", (self._jvm.java.lang.String, where.topic),
                 (self._jvm.java.lang.Integer.TYPE, where.partition),
             )  # fmt: skip
-            wanted.put(places[where], specs[time])
+            requests.put(places[where], specs[time])
         levels = self._class(_COMMON + "IsolationLevel").getEnumConstants()
         level = next(one for one in levels if one.name() == ("READ_COMMITTED" if committed else "READ_UNCOMMITTED"))
-        options = self._made(_ADMIN + "ListOffsetsOptions", (self._class(_COMMON + "IsolationLevel"), level))
-        found = self._asked(self._admin.listOffsets(wanted, options).all())
-        told = {where: found[place] for where, place in places.items()}
-        return {where: (int(one.offset()), int(one.timestamp())) for where, one in told.items() if one.offset() >= 0}
+        options = self._construct(_ADMIN + "ListOffsetsOptions", (self._class(_COMMON + "IsolationLevel"), level))
+        results = self._result_of(self._admin.listOffsets(requests, options).all())
+        answers = {where: results[place] for where, place in places.items()}
+        return {where: (int(one.offset()), int(one.timestamp())) for where, one in answers.items() if one.offset() >= 0}
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         kind = self._class(_COMMON + "config.ConfigResource$Type")
         topic = next(one for one in kind.getEnumConstants() if one.name() == "TOPIC")
-        wanted = self._jvm.java.util.ArrayList()
+        resources = self._jvm.java.util.ArrayList()
         for name in topics:
             resource = _COMMON + "config.ConfigResource"
-            wanted.add(self._made(resource, (kind, topic), (self._jvm.java.lang.String, name)))
+            resources.add(self._construct(resource, (kind, topic), (self._jvm.java.lang.String, name)))
         try:
-            found = self._admin.describeConfigs(wanted).all().get()
+            configs = self._admin.describeConfigs(resources).all().get()
         except Py4JJavaError:  # we may not ask
             return {}
         return {
             str(one.name()): {
-                name: str(entry.value()) for name in CONFIGURED if (entry := found[one].get(name)) is not None
+                name: str(entry.value()) for name in CONFIGURED if (entry := configs[one].get(name)) is not None
             }
-            for one in found
+            for one in configs
         }
 
     async def close(self) -> None:
         self._admin.close()
 
-    def _asked(self, future: Any) -> Any:
+    def _result_of(self, future: Any) -> Any:
         try:
             return future.get()
         except Py4JJavaError as error:
@@ -112,19 +112,19 @@ class JavaConnection:
     def _class(self, name: str) -> Any:
         return self._loader.loadClass(name)
 
-    def _static(self, name: str, method: str, *given: tuple[Any, Any]) -> Any:
-        found = self._class(name).getMethod(method, self._array("Class", [_class_of(of) for of, _ in given]))
-        return found.invoke(None, self._array("Object", [value for _, value in given]))
+    def _static(self, name: str, method: str, *arguments: tuple[Any, Any]) -> Any:
+        function = self._class(name).getMethod(method, self._array("Class", [_class_of(of) for of, _ in arguments]))
+        return function.invoke(None, self._array("Object", [value for _, value in arguments]))
 
-    def _made(self, name: str, *given: tuple[Any, Any]) -> Any:
-        found = self._class(name).getConstructor(self._array("Class", [_class_of(of) for of, _ in given]))
-        return found.newInstance(self._array("Object", [value for _, value in given]))
+    def _construct(self, name: str, *arguments: tuple[Any, Any]) -> Any:
+        constructor = self._class(name).getConstructor(self._array("Class", [_class_of(of) for of, _ in arguments]))
+        return constructor.newInstance(self._array("Object", [value for _, value in arguments]))
 
     def _array(self, kind: str, values: list[Any]) -> Any:
-        found = self._new_array(getattr(self._jvm.java.lang, kind), len(values))
+        array = self._new_array(getattr(self._jvm.java.lang, kind), len(values))
         for at, value in enumerate(values):
-            found[at] = value
-        return found
+            array[at] = value
+        return array
 
 
 def _class_of(of: Any) -> Any:

@@ -64,20 +64,21 @@ def options_of(kafka: Kafka) -> KafkaOptions:
 
 
 def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping[str, str]) -> KafkaOptions | JavaKafka:
-    """Of settings named as in duemq's section [kafka], where these are not given of the servers' own environment
-    variables (`DUEMQ_KAFKA__PASSWORD`), and of options of Java's client, named `kafka.…`. Raises BadConfig."""
+    """How Kafka is reached: by settings named as in duemq's section [kafka], where these are not given by the servers'
+    own environment variables (`DUEMQ_KAFKA__PASSWORD`), and by options of Java's client, named `kafka.…`. Raises
+    BadConfig."""
     properties = {name: value for name, value in settings.items() if name.startswith(JAVA)}
     if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys()):
         raise BadConfig(
             f"kafka.{unknown[0]} is not a setting here; there are {', '.join(_FIELDS)}, and options of Kafka's client "
             f"such as kafka.sasl.mechanism"
         )
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         of: value
         for name, of in _FIELDS.items()
         if (value := settings.get(name) or environment.get(VARIABLES + name.upper()))
     }
-    options = replace(KafkaOptions(bootstrap), **found) if found else KafkaOptions(bootstrap)
+    options = replace(KafkaOptions(bootstrap), **fields) if fields else KafkaOptions(bootstrap)
     return JavaKafka(options, properties) if properties else options
 
 
@@ -103,15 +104,15 @@ def client(kafka: Kafka) -> dict[str, str]:
 
 def _tls(options: KafkaOptions) -> dict[str, str]:
     """The certificates themselves, for executors need not have the files."""
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if options.ca is not None:
-        found |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": _text(options.ca)}
+        properties |= {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": _text(options.ca)}
     if options.cert is not None and options.key is not None:
-        found |= {
+        properties |= {
             "kafka.ssl.keystore.type": "PEM", "kafka.ssl.keystore.certificate.chain": _text(options.cert),
             "kafka.ssl.keystore.key": _text(options.key),
         }  # fmt: skip
-    return found
+    return properties
 
 
 def _text(path: str) -> str:
@@ -124,13 +125,13 @@ def _text(path: str) -> str:
 def _login(options: KafkaOptions) -> dict[str, str]:
     if not options.protocol.startswith("SASL"):
         return {}
-    said = " ".join(
+    credentials = " ".join(
         f'{name}="{_escaped(value or "")}"'
         for name, value in (("username", options.user), ("password", options.password))
     )
     return {
         "kafka.sasl.mechanism": options.mechanism,
-        "kafka.sasl.jaas.config": f"{_LOGINS[options.mechanism]} required {said};",
+        "kafka.sasl.jaas.config": f"{_LOGINS[options.mechanism]} required {credentials};",
     }
 
 

@@ -33,21 +33,21 @@ _MAX_RECORDS: Final = 250_000
 
 def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange]) -> DataFrame:
     """The records of these ranges (`Logs.ranges`), in no order. See `kafka.reading`."""
-    wanted = [one for one in ranges if one.starts]
-    if not wanted:
+    parts = [one for one in ranges if one.starts]
+    if not parts:
         empty = (
             "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
             "timestampType int, headers array<struct<key: string, value: binary>>"
         )
         return spark.createDataFrame([], empty)
     options = reading(kafka) | {
-        "subscribe": ",".join(one.topic for one in wanted),
-        "startingOffsets": _offsets({one.topic: one.starts for one in wanted}),
-        "endingOffsets": _offsets({one.topic: one.ends for one in wanted}),
+        "subscribe": ",".join(one.topic for one in parts),
+        "startingOffsets": _offsets({one.topic: one.starts for one in parts}),
+        "endingOffsets": _offsets({one.topic: one.ends for one in parts}),
         "maxRecordsPerPartition": str(_MAX_RECORDS),
     }
     # Connectors before 4.0 do not know the option above.
-    if (tasks := sum(one.count for one in wanted) // _MAX_RECORDS) > sum(len(one.starts) for one in wanted):
+    if (tasks := sum(one.count for one in parts) // _MAX_RECORDS) > sum(len(one.starts) for one in parts):
         options["minPartitions"] = str(tasks)
     return spark.read.format("kafka").options(**options).load()
 
@@ -107,10 +107,10 @@ def understood(commands: DataFrame) -> DataFrame:
     """`own_commands` with the records of plain clients as what they ask for."""
     own = commands.where("said is null").drop("said")
     plain = commands.where("said is not null").select("shard", "offset", "at", "said", "content")
-    found = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
+    rows = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
     of_value = F.when(F.col("fingerprint").isNotNull(), F.xxhash64("fingerprint", "content"))
-    found = found.withColumn("fingerprint", of_value)
-    return own.unionByName(found.select(own.columns))
+    rows = rows.withColumn("fingerprint", of_value)
+    return own.unionByName(rows.select(own.columns))
 
 
 def entries(ledger: DataFrame) -> DataFrame:
@@ -139,8 +139,8 @@ def deliveries(records: DataFrame) -> DataFrame:
     `first_row`, `mac` (all null where it is no id at all); `due` and `attempt` as consumers see them; `content` and
     `metadata`: see `commands`; `key_hash`: what Kafka's clients choose a keyed record's partition by.
     """
-    found = records.select(*_seen(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
-    hashed = found.withColumns({"metadata": _metadata(), "key_hash": _arrow_udf(decode.key_hashes, "int")("key")})
+    rows = records.select(*_record_columns(), _named(0, "duemq-id").alias("id"), *_carried()).where("id is not null")
+    hashed = rows.withColumns({"metadata": _metadata(), "key_hash": _arrow_udf(decode.key_hashes, "int")("key")})
     return _selected(with_id(hashed), decode.DELIVERIES)
 
 
@@ -154,8 +154,8 @@ def dead_letters(records: DataFrame) -> DataFrame:
     first = F.get("headers", shortened.cast("int"))
     third = F.get("headers", F.lit(_BEFORE_PARTITION) + shortened.cast("int"))
     of_command = F.coalesce(first["key"] == "duemq-reason", F.lit(False))
-    found = records.select(
-        *_seen(),
+    rows = records.select(
+        *_record_columns(),
         F.when(~of_command, _named(0, "duemq-id")).alias("id"),
         header("duemq-reason").cast("string").alias("reason"),
         header("duemq-topic").cast("string").alias("destination"),
@@ -164,11 +164,11 @@ def dead_letters(records: DataFrame) -> DataFrame:
         F.when(third["key"] == "duemq-partition", third["value"].cast("string").try_cast("int")).alias("command_shard"),
         *_carried(_SYSTEM_HEADERS + 2),
     )
-    return _selected(with_id(found.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
+    return _selected(with_id(rows.withColumn("metadata", _metadata())), decode.DEAD_LETTERS)
 
 
 def with_id(frame: DataFrame) -> DataFrame:
-    """With what ids (`duemq.model.ids`) say, unchecked, of the column `id` (bytes), which becomes text: `shard`,
+    """The frame with what ids (`duemq.model.ids`) say, unchecked, by its column `id` (bytes, becomes text): `shard`,
     `first_due`, `first_offset`, `first_row`, `mac`; all null where it has another length or other characters."""
     text = F.col("id").cast("string")
     # What is none of its characters is left out by unbase64: fewer bytes are no id.
@@ -191,11 +191,11 @@ _ID_FIELDS: Final = (
 
 
 def _selected(frame: DataFrame, schema: str) -> DataFrame:
-    """With the columns of a schema, in its order."""
+    """The columns of a schema, in its order."""
     return frame.select(*(field.split()[0] for field in schema.split(", ")))
 
 
-def _seen() -> list[Column]:
+def _record_columns() -> list[Column]:
     return [
         F.col("topic"), F.col("partition"), F.col("offset"), _at().alias("at"),
         (F.col("timestampType") == 1).alias("by_broker"),
@@ -206,8 +206,8 @@ def _seen() -> list[Column]:
 
 
 def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
-    """Of a delivered record: its key, its labels as the header has them, and the sender's headers, behind duemq's, of
-    which so many come before the labels."""
+    """Columns of a delivered record: its key, its labels as the header has them, and the sender's headers, behind
+    duemq's, of which so many come before the labels."""
     fourth = F.get("headers", F.lit(before))
     labelled = F.coalesce(fourth["key"] == "duemq-labels", F.lit(False))
     first = F.lit(before + 1) + labelled.cast("int")
@@ -219,14 +219,14 @@ def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
 
 
 def _metadata() -> Column:
-    """As `envelopes.packed_hash` has it of the command: labels are joined by LF there, and by a comma here."""
+    """The hash that `envelopes.packed_hash` has of the command: labels are joined by LF there, and by a comma here."""
     labels = F.translate(F.col("labels").cast("string"), ",", "\n").cast("binary")
 
     def packed(one: Column) -> Column:
         name, value = one["key"].cast("binary"), F.coalesce(one["value"], F.lit(b""))
         return F.concat(_length(name, 2), _length(value, 4), name, value)
 
-    own = F.aggregate("own", F.lit(b""), lambda found, one: F.concat(found, packed(one)))
+    own = F.aggregate("own", F.lit(b""), lambda total, one: F.concat(total, packed(one)))
     return envelopes.metadata_hash(
         F.coalesce(F.octet_length("key"), F.lit(NO_KEY)), F.coalesce(F.octet_length("labels"), F.lit(0)),
         F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, own))),

@@ -41,7 +41,7 @@ _ALLOWED: Final = {
     "cancel": {"duemq-cancel"},
     "import": {"duemq-import"},
 }
-_KNOWN: Final = frozenset().union(*_ALLOWED.values())
+_HEADER_NAMES: Final = frozenset().union(*_ALLOWED.values())
 _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
@@ -74,16 +74,16 @@ class RecordMeaning(NamedTuple):
     reason: str = ""
 
     def columns(self) -> dict[str, object]:
-        """Its part of a row of `decode.PLAIN`."""
-        said = self._asdict()
+        """The record's part of a row of `decode.PLAIN`."""
+        fields = self._asdict()
         for name in ("key", "labels", "headers", "reason"):
-            del said[name]
+            del fields[name]
         whole = metadata(self.key, self.labels, self.headers) if self.kind == "schedule" else None
-        return said | {"metadata": whole}
+        return fields | {"metadata": whole}
 
 
 class _Malformed(Exception):
-    """Why, in a few words."""
+    """Why a record is malformed, in a few words."""
 
 
 def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard: int) -> RecordMeaning:
@@ -92,9 +92,9 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
     ours: dict[str, bytes] = {}
     own: list[tuple[str, bytes]] = []
     try:
-        for given, value in headers:
-            name = "duemq-import" if given == "duemq-adopt" else given  # the former name, in older logs
-            if name in _KNOWN:
+        for header, value in headers:
+            name = "duemq-import" if header == "duemq-adopt" else header  # the former name, in older logs
+            if name in _HEADER_NAMES:
                 if name in ours:
                     raise _Malformed(f"{name} is given twice")
                 ours[name] = value
@@ -159,9 +159,9 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
 def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers) -> bytes:
     """A repeat has the same headers of duemq's, in any order, the same key, however it is given, and the same own
     headers in their order."""
-    said = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
+    duemq_pairs = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
     carried = [(name.encode(errors="replace"), value) for name, value in own]
-    parts = [part for pair in (*said, (b"", b"" if key is None else b"=" + key), *carried) for part in pair]
+    parts = [part for pair in (*duemq_pairs, (b"", b"" if key is None else b"=" + key), *carried) for part in pair]
     return b"".join(pack(">I", len(part)) + part for part in parts)
 
 
@@ -198,10 +198,10 @@ def _text(ours: Mapping[str, bytes], name: str) -> str:
 
 def _time(ours: Mapping[str, bytes], at: int) -> int:
     """When it is due. Relative times count from when the broker appended the record."""
-    given = [name for name in _TIMES if name in ours]
-    if len(given) != 1:
+    names = [name for name in _TIMES if name in ours]
+    if len(names) != 1:
         raise _Malformed("not exactly one time")
-    name = given[0]
+    name = names[0]
     text = _text(ours, name)
     if name == "duemq-deliver-at":
         return _instant(text)
@@ -285,12 +285,12 @@ def _rfc3339(text: str) -> int:
 
 def _file(raw: bytes) -> RecordMeaning:
     try:
-        said = json.loads(raw.decode())
+        document = json.loads(raw.decode())
     except ValueError:
         raise _Malformed("duemq-import is no JSON") from None
-    if type(said) is not dict or not _FILE_FIELDS <= said.keys() <= _FILE_FIELDS | {"link"}:
+    if type(document) is not dict or not _FILE_FIELDS <= document.keys() <= _FILE_FIELDS | {"link"}:
         raise _Malformed("not the fields of a file")
-    path, sha256, size, window, rows = (said[name] for name in ("path", "sha256", "size", "window", "rows"))
+    path, sha256, size, window, rows = (document[name] for name in ("path", "sha256", "size", "window", "rows"))
     if type(path) is not str or not 1 <= len(path.encode(errors="replace")) <= 4_096 or not path.isprintable():
         raise _Malformed("no path")
     if type(sha256) is not str or not re.fullmatch("[0-9a-f]{64}", sha256):
@@ -299,6 +299,6 @@ def _file(raw: bytes) -> RecordMeaning:
         raise _Malformed("no size, or no number of rows")
     if type(window) is not int or window % _WINDOW_MS or not 0 <= window < _END_MS - _WINDOW_MS:
         raise _Malformed("no start of a window")
-    if type(said.get("link", False)) is not bool:
+    if type(document.get("link", False)) is not bool:
         raise _Malformed("link is neither true nor false")
     return RecordMeaning("import", path=path, sha256=sha256, size=size, window=window, rows=rows)

@@ -19,7 +19,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import client_of, mend_timeouts, offsets_at
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_requests, offsets_at
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput
@@ -48,7 +48,7 @@ class TopicRange:
 
     @property
     def count(self) -> int:
-        """At most so many records: offsets of aborted transactions and of their marks are among them."""
+        """The number of records at most: offsets of aborted transactions and of their marks are among them."""
         return sum(self.ends[partition] - start for partition, start in self.starts.items())
 
     @property
@@ -77,7 +77,7 @@ class Retention:
 
     @staticmethod
     def of(config: Mapping[str, str]) -> Retention:
-        """Of a topic's configuration, by Kafka's names."""
+        """The retention of a topic's configuration, by Kafka's names."""
         policy = config.get("cleanup.policy", "delete")
         drops = "delete" in policy
         ms, size = (int(config.get(name, -1)) if drops else -1 for name in CONFIGURED[1:])
@@ -97,7 +97,7 @@ class KafkaConnection(Protocol):
         Partitions without such a record are missing. One request per broker."""
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        """Of each topic the configuration that `Retention` is made of, from one request. Topics about which we may not
+        """The configuration of each topic that `Retention` is made of, from one request. Topics about which we may not
         ask are missing."""
 
     async def close(self) -> None: ...
@@ -143,7 +143,7 @@ class Logs:
     def topics(self) -> list[str]:
         """All topics but Kafka's own, as they are now."""
         with self.connected():
-            self._partitions = self._asked(lambda connection: connection.topics())
+            self._partitions = self._ask(lambda connection: connection.topics())
             return sorted(topic for topic in self._partitions if not topic.startswith("__"))
 
     def ranges(
@@ -183,15 +183,15 @@ class Logs:
         async def wait(connection: KafkaConnection) -> dict[TopicPartition, int]:
             deadline = asyncio.get_running_loop().time() + patience_s
             while True:
-                found = {where: at for where, (at, _) in (await connection.offsets(dict.fromkeys(written, -1))).items()}
+                ends = {where: at for where, (at, _) in (await connection.offsets(dict.fromkeys(written, -1))).items()}
                 late = asyncio.get_running_loop().time() > deadline
-                if late or all(found.get(where, 0) >= end for where, end in written.items()):
-                    return found
+                if late or all(ends.get(where, 0) >= end for where, end in written.items()):
+                    return ends
                 await asyncio.sleep(_LOOK_S)
 
         with self.connected():
             written = self._offsets(self._places(topics), LATEST, committed=False)
-            stable = self._asked(wait)
+            stable = self._ask(wait)
         open_still = [f"{w.topic} {w.partition}" for w, end in sorted(written.items()) if stable[w] < end]
         return {where: min(stable[where], end) for where, end in written.items()}, open_still
 
@@ -199,46 +199,46 @@ class Logs:
         """When the first record that is still there was appended (epoch ms), of each partition that has one."""
         with self.connected():
             times = dict.fromkeys(self._places(topics), 0)
-            found = self._asked(lambda connection: connection.offsets(times)) if times else {}
-        return {(where.topic, where.partition): time for where, (_, time) in found.items() if time >= 0}
+            records = self._ask(lambda connection: connection.offsets(times)) if times else {}
+        return {(where.topic, where.partition): time for where, (_, time) in records.items() if time >= 0}
 
     def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
         """What the brokers may drop of each topic. Topics about which we may not ask are missing."""
-        wanted = list(topics)
-        if not wanted:
+        names = list(topics)
+        if not names:
             return {}
         with self.connected():
-            found = self._asked(lambda connection: connection.configs(wanted))
-        return {topic: Retention.of(config) for topic, config in found.items()}
+            configs = self._ask(lambda connection: connection.configs(names))
+        return {topic: Retention.of(config) for topic, config in configs.items()}
 
     def _places(self, topics: Iterable[str]) -> list[TopicPartition]:
-        wanted = list(topics)
-        if any(topic not in self._partitions for topic in wanted):
-            self._partitions = self._asked(lambda connection: connection.topics())
-        if missing := [topic for topic in wanted if not self._partitions.get(topic)]:
+        names = list(topics)
+        if any(topic not in self._partitions for topic in names):
+            self._partitions = self._ask(lambda connection: connection.topics())
+        if missing := [topic for topic in names if not self._partitions.get(topic)]:
             raise BadInput(f"there is no topic {missing[0]}")
-        return [TopicPartition(topic, number) for topic in wanted for number in self._partitions[topic]]
+        return [TopicPartition(topic, number) for topic in names for number in self._partitions[topic]]
 
     def _offsets(
         self, places: Collection[TopicPartition], time: int, *, committed: bool = True
     ) -> dict[TopicPartition, int]:
         if not places:
             return {}
-        found = self._asked(lambda connection: connection.offsets(dict.fromkeys(places, time), committed=committed))
-        if missing := [where for where in places if where not in found]:
+        records = self._ask(lambda connection: connection.offsets(dict.fromkeys(places, time), committed=committed))
+        if missing := [where for where in places if where not in records]:
             raise Unavailable(
                 f"Kafka at {self._options.bootstrap} does not say where {missing[0].topic} begins or ends"
             )
-        return {where: offset for where, (offset, _) in found.items()}
+        return {where: offset for where, (offset, _) in records.items()}
 
     def _times(self, last: Mapping[TopicPartition, int], time: int) -> dict[TopicPartition, int]:
         """The first offset that is not older, at most the last one."""
         if not last:
             return {}
-        found = self._asked(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
-        return {where: min(found[where][0], end) if where in found else end for where, end in last.items()}
+        records = self._ask(lambda connection: connection.offsets(dict.fromkeys(last, max(time, 0))))
+        return {where: min(records[where][0], end) if where in records else end for where, end in last.items()}
 
-    def _asked(self, ask: Callable[[KafkaConnection], Awaitable[T]]) -> T:
+    def _ask(self, ask: Callable[[KafkaConnection], Awaitable[T]]) -> T:
         assert self._open is not None
         runner, connection = self._open
 
@@ -261,7 +261,7 @@ class PythonConnection:
     async def open(options: KafkaOptions) -> PythonConnection:
         """Raises Unavailable and BadConfig."""
         consumer = AIOKafkaConsumer(enable_auto_commit=False, **options.client())
-        mend_timeouts(client_of(consumer))
+        mend_requests(client_of(consumer))
         try:
             await consumer.start()
         except (KafkaError, OSError) as error:
@@ -279,17 +279,17 @@ class PythonConnection:
     async def offsets(
         self, times: Mapping[TopicPartition, int], *, committed: bool = True
     ) -> dict[TopicPartition, tuple[int, int]]:
-        found = await offsets_at(self._consumer, times, self._options.request_timeout_ms, committed=committed)
-        return {where: (at, -1 if time is None else time) for where, (at, time) in found.items() if at >= 0}
+        records = await offsets_at(self._consumer, times, self._options.request_timeout_ms, committed=committed)
+        return {where: (at, -1 if time is None else time) for where, (at, time) in records.items() if at >= 0}
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         admin = AIOKafkaAdminClient(**self._options.client())
         try:
             await admin.start()
-            wanted = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGURED)) for topic in topics]
+            resources = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGURED)) for topic in topics]
             return {
                 topic: {name: value for name, value, *_ in entries}
-                for response in await admin.describe_configs(wanted)
+                for response in await admin.describe_configs(resources)
                 for error, _, _, topic, entries in response.resources
                 if error == 0
             }

@@ -67,8 +67,8 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
 
 
 def fingerprint(frame: DataFrame) -> str | None:
-    """Differs where a table has other columns or other files, by their names, sizes and times, whatever file system
-    they are on; None for a table without files. Raises BadInput where a file is gone."""
+    """A checksum that differs where a table has other columns or other files, by their names, sizes and times, whatever
+    file system they are on; None for a table without files. Raises BadInput where a file is gone."""
     files = [unquote(file) for file in frame.inputFiles()]
     if not files:
         return None
@@ -79,8 +79,8 @@ def fingerprint(frame: DataFrame) -> str | None:
     with readable(f"a file of the table ({files[0]})"):
         statuses = reader.load([exact(file) for file in files])
     rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
-    said = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()
+    parts = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _is_path(name: str) -> bool:
@@ -100,7 +100,7 @@ def _kind_of(spark: SparkSession, name: str, uri: str) -> str:
 
 
 def _suffixes(spark: SparkSession, name: str, uri: str) -> set[str]:
-    """Those of all files there, as Spark lists them, on whatever file system."""
+    """The suffixes of all files there, as Spark lists them, on whatever file system."""
     with readable(name):
         files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(uri)
         suffixes = files.select(F.regexp_extract("path", r"\.\w+$", 0).alias("suffix")).distinct()

@@ -30,19 +30,19 @@ class SparkWorker:
 
 
 def workers(spark: SparkSession, tasks: int) -> list[SparkWorker]:
-    """Those that took part in so many tasks, sorted. Raises SparkUnavailable where one cannot run duemq."""
+    """The executors that took part in so many tasks, sorted. Raises SparkUnavailable where one cannot run duemq."""
     try:
-        found = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
+        rows = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA).distinct().collect()
     except PySparkException as error:
-        said = [line for line in str(error).splitlines() if _PYTHON_ERROR.match(line.strip())] or [str(error)]
+        lines = [line for line in str(error).splitlines() if _PYTHON_ERROR.match(line.strip())] or [str(error)]
         raise SparkUnavailable(
-            f"the executors cannot run duemq: {said[-1].strip()[:500]} (docs/pipeline.md, On a cluster)"
+            f"the executors cannot run duemq: {lines[-1].strip()[:500]} (docs/pipeline.md, On a cluster)"
         ) from error
-    return sorted((SparkWorker(**row.asDict()) for row in found), key=lambda worker: worker.executor)
+    return sorted((SparkWorker(**row.asDict()) for row in rows), key=lambda worker: worker.executor)
 
 
 def versions(spark: SparkSession) -> dict[str, str]:
-    """Of Spark and Java, and where the work is done."""
+    """The versions of Spark and Java, and where the work is done."""
     context = spark.sparkContext
     java = context._jvm.System.getProperty("java.version")  # type: ignore[union-attr]
     return {"spark": spark.version, "java": java, "master": context.master, "application": context.applicationId}

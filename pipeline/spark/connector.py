@@ -42,8 +42,8 @@ def from_folder(configured: Mapping[str, str]) -> dict[str, str]:
         return {}
     jars = sorted(Path(folder).glob("*.jar"))
     if not any(_CONNECTOR in jar.name for jar in jars):
-        wanted = ", ".join(package.split(":")[1] for package in PACKAGES)
-        raise SparkUnavailable(f"{folder} ({JARS_VARIABLE}) has no Kafka connector: it needs the jars {wanted}")
+        names = ", ".join(package.split(":")[1] for package in PACKAGES)
+        raise SparkUnavailable(f"{folder} ({JARS_VARIABLE}) has no Kafka connector: it needs the jars {names}")
     return {"spark.jars": ",".join([*filter(None, [configured.get("spark.jars")]), *map(str, jars)])}
 
 
@@ -53,12 +53,12 @@ def is_configured(configured: Mapping[str, str]) -> bool:
 
 def fetch(spark: SparkSession) -> None:
     """Add the four jars to a session. Raises SparkUnavailable."""
-    with _kept(spark) as told:
+    with _capture_ivy(spark) as output:
         for package in PACKAGES:
             try:
                 spark.sql(f"ADD JAR 'ivy://{package}?transitive=false'")
             except (PySparkException, Py4JError) as error:
-                sys.stderr.write(told())
+                sys.stderr.write(output())
                 why = error.java_exception.getMessage() if isinstance(error, Py4JJavaError) else str(error)
                 raise SparkUnavailable(
                     f"Spark's Kafka connector cannot be fetched ({package}: {why.splitlines()[0]}). Put its "
@@ -67,8 +67,8 @@ def fetch(spark: SparkSession) -> None:
 
 
 @contextmanager
-def _kept(spark: SparkSession) -> Iterator[Callable[[], str]]:
-    """Keeps the page that Ivy tells of each jar, even where it has fetched nothing."""
+def _capture_ivy(spark: SparkSession) -> Iterator[Callable[[], str]]:
+    """Capture the page that Ivy prints of each jar, even where it has fetched nothing."""
     java: Any = spark.sparkContext._jvm
     printer = getattr(getattr(java.org.apache.spark.deploy, "SparkSubmit$"), "MODULE$")
     before, pages = printer.printStream(), java.java.io.ByteArrayOutputStream()

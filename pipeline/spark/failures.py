@@ -15,7 +15,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 
 _AWAY = ("Unavailable", "DiskFull", "Unreachable")
 _OURS = "duemq."  # what the names of our errors begin with in a traceback
-_SAID = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
+_OUR_ERROR = re.compile(r"^(?:duemq\.[a-z_.]+\.)(\w+): (.+)$", re.MULTILINE)
 _CAUSE = re.compile(r"^\s*(?:Caused by: )(?:\w+\.)*([\w$]+(?:: .+)?)$", re.MULTILINE)
 _OF_PYTHON = re.compile(r"^((?:\w+\.)*\w+: .+)$", re.MULTILINE)
 
@@ -32,8 +32,8 @@ def failures_told(and_then: str) -> Iterator[None]:
     except AnalysisException as error:
         raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
     except (PySparkException, Py4JJavaError) as error:
-        if (found := _SAID.search(str(error))) is not None:
-            raise _made(found[1], f"{found[2]}. {and_then}") from error
+        if (match := _OUR_ERROR.search(str(error))) is not None:
+            raise _error_of(match[1], f"{match[2]}. {and_then}") from error
         raise JobFailed(f"Spark could not do its work: {_cause(error)}. {and_then}") from error
 
 
@@ -55,7 +55,7 @@ def _cause(error: Exception) -> str:
     return str(causes[-1] if causes else sentence_of(error)).partition(" SQLSTATE:")[0].rstrip(".")
 
 
-def _made(name: str, detail: str) -> DuemqError:
+def _error_of(name: str, detail: str) -> DuemqError:
     if name in _AWAY:
         return Unavailable(detail)
     code = next((code for code, kind in BY_CODE.items() if kind.__name__ == name), None)

@@ -18,23 +18,23 @@ _WITHIN_S = 30.0
 def check_java() -> Path:
     """The Java that Spark will start: that of `JAVA_HOME`, else `java` on PATH. Raises SparkUnavailable."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if found is None:
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None:
         raise SparkUnavailable(
             f"Spark needs a Java of version {OLDEST} or newer, and there is none on PATH or in JAVA_HOME: install a JDK"
         )
-    if (version := _version(found)) < OLDEST:
+    if (version := _version(program)) < OLDEST:
         of = "JAVA_HOME" if home else "PATH"
         what = f"is Java {version}" if version else "does not run"
-        raise SparkUnavailable(f"Spark needs Java {OLDEST} or newer; {found} (of {of}) {what}")
-    return Path(found)
+        raise SparkUnavailable(f"Spark needs Java {OLDEST} or newer; {program} (of {of}) {what}")
+    return Path(program)
 
 
 def _version(program: str) -> int:
-    """Its major version; 0 where it does not run."""
+    """The major version of a Java; 0 where it does not run."""
     try:
-        said = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_WITHIN_S, check=True)
+        result = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=_WITHIN_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
-    version = _VERSION.search(said.stderr)
+    version = _VERSION.search(result.stderr)
     return int(version[1]) if version else 0

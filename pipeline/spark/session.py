@@ -66,14 +66,14 @@ def session(
     if master is not None and master.startswith(connect.SCHEME):
         return connect.remote_session(name, master, dict(settings or {}))
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has started Java and read its settings
-    given = dict(settings or {}) | ({"spark.master": master} if master else {})
+    caller_settings = dict(settings or {}) | ({"spark.master": master} if master else {})
     if submitted:
         SparkContext._ensure_initialized()
-        given = dict(SparkConf().getAll()) | given
+        caller_settings = dict(SparkConf().getAll()) | caller_settings
     else:
         check_java()
-    local = _is_local(given)
-    chosen = chosen_settings(given)
+    local = _is_local(caller_settings)
+    chosen = chosen_settings(caller_settings)
     if kafka:
         chosen |= from_folder(chosen)
     if local:
@@ -97,18 +97,18 @@ def session(
         except BaseException:
             spark.stop()
             raise
-    if submitted and "spark.log.level" not in given:
+    if submitted and "spark.log.level" not in caller_settings:
         spark.sparkContext.setLogLevel("WARN")  # or each task is a line between those of the command
     return spark
 
 
-def chosen_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """What is given, and what it leaves to us: some of that is for one machine only."""
-    return dict(DEFAULTS) | (dict(LOCAL) if _is_local(given) else {}) | dict(given)
+def chosen_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The given settings, and what they leave to us: some of that is for one machine only."""
+    return dict(DEFAULTS) | (dict(LOCAL) if _is_local(settings) else {}) | dict(settings)
 
 
-def _is_local(given: Mapping[str, str]) -> bool:
-    return given.get("spark.master", LOCAL["spark.master"]).startswith("local")
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings.get("spark.master", LOCAL["spark.master"]).startswith("local")
 
 
 @contextmanager

@@ -216,7 +216,7 @@ class CommandGateway:
         with suppress(Unavailable):  # what was sent is accepted, whatever becomes of the shard here
             progress = self._backend.progress(shard)
             if offset - progress.applied > _MAX_BACKLOG:
-                await progress.reached(offset - _MAX_BACKLOG, self._answer_s)
+                await progress.wait_until_applied(offset - _MAX_BACKLOG, self._answer_s)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class CommandGateway:
     async def _reached(self, progress: Progress, offset: int) -> bool:
         """As `Progress.reached`, for a command that is in the log already: it is never refused any more."""
         try:
-            return await progress.reached(offset, self._answer_s)
+            return await progress.wait_until_applied(offset, self._answer_s)
         except Unavailable:
             return False
 

@@ -98,7 +98,7 @@ class LedgerFollower:
                             log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
                         if not grown:
                             await subscription.wait(_QUIET_S)
-                            await self.progress[shard].asked(_LINGER_S)
+                            await self.progress[shard].wait_for_waiter(_LINGER_S)
                 finally:
                     subscription.close()
             except Unavailable as error:

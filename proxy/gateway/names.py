@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from duemq.cluster.backend import Backend
-from duemq.cluster.shard_reader import Named
+from duemq.cluster.shard_reader import NamedMessage
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, shard_of_name
@@ -45,7 +45,7 @@ class Names:
         """In the order of their offsets."""
         try:
             progress = self._backend.progress(shard)
-            await progress.reached(appended[-1].offset, self._answer_s)
+            await progress.wait_until_applied(appended[-1].offset, self._answer_s)
         except Unavailable as error:
             return [_unknown(error.detail)] * len(appended)
         answers: list[Receipt | Rejected] = []
@@ -63,9 +63,9 @@ class Names:
             return answers
         names, last = [appended[place].draft.name for place in looked], appended[max(looked)].offset
         missing = Rejected(Unavailable.code, "the first message of this name was just forgotten: send it again")
-        firsts: list[Named | None] = [None] * len(names)
+        firsts: list[NamedMessage | None] = [None] * len(names)
         try:
-            firsts = await self._backend.reader.named(shard, names, last)
+            firsts = await self._backend.reader.messages_by_name(shard, names, last)
         except Unavailable as error:
             missing = _unknown(f"the first message of this name cannot be shown: {error.detail}")
         for (place, answer), first in zip(looked.items(), firsts, strict=True):
@@ -82,7 +82,9 @@ class Names:
         """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
         shards = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
         reader = self._backend.reader
-        parts = await asyncio.gather(*(reader.named(shard, [names[at][0] for at in ats]) for shard, ats in shards))
+        parts = await asyncio.gather(
+            *(reader.messages_by_name(shard, [names[at][0] for at in ats]) for shard, ats in shards)
+        )
         receipts: list[Receipt | None] = [None] * len(names)
         for (_, ats), part in zip(shards, parts, strict=True):
             for at, first in zip(ats, part, strict=True):
@@ -91,7 +93,7 @@ class Names:
         return receipts
 
 
-def receipt_of(first: Named, *, conflict: bool) -> Receipt:
+def receipt_of(first: NamedMessage, *, conflict: bool) -> Receipt:
     """What a repeat gets: the receipt of the first message of its name."""
     state = first.state
     return Receipt(state.id, state.status, state.topic, state.due, True, conflict)

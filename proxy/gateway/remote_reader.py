@@ -14,14 +14,14 @@ import orjson
 
 from duemq.client.http.async_http import AsyncHttp
 from duemq.cluster.codec import (
-    found_from_json,
     import_from_json,
-    named_from_json,
+    named_message_from_json,
     query_to_json,
+    search_part_from_json,
     state_from_json,
     token_headers,
 )
-from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart
+from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
@@ -62,9 +62,11 @@ class RemoteReader:
         document = (await self._get(shard, "state", {"first_key": first_key.hex(), "offset": offset}))["state"]
         return None if document is None else state_from_json(document)
 
-    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+    async def messages_by_name(
+        self, shard: int, names: Sequence[bytes], offset: int | None = None
+    ) -> list[NamedMessage | None]:
         content = orjson.dumps({"names": [name.hex() for name in names], "offset": offset})
-        return [named_from_json(one) for one in (await self._get(shard, "names", {}, content))["named"]]
+        return [named_message_from_json(one) for one in (await self._get(shard, "names", {}, content))["named"]]
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
@@ -129,7 +131,7 @@ class RemoteReader:
             answer = await self._ask(node, "search", request)
         except Unavailable as error:
             return error
-        return {int(shard): found_from_json(part) for shard, part in answer.items()}
+        return {int(shard): search_part_from_json(part) for shard, part in answer.items()}
 
     async def _get(self, shard: int, what: str, query: Mapping[str, str | int], content: bytes | None = None) -> Any:
         """The answer of the first node that has one. Raises Unavailable where none has."""

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from duemq.cluster.shard_reader import MessageState
-from duemq.model.record import HEAD, HEADER, Headers, Stored, unpack_headers, unpack_record
+from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, unpack_headers, unpack_record
 from duemq.model.timing import format_ms
 from duemq.proxy.gateway.base import Receipt
 
@@ -87,7 +87,7 @@ _RECORD = (
 )
 
 
-def records_bytes(partition: int, stored: Iterable[Stored]) -> list[bytes]:
+def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]:
     """Records as JSON texts, in order.
 
     Nearly all were written by duemq and begin with the same three headers. Those are cut out and put into a template,

@@ -11,10 +11,10 @@ from starlette.types import Receive
 
 from duemq.bus.base import Bus, Subscription, TopicInfo
 from duemq.model.errors import Unavailable
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 from duemq.proxy.response.topic_cursor import encode_cursor
 
-Page = list[tuple[int, list[Stored]]]  # what was read, by partition
+Page = list[tuple[int, list[StoredRecord]]]  # what was read, by partition
 
 
 class TopicReader:

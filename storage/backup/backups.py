@@ -22,7 +22,7 @@ from typing import Self
 
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.manifest import (
     SAFE,
     Backup,
@@ -44,7 +44,7 @@ _OF_A_PROCESS = re.compile(r"LOCK|LOG|LOG\.old\.\d+")  # RocksDB's, of no use to
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewBackup:
     """A new backup. `linked_bytes` of its files are shared with the backup before."""
 
     path: Path
@@ -54,12 +54,12 @@ class Made:
 
 
 class Backups:
-    """Held by this process until it is closed."""
+    """A folder of backups, held by this process until it is closed."""
 
     def __init__(self, path: Path, failpoint: Failpoint = no_failpoint) -> None:
         """Makes the folder if it is not there. Raises FolderRefused while another process makes a backup in it."""
         self.path, self._failpoint = path, failpoint
-        with translated(path):
+        with translate_errors(path):
             make_folder(path)
             self._lock = os.open(path, os.O_RDONLY)
         try:
@@ -74,7 +74,7 @@ class Backups:
     def __exit__(self, *_: object) -> None:
         os.close(self._lock)
 
-    def make(self, info: FolderInfo, at_rest: Path, now: int, progress: Progress) -> Made:
+    def make(self, info: FolderInfo, at_rest: Path, now: int, progress: Progress) -> NewBackup:
         """Back up a data folder, whose log and stores are `at_rest` in a folder of their own (or itself).
 
         `now` in epoch ms. May be called again after any error or crash: what was copied is used. Raises DiskFull or
@@ -87,53 +87,53 @@ class Backups:
                 f"{info.cluster}: choose another folder"
             )
         partial = self.path / PARTIAL
-        with _told(self.path, at_rest):
+        with _explain_errors(self.path, at_rest):
             partial.mkdir(mode=0o700, exist_ok=True)
             self._failpoint("begun")
             sources = dict(_sources(info.path, at_rest))
             shards = tuple(BackupShard.read(path) for path in _shards(at_rest))
-            taking = _Taking(partial, previous, sources, progress)
+            writer = _BackupWriter(partial, previous, sources, progress)
             for name in sources:
-                taking.take(name)
+                writer.take(name)
                 self._failpoint("file")
             _remove_others(partial, sources)
             self._failpoint("copied")
             for folder in (partial, *(path for path in partial.rglob("*") if path.is_dir())):
                 sync_folder(folder)
             self._failpoint("durable")
-            backup = Backup(now, info.cluster, shards, tuple(taking.files))
+            backup = Backup(now, info.cluster, shards, tuple(writer.files))
             write_durably(partial / BACKUP, backup.encode())
             self._failpoint("described")
             path = self._free_name(now)
             partial.rename(path)
             sync_folder(self.path)
         self._failpoint("in_place")
-        return Made(path, backup, taking.linked_bytes, taking.linked_files)
+        return NewBackup(path, backup, writer.linked_bytes, writer.linked_files)
 
     def keep(self, most: int) -> list[str]:
         """Remove the oldest until there are at most so many; the names of those that went."""
-        with translated(self.path):
-            gone = names(self.path)[: -max(most, 1)]
-            removed = self.path / _REMOVED
-            shutil.rmtree(removed, ignore_errors=True)
-            for name in gone:
+        with translate_errors(self.path):
+            oldest = names(self.path)[: -max(most, 1)]
+            trash = self.path / _REMOVED
+            shutil.rmtree(trash, ignore_errors=True)
+            for name in oldest:
                 # Out of the list first, durably: what is half removed must not pass for a backup.
-                (self.path / name).rename(removed)
+                (self.path / name).rename(trash)
                 sync_folder(self.path)
                 self._failpoint("removing")
-                shutil.rmtree(removed)
-        return gone
+                shutil.rmtree(trash)
+        return oldest
 
     def _newest(self) -> _Previous | None:
-        with translated(self.path):
-            held = names(self.path)
-        for name in reversed(held):
+        with translate_errors(self.path):
+            backups = names(self.path)
+        for name in reversed(backups):
             with suppress(CorruptStore):  # a damaged one is no help, and no hindrance
                 return _Previous(self.path / name, read_backup(self.path / name))
         return None
 
     def _free_name(self, now: int) -> Path:
-        """After all others, whatever the clock says: the order of names is the order in which `keep` removes."""
+        """A name after all others, whatever the clock says: `keep` removes in the order of names."""
         newest = names(self.path)[-1:]
         if newest and name_of(now) <= newest[0]:
             now = _time_of(newest[0]) + 1
@@ -148,7 +148,7 @@ class _Previous:
     backup: Backup
 
 
-class _Taking:
+class _BackupWriter:
     """One file after the other into a backup that is being made."""
 
     def __init__(
@@ -158,7 +158,7 @@ class _Taking:
         self.linked_bytes = self.linked_files = 0
         self._partial, self._sources = partial, sources
         self._previous = previous.path if previous else partial
-        self._known = {file.name: file for file in previous.backup.files} if previous else {}
+        self._previous_files = {file.name: file for file in previous.backup.files} if previous else {}
         self._bar = ProgressBar(progress, sum(path.stat().st_size for path in sources.values()))
 
     def take(self, name: str) -> None:
@@ -170,25 +170,25 @@ class _Taking:
             into.unlink(missing_ok=True)  # it may be a link to a file of another backup: never write into it
             sha256 = copy_durably(source, into, self._bar.reading)
         self.files.append(BackupFile(name, stat.st_size, sha256, stat.st_mtime_ns, stat.st_ino))
-        self._bar.done(stat.st_size)
+        self._bar.finish_file(stat.st_size)
 
     def _from_previous(self, name: str, source: Path, stat: os.stat_result) -> str | None:
         """Link the file of the backup before, if that is the same; its checksum."""
-        known = self._known.get(name)
-        if known is None or known.size != stat.st_size:
+        file = self._previous_files.get(name)
+        if file is None or file.size != stat.st_size:
             return None
-        untouched = (known.mtime_ns, known.inode) == (stat.st_mtime_ns, stat.st_ino)
-        if not (untouched and name.endswith(_UNCHANGING)) and digest(source, self._bar.reading) != known.sha256:
+        untouched = (file.mtime_ns, file.inode) == (stat.st_mtime_ns, stat.st_ino)
+        if not (untouched and name.endswith(_UNCHANGING)) and digest(source, self._bar.reading) != file.sha256:
             return None
-        there, into = self._previous / name, self._partial / name
+        original, into = self._previous / name, self._partial / name
         with suppress(OSError):  # it was removed meanwhile, or the disk knows no links: copy
-            if there.stat().st_size != known.size:
+            if original.stat().st_size != file.size:
                 return None
             into.unlink(missing_ok=True)
-            os.link(there, into)
-            self.linked_bytes += known.size
+            os.link(original, into)
+            self.linked_bytes += file.size
             self.linked_files += 1
-            return known.sha256
+            return file.sha256
         return None
 
     def _from_partial(self, into: Path, source: Path, size: int) -> str | None:
@@ -203,9 +203,9 @@ class _Taking:
 
 
 @contextmanager
-def _told(into: Path, at_rest: Path) -> Iterator[None]:
+def _explain_errors(into: Path, at_rest: Path) -> Iterator[None]:
     try:
-        with translated(into):
+        with translate_errors(into):
             yield
     except DiskFull as error:
         raise DiskFull(
@@ -240,7 +240,7 @@ def _sources(data: Path, at_rest: Path) -> Iterator[tuple[str, Path]]:
                 yield name, path
 
 
-def _remove_others(folder: Path, wanted: Mapping[str, object]) -> None:
+def _remove_others(folder: Path, sources: Mapping[str, object]) -> None:
     for path in [path for path in folder.rglob("*") if path.is_file()]:
-        if str(path.relative_to(folder)) not in wanted:
+        if str(path.relative_to(folder)) not in sources:
             path.unlink()

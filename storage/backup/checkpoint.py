@@ -18,7 +18,7 @@ import orjson
 from rocksdict import AccessType, Checkpoint, Options, Rdict
 
 from duemq.model.errors import CorruptStore, DamagedFile
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.manifest import ListedFile, check_files, other_format
 from duemq.storage.shard.keyspace import POSITION, Position
@@ -46,21 +46,21 @@ class CheckpointManifest:
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """As JSON."""
+        """Encode the manifest as JSON."""
         return orjson.dumps(asdict(self) | {"format": FORMAT, "cursor": self.cursor.hex()})
 
     @staticmethod
     def decode(raw: bytes) -> CheckpointManifest:
         """Raises CorruptStore for what is no manifest of this format, or names files outside of its folder."""
         try:
-            found = orjson.loads(raw)
-            if found["format"] != FORMAT:
-                raise CorruptStore(other_format("the manifest of a snapshot", found["format"], FORMAT))
-            files = tuple(ListedFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in found["files"])
+            document = orjson.loads(raw)
+            if document["format"] != FORMAT:
+                raise CorruptStore(other_format("the manifest of a snapshot", document["format"], FORMAT))
+            files = tuple(ListedFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in document["files"])
             check_files(files, _SAFE_NAME)
             return CheckpointManifest(
-                str(found["id"]), int(found["shard"]), int(found["entry"]), int(found["applied"]),
-                bytes.fromhex(found["cursor"]), int(found["ledger_offset"]), files,
+                str(document["id"]), int(document["shard"]), int(document["entry"]), int(document["applied"]),
+                bytes.fromhex(document["cursor"]), int(document["ledger_offset"]), files,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not the manifest of a snapshot: {raw[:200]!r}") from error
@@ -75,7 +75,7 @@ def make_checkpoint(store: ShardStore, into: Path, *, delay_files: bool = True) 
     """
     # Nearly everything is flushed before: the checkpoint flushes the rest itself, and holds the GIL while it does.
     store.flush()
-    with translated(into):
+    with translate_errors(into):
         into.parent.mkdir(parents=True, exist_ok=True)
         Checkpoint(store._db).create_checkpoint(str(into))
         for name in store.delay_files.names() if delay_files else ():
@@ -91,27 +91,27 @@ def link_imported(store: ShardStore, into: Path) -> None:
 
     The ledger may go on to import a file that the checkpoint only knows as wanted, or not at all.
     """
-    with translated(into):
+    with translate_errors(into):
         for path in (store.path / FOLDER).glob("*/a*.parquet"):
-            linked = into / path.relative_to(store.path)
-            linked.parent.mkdir(parents=True, exist_ok=True)
+            target = into / path.relative_to(store.path)
+            target.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError, FileNotFoundError):  # it is there, or was just removed after its time
-                os.link(path, linked)
+                os.link(path, target)
 
 
 def describe(checkpoint: Path, shard: int) -> CheckpointManifest:
     """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum."""
     position = read_position(checkpoint)
     entry = position.entry
-    with translated(checkpoint):
+    with translate_errors(checkpoint):
         paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-        files = tuple(_described(path, str(path.relative_to(checkpoint))) for path in paths)
+        files = tuple(_describe_file(path, str(path.relative_to(checkpoint))) for path in paths)
     return CheckpointManifest(
         checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files
     )
 
 
-def _described(path: Path, name: str) -> ListedFile:
+def _describe_file(path: Path, name: str) -> ListedFile:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return ListedFile(name, file.tell(), digest.hexdigest())
@@ -119,7 +119,7 @@ def _described(path: Path, name: str) -> ListedFile:
 
 def read_position(path: Path) -> Position:
     """How far a store has come that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be opened."""
-    with translated(path):
+    with translate_errors(path):
         # Its compactions would change the files: what a manifest describes is only ever opened to be read.
         database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         try:

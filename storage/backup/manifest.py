@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import read_position
 from duemq.storage.data_folder import BACKUP
 from duemq.storage.fsync import Report, digest
@@ -53,7 +53,7 @@ class BackupShard:
 
     @staticmethod
     def read(path: Path) -> BackupShard:
-        """Of a store that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be read."""
+        """Read a store that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be read."""
         position = read_position(path)
         entry = position.entry
         return BackupShard(
@@ -75,7 +75,7 @@ class Backup:
         return sum(file.size for file in self.files)
 
     def encode(self) -> bytes:
-        """As JSON, with a checksum of its own."""
+        """Encode the manifest as JSON, with a checksum of its own."""
         shards = [asdict(shard) | {"cursor": shard.cursor.hex()} for shard in self.shards]
         document = {"format": FORMAT, **asdict(self), "shards": shards}
         return orjson.dumps(document | {"sha256": _checksum(document)}, option=orjson.OPT_INDENT_2)
@@ -84,18 +84,18 @@ class Backup:
     def decode(raw: bytes, path: Path) -> Backup:
         """`path`: where it was read. Raises CorruptStore, or FolderRefused for another format."""
         try:
-            found = orjson.loads(raw)
-            if found["format"] != FORMAT:
-                refusal = other_format(path, found["format"], FORMAT)
+            document = orjson.loads(raw)
+            if document["format"] != FORMAT:
+                refusal = other_format(path, document["format"], FORMAT)
                 raise FolderRefused(f"{refusal}: restore it with the version that made it")
-            if found.pop("sha256") != _checksum(found):
+            if document.pop("sha256") != _checksum(document):
                 raise ValueError("sha256")
             shards = tuple(
-                BackupShard(**shard | {"cursor": bytes.fromhex(shard["cursor"])}) for shard in found["shards"]
+                BackupShard(**shard | {"cursor": bytes.fromhex(shard["cursor"])}) for shard in document["shards"]
             )
-            files = tuple(BackupFile(**file) for file in found["files"])
+            files = tuple(BackupFile(**file) for file in document["files"])
             check_files(files, SAFE)
-            return Backup(found["made_at"], found["cluster"], shards, files)
+            return Backup(document["made_at"], document["cluster"], shards, files)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptStore(f"{path} is damaged: restore another backup") from error
 
@@ -106,12 +106,14 @@ def _checksum(document: object) -> str:
 
 def read_backup(path: Path) -> Backup:
     """Raises FolderRefused for a folder that is no complete backup, or CorruptStore."""
-    with translated(path):
+    with translate_errors(path):
         if (path / BACKUP).is_file():
             return Backup.decode((path / BACKUP).read_bytes(), path / BACKUP)
-        held = names(path) if path.is_dir() else []
-    if held:
-        raise FolderRefused(f"{path} is a folder of backups: name one of them, such as the newest, {path / held[-1]}")
+        backups = names(path) if path.is_dir() else []
+    if backups:
+        raise FolderRefused(
+            f"{path} is a folder of backups: name one of them, such as the newest, {path / backups[-1]}"
+        )
     raise FolderRefused(f"{path} is not a complete backup: it has no {BACKUP}")
 
 
@@ -126,25 +128,25 @@ class ProgressBar:
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
-    def reading(self, read: int) -> None:
-        """So much was read of the current file."""
-        self._progress(self._done + read, self._total)
+    def reading(self, size: int) -> None:
+        """Report that so much was read of the current file."""
+        self._progress(self._done + size, self._total)
 
-    def done(self, size: int) -> None:
-        """It is finished, and was so large."""
+    def finish_file(self, size: int) -> None:
+        """Count the current file, which was so large, as finished."""
         self._done += size
         self._progress(self._done, self._total)
 
 
-def damage(path: Path, wanted: BackupFile, report: Report) -> str | None:
-    """What is wrong with a file that is to be `wanted`, in a sentence; None if nothing is. Raises StoreFailed."""
-    with translated(path):
+def damage(path: Path, expected: BackupFile, report: Report) -> str | None:
+    """What is wrong with a file that is to be `expected`, in a sentence; None if nothing is. Raises StoreFailed."""
+    with translate_errors(path):
         if not path.is_file():
             return f"{path} is missing"
         size = path.stat().st_size
-        if size != wanted.size:
-            return f"{path} has {size} bytes, {wanted.size} were backed up"
-        return None if digest(path, report) == wanted.sha256 else f"{path} does not have its checksum"
+        if size != expected.size:
+            return f"{path} has {size} bytes, {expected.size} were backed up"
+        return None if digest(path, report) == expected.sha256 else f"{path} does not have its checksum"
 
 
 def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
@@ -152,8 +154,8 @@ def check(path: Path, progress: Progress) -> tuple[Backup, list[str]]:
     backup = read_backup(path)
     bar, wrong = ProgressBar(progress, backup.total_bytes), []
     for file in backup.files:
-        found = damage(path / file.name, file, bar.reading)
-        if found is not None:
-            wrong.append(found)
-        bar.done(file.size)
+        problem = damage(path / file.name, file, bar.reading)
+        if problem is not None:
+            wrong.append(problem)
+        bar.finish_file(file.size)
     return backup, wrong

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from duemq.model.errors import CorruptStore
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import CheckpointManifest, read_position
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.fsync import sync_folder, write_durably
@@ -32,10 +32,10 @@ _READ_BYTES = 1 << 20
 class PartialFile:
     """One file that is being fetched. `size`: how many bytes of it are there."""
 
-    def __init__(self, path: Path, wanted: ListedFile) -> None:
-        self.path, self.wanted, self.size = path, wanted, 0
+    def __init__(self, path: Path, expected: ListedFile) -> None:
+        self.path, self.expected, self.size = path, expected, 0
         self._sha256 = hashlib.sha256()
-        with translated(path):
+        with translate_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b")
             try:
@@ -48,15 +48,15 @@ class PartialFile:
                 raise
 
     def add(self, part: bytes) -> None:
-        with translated(self.path):
+        with translate_errors(self.path):
             self._file.write(part)
         self._sha256.update(part)
         self.size += len(part)
 
     def finish(self) -> bool:
         """Make the file durable if it is what was wanted, or remove it: False."""
-        with translated(self.path), self._file:
-            if self.size == self.wanted.size and self._sha256.hexdigest() == self.wanted.sha256:
+        with translate_errors(self.path), self._file:
+            if self.size == self.expected.size and self._sha256.hexdigest() == self.expected.sha256:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 return True
@@ -65,7 +65,7 @@ class PartialFile:
 
     def close(self) -> None:
         """Leave what is there for the next attempt."""
-        with translated(self.path):
+        with translate_errors(self.path):
             self._file.close()
 
 
@@ -76,22 +76,22 @@ class Partial:
         self.into, self._failpoint = into, failpoint
         self.folder = _beside(into, ".partial")
         self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
-        self._held: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
+        self._files_by_size: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
 
     def manifest(self) -> CheckpointManifest | None:
         """What an earlier attempt was fetching, if that can be read."""
         try:
-            with translated(self.folder):
+            with translate_errors(self.folder):
                 return CheckpointManifest.decode(self._manifest.read_bytes()) if self._manifest.exists() else None
         except CorruptStore:
             return None
 
     def begin(self, manifest: CheckpointManifest) -> None:
         """Prepare for this manifest. Of what is there only files that it has too are kept, however much of them."""
-        held = self.manifest()
-        useful = set(manifest.files) & set(held.files) if held else set()
+        previous = self.manifest()
+        useful = set(manifest.files) & set(previous.files) if previous else set()
         keep = {file.name: file.size for file in useful}
-        with translated(self.folder):
+        with translate_errors(self.folder):
             self._files.mkdir(parents=True, exist_ok=True)
             for path in [path for path in self._files.rglob("*") if path.is_file()]:
                 if path.stat().st_size > keep.get(str(path.relative_to(self._files)), -1):
@@ -102,21 +102,21 @@ class Partial:
             sync_folder(self.into.parent)
         self._failpoint("begun")
 
-    def take(self, wanted: ListedFile) -> bool:
+    def take(self, file: ListedFile) -> bool:
         """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
-        if not wanted.name.startswith(f"{FOLDER}/"):
+        if not file.name.startswith(f"{FOLDER}/"):
             return False
-        path = self._files / wanted.name
-        with translated(path):
-            if self._held is None:
-                self._held = defaultdict(list)
-                for held in (self.into / FOLDER).glob("*/*"):
-                    self._held[held.stat().st_size].append(held)
-            for held in self._held[wanted.size]:
-                if _sha256_of(held) == wanted.sha256:
+        path = self._files / file.name
+        with translate_errors(path):
+            if self._files_by_size is None:
+                self._files_by_size = defaultdict(list)
+                for local_file in (self.into / FOLDER).glob("*/*"):
+                    self._files_by_size[local_file.stat().st_size].append(local_file)
+            for local_file in self._files_by_size[file.size]:
+                if _sha256_of(local_file) == file.sha256:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.unlink(missing_ok=True)
-                    os.link(held, path)
+                    os.link(local_file, path)
                     return True
         return False
 
@@ -129,14 +129,14 @@ class Partial:
         Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says.
         """
         position = read_position(self._files)
-        found = (position.entry.number, position.entry.applied, position.entry.cursor, position.ledger_offset)
-        if found != (manifest.entry, manifest.applied, manifest.cursor, manifest.ledger_offset):
+        state = (position.entry.number, position.entry.applied, position.entry.cursor, position.ledger_offset)
+        if state != (manifest.entry, manifest.applied, manifest.cursor, manifest.ledger_offset):
             self.discard()
             raise CorruptStore(
                 f"{self.folder}: the snapshot holds ledger entry {position.entry.number}, "
                 f"its manifest says {manifest.entry}"
             )
-        with translated(self.folder):
+        with translate_errors(self.folder):
             for folder in (self._files, *(path for path in self._files.rglob("*") if path.is_dir())):
                 sync_folder(folder)
             self._failpoint("durable")
@@ -153,7 +153,7 @@ class Partial:
 def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
     """Bring a replacement to its end that a crash cut short; to be called before the replica in `into` is opened."""
     ready, old = _beside(into, ".ready"), _beside(into, ".old")
-    with translated(into):
+    with translate_errors(into):
         if ready.exists():
             _remove(_beside(into, ".partial"))
             failpoint("emptied")
@@ -171,9 +171,9 @@ def settle(into: Path, failpoint: Failpoint = no_failpoint) -> None:
 
 def settle_all(shards: Path) -> None:
     """Settle every replica of a data folder. `shards`: the folder of their folders."""
-    with translated(shards):
-        unsettled = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
-    for name in sorted(unsettled):
+    with translate_errors(shards):
+        replicas = {path.stem for path in shards.glob("*.*") if path.suffix in (".ready", ".old")}
+    for name in sorted(replicas):
         settle(shards / name)
 
 
@@ -187,6 +187,6 @@ def _beside(into: Path, suffix: str) -> Path:
 
 
 def _remove(folder: Path) -> None:
-    with translated(folder):
+    with translate_errors(folder):
         if folder.exists():
             shutil.rmtree(folder)

@@ -13,7 +13,7 @@ import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
@@ -28,7 +28,7 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
     Raises FolderRefused, CorruptStore naming what is damaged, DiskFull or StoreFailed.
     """
     backup = read_backup(path)
-    with translated(data):
+    with translate_errors(data):
         make_folder(data)
         _refuse_full(data)
         lock = take_lock(data)
@@ -79,22 +79,22 @@ def _put(path: Path, data: Path, file: BackupFile, bar: ProgressBar) -> None:
             raise CorruptStore(
                 f"{wrong}: restore another backup. One that shares the file with this one has the same damage."
             )
-    bar.done(file.size)
+    bar.finish_file(file.size)
 
 
 def _remove_others(data: Path, backup: Backup) -> None:
     """What another backup left here whose restore was cut short."""
-    wanted = {file.name for file in backup.files} | {LOCK, RESTORE}
+    names = {file.name for file in backup.files} | {LOCK, RESTORE}
     for path in [path for path in data.rglob("*") if path.is_file()]:
-        if str(path.relative_to(data)) not in wanted:
+        if str(path.relative_to(data)) not in names:
             path.unlink()
 
 
 def _refuse_other_state(data: Path, backup: Backup) -> None:
-    for held in backup.shards:
-        path = data / "shards" / f"{held.shard:03d}"
-        found = BackupShard.read(path)
-        if found != held:
+    for expected in backup.shards:
+        path = data / "shards" / f"{expected.shard:03d}"
+        actual = BackupShard.read(path)
+        if actual != expected:
             raise CorruptStore(
-                f"{path} is at ledger entry {found.entry}, the backup says {held.entry}: restore another backup"
+                f"{path} is at ledger entry {actual.entry}, the backup says {expected.entry}: restore another backup"
             )

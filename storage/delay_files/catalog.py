@@ -20,7 +20,7 @@ from pathlib import Path
 from duemq.model.errors import DamagedFile
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, last_key_at, offset_of
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.imported_file import ImportedFile
 from duemq.storage.delay_files.reader import DelayFileReader
@@ -28,11 +28,11 @@ from duemq.storage.delay_files.sealed_file import About, DelayFile
 from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, U32, U64
 
 FOLDER = "far"
-_IMPORTED = re.compile(r"a(\d+)\.parquet")
+_IMPORTED_NAME = re.compile(r"a(\d+)\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
+class CatalogFile:
     """A delay file in the table. `number` tells the sealed files of a window apart; once gone it may come again. An
     imported one has the offset of its command, and the number 0."""
 
@@ -41,13 +41,13 @@ class Sealed:
 
     @property
     def row(self) -> bytes:
-        """Its key in the store."""
+        """The file's key in the store."""
         key = DELAY_FILE + U64.pack(self.about.window) + U32.pack(self.number)
         return key if self.about.offset is None else key + U64.pack(self.about.offset)
 
     @property
     def name(self) -> str:
-        """Its path below the shard's folder."""
+        """The file's path below the shard's folder."""
         if self.about.offset is not None:
             return self.imported_name(self.about.window, self.about.offset)
         return self.name_of(self.about.window, self.number)
@@ -69,7 +69,7 @@ class Sealed:
 
 
 def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | ImportedFile:
-    """See `Sealed.open`."""
+    """See `CatalogFile.open`."""
     if about.offset is not None:
         assert ids is not None
         return ImportedFile(path, about, ids)
@@ -99,27 +99,27 @@ class DelayFileCatalog:
         self.folder, self.loading, self.reader = folder, set(loading), DelayFileReader(folder, ids)
         self.version = 0
         """Changes with the table: what was not found in the files before may be in one now, and files may be gone."""
-        self._windows: dict[int, list[Sealed]] = {}
+        self._windows: dict[int, list[CatalogFile]] = {}
         self._starts: list[int] = []
         self._rows: Counter[int] = Counter()
-        self._dropped = Counter(dict(dropped))
+        self._drops = Counter(dict(dropped))
         self.first: int | None = None
         """The start of the earliest sealed window; every cycle asks."""
         for key, raw in rows:
-            self.add(Sealed(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
+            self.add(CatalogFile(About.decode(raw), U32.unpack_from(key, U64.size)[0]))
         self._tidy(may_be_imported)
 
     def _tidy(self, may_be_imported: Callable[[int], bool]) -> None:
         """Remove what a crash left: files that never came into the table, or have left it."""
-        known = set(self.names())
-        with translated(self.folder):
+        names = set(self.names())
+        with translate_errors(self.folder):
             for path in sorted((self.folder / FOLDER).glob("**/*"), reverse=True):
                 if path.is_dir():
                     with suppress(OSError):  # it is not empty
                         path.rmdir()
-                elif str(path.relative_to(self.folder)) not in known:
-                    imported = _IMPORTED.fullmatch(path.name)
-                    if imported is None or not may_be_imported(int(imported[1])):
+                elif str(path.relative_to(self.folder)) not in names:
+                    match = _IMPORTED_NAME.fullmatch(path.name)
+                    if match is None or not may_be_imported(int(match[1])):
                         path.unlink()
 
     def __bool__(self) -> bool:
@@ -131,20 +131,20 @@ class DelayFileCatalog:
         """The starts (ms) of those that have files, earliest first."""
         return self._starts
 
-    def of(self, window: int) -> list[Sealed]:
+    def of(self, window: int) -> list[CatalogFile]:
         return self._windows.get(window, [])
 
-    def all(self) -> list[Sealed]:
+    def all(self) -> list[CatalogFile]:
         # Asked in threads too, while a cycle may add an imported file.
-        return [sealed for files in list(self._windows.values()) for sealed in list(files)]
+        return [file for files in list(self._windows.values()) for file in list(files)]
 
     def names(self) -> list[str]:
         """The paths of all files, below the shard's folder."""
-        return [sealed.name for sealed in self.all()]
+        return [file.name for file in self.all()]
 
     def next_number(self, window: int) -> int:
-        """For a further file of a window."""
-        return max((sealed.number for sealed in self.of(window)), default=0) + 1
+        """The number of a further file of a window."""
+        return max((file.number for file in self.of(window)), default=0) + 1
 
     def next_after(self, key: bytes) -> int | None:
         """The first sealed window with keys above this one."""
@@ -157,73 +157,73 @@ class DelayFileCatalog:
         """Whether this message may be in a file."""
         return window_of(due_of(key)) in self._windows
 
-    def files_of(self, key: bytes) -> list[Sealed]:
+    def files_of(self, key: bytes) -> list[CatalogFile]:
         """The files that may hold a message."""
         return [file for file in self.of(window_of(due_of(key))) if file.about.offset in (None, offset_of(key))]
 
-    def by_file(self, keys: Iterable[bytes]) -> list[tuple[Sealed, list[bytes]]]:
+    def by_file(self, keys: Iterable[bytes]) -> list[tuple[CatalogFile, list[bytes]]]:
         """The files that may hold messages, and which of them."""
-        found: defaultdict[Sealed, list[bytes]] = defaultdict(list)
+        keys_by_file: defaultdict[CatalogFile, list[bytes]] = defaultdict(list)
         for key in keys:
-            for sealed in self.files_of(key):
-                found[sealed].append(key)
-        return list(found.items())
+            for file in self.files_of(key):
+                keys_by_file[file].append(key)
+        return list(keys_by_file.items())
 
     # --- how many messages they hold ------------------------------------------------------------------------------
 
     @property
     def messages(self) -> int:
         """How many are pending in all files."""
-        return self._rows.total() - self._dropped.total()
+        return self._rows.total() - self._drops.total()
 
     def rows(self, window: int) -> int:
         """How many are in the files of a window, dropped or not."""
         return self._rows.get(window, 0)
 
-    def dropped(self, window: int) -> int:
+    def drop_count(self, window: int) -> int:
         """How many of them are not pending any more."""
-        return self._dropped.get(window, 0)
+        return self._drops.get(window, 0)
 
-    def all_dropped(self) -> Mapping[int, int]:
-        """As `dropped`, of each window that has some."""
-        return self._dropped
+    def drop_counts(self) -> Mapping[int, int]:
+        """`drop_count` of each window that has some."""
+        return self._drops
 
     def pending(self, window: int) -> int:
-        return self._rows.get(window, 0) - self._dropped.get(window, 0)
+        return self._rows.get(window, 0) - self._drops.get(window, 0)
 
     # --- changes, each together with a batch of the store ---------------------------------------------------------
 
     def drop(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
         """Messages in files are pending no more; the rows of the store that count them."""
         windows = Counter(window_of(due_of(key)) for key in keys)
-        self._dropped.update(windows)
-        return [(DROPS + U64.pack(window), U64.pack(self._dropped[window])) for window in windows]
+        self._drops.update(windows)
+        return [(DROPS + U64.pack(window), U64.pack(self._drops[window])) for window in windows]
 
-    def add(self, sealed: Sealed, dropped: int = 0) -> None:
+    def add(self, file: CatalogFile, dropped: int = 0) -> None:
         """`dropped`: of its messages so many are not pending any more."""
-        window = sealed.about.window
+        window = file.about.window
         if window not in self._windows:
             self._windows[window] = []
             insort(self._starts, window)
-        self._windows[window].append(sealed)
-        self._rows[window] += sealed.about.rows
+        self._windows[window].append(file)
+        self._rows[window] += file.about.rows
         if dropped:
-            self._dropped[window] += dropped
-        self._changed()
+            self._drops[window] += dropped
+        self._note_change()
 
     def forget(self, window: int) -> list[Path]:
         """Take a window out of the table; the paths of its files."""
         self.loading.discard(window)
-        gone = self._windows.pop(window, [])
-        if gone:
+        files = self._windows.pop(window, [])
+        if files:
             self._starts.remove(window)
-        self.reader.forget(gone)
+        self.reader.forget(files)
         del self._rows[window]
-        del self._dropped[window]
-        self._changed()
-        return [self.folder / sealed.name for sealed in gone]
+        del self._drops[window]
+        self._note_change()
+        return [self.folder / file.name for file in files]
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         self.version += 1
         self.first = self._starts[0] if self._starts else None
 
@@ -231,7 +231,7 @@ class DelayFileCatalog:
 def remove(files: Iterable[Path]) -> None:
     """Remove files that are out of the table, and the folders of their windows. Blocks."""
     for path in files:
-        with translated(path):
+        with translate_errors(path):
             path.unlink(missing_ok=True)
             with suppress(OSError):  # another file of the window is there
                 path.parent.rmdir()

@@ -51,9 +51,9 @@ def ids_of(path: Path, about: About, ids: IdCodec, first: int, most: int) -> byt
             return b""
         groups = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
         table = file.read_row_groups(list(groups), columns=["due_ms"], use_threads=False)
-        skipped = first - starts[groups.start]
-        shown = table["due_ms"].to_numpy()[skipped : skipped + last - first]
-    return b"".join(ids.issue_many(about.shard, shown, about.offset, first))
+        skip = first - starts[groups.start]
+        due_times = table["due_ms"].to_numpy()[skip : skip + last - first]
+    return b"".join(ids.issue_many(about.shard, due_times, about.offset, first))
 
 
 def checksum_of(path: Path, offset: int) -> int:
@@ -96,27 +96,27 @@ class ImportedFile:
 
         Without `payload` they end before it, and take a third of the time.
         """
-        wanted: dict[int, dict[int, bytes]] = {}
+        keys_by_group: dict[int, dict[int, bytes]] = {}
         for key in keys:
             for group in self.groups(key):
-                wanted.setdefault(group, {})[read_key(key)[2] - self._starts[group]] = key
-        found: dict[bytes, bytes] = {}
-        for group, some in sorted(wanted.items()):
-            found.update(self._some_rows(group, some, payload))
-        return found
+                keys_by_group.setdefault(group, {})[read_key(key)[2] - self._starts[group]] = key
+        rows: dict[bytes, bytes] = {}
+        for group, some in sorted(keys_by_group.items()):
+            rows.update(self._some_rows(group, some, payload))
+        return rows
 
-    def _some_rows(self, group: int, wanted: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
+    def _some_rows(self, group: int, keys_by_row: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
         """Keys and rows at these places of a row group, of those that are due when their key says."""
         table, first, about = self._read(group, payload=payload), self._starts[group], self.about
         with _sound(self.path):
-            table = table.take(pa.array(wanted))
-            shown = table["due_ms"].to_numpy()
+            table = table.take(pa.array(keys_by_row))
+            due_times = table["due_ms"].to_numpy()
             ids = [
                 self._ids.issue_bytes(about.shard, due, self._offset, first + row)
-                for due, row in zip(map(due_of, wanted.values()), wanted, strict=True)
+                for due, row in zip(map(due_of, keys_by_row.values()), keys_by_row, strict=True)
             ]
-            rows = _rows(table, shown, ids)
-        for key, row, due in zip(wanted.values(), rows, shown, strict=True):
+            rows = _rows(table, due_times, ids)
+        for key, row, due in zip(keys_by_row.values(), rows, due_times, strict=True):
             if due == due_of(key):
                 yield key, row
 
@@ -130,9 +130,9 @@ class ImportedFile:
 
     def group_bytes(self, group: int, *, payload: bool = True) -> int:
         """How much there is to read of a row group for its rows, in bytes."""
-        found = self._metadata.row_group(group)
-        size: int = found.total_byte_size
-        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+        row_group = self._metadata.row_group(group)
+        size: int = row_group.total_byte_size
+        return size if payload else size - row_group.column(_PAYLOAD).total_uncompressed_size
 
     @property
     def footer_bytes(self) -> int:
@@ -144,21 +144,21 @@ class ImportedFile:
         for group in range(self._group_after(after) if after else 0, len(self._starts) - 1):
             table, first = self._read(group), self._starts[group]
             with _sound(self.path):
-                shown = table["due_ms"].to_numpy()
-                keys = self._keys(shown, first)
+                due_times = table["due_ms"].to_numpy()
+                keys = self._keys(due_times, first)
                 skip = bisect_right(keys, after) if keys[0] <= after else 0
-                ids = self._ids.issue_many(self.about.shard, shown[skip:], self._offset, first + skip)
-                rows = _rows(table[skip:], shown[skip:], ids)
+                ids = self._ids.issue_many(self.about.shard, due_times[skip:], self._offset, first + skip)
+                rows = _rows(table[skip:], due_times[skip:], ids)
             if rows:
                 yield keys[skip:], rows
 
     def whole(self) -> Iterator[Part]:
         """All of it, after a check that the file is what was taken in."""
         with _sound(self.path), self.path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.about.content:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.about.content:
             raise DamagedFile(
-                f"delay file {self.path} is not what was imported: its SHA-256 is {found}", str(self.path)
+                f"delay file {self.path} is not what was imported: its SHA-256 is {digest}", str(self.path)
             )
         yield from self.parts()
 
@@ -182,31 +182,31 @@ class ImportedFile:
             table = self._file.read_row_group(group, columns=_HEAD, use_threads=False)
         return table.append_column("payload", pa.repeat(pa.scalar(b""), table.num_rows))
 
-    def _keys(self, shown: npt.NDArray[np.int64], first: int) -> list[bytes]:
-        keys = np.empty(len(shown), KEY_DTYPE)
-        keys["due"], keys["offset"], keys["row"] = shown, self._offset, np.arange(first, first + len(shown))
+    def _keys(self, due_times: npt.NDArray[np.int64], first: int) -> list[bytes]:
+        keys = np.empty(len(due_times), KEY_DTYPE)
+        keys["due"], keys["offset"], keys["row"] = due_times, self._offset, np.arange(first, first + len(due_times))
         raw = keys.tobytes()
         return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
 
 
-def _rows(table: pa.Table, shown: npt.NDArray[np.int64], ids: list[bytes]) -> list[bytes]:
-    """The store's rows of messages that are due at `shown` (ms)."""
+def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -> list[bytes]:
+    """The store's rows of messages that are due at `due_times` (ms)."""
     topics = [topic.encode() for topic in table["topic"].to_pylist()]
     keys, payloads = table["key"].to_pylist(), table["payload"].to_pylist()
     rows = [
         plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)
-        for topic, key, id_, due, payload in zip(topics, keys, ids, shown.tolist(), payloads, strict=True)
+        for topic, key, id_, due, payload in zip(topics, keys, ids, due_times.tolist(), payloads, strict=True)
     ]
-    rich = np.flatnonzero(_rich(table, shown)).tolist()
+    rich = np.flatnonzero(_rich(table, due_times)).tolist()
     if rich:
         for at, row in zip(rich, _rich_rows(table.take(pa.array(rich)), [ids[at] for at in rich]), strict=True):
             rows[at] = row
     return rows
 
 
-def _rich(table: pa.Table, shown: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _rich(table: pa.Table, due_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which messages have more than a topic, a key and a payload."""
-    rich: npt.NDArray[np.bool_] = (shown < PLAIN_DUES.start) | (shown >= PLAIN_DUES.stop)
+    rich: npt.NDArray[np.bool_] = (due_times < PLAIN_DUES.start) | (due_times >= PLAIN_DUES.stop)
     rich |= table["expires_ms"].is_valid().to_numpy()
     for name in ("headers", "labels"):
         rich |= pc.list_value_length(table[name]).fill_null(0).to_numpy() > 0

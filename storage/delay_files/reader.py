@@ -57,10 +57,10 @@ class _Latest(Generic[V]):
         return len(self._values)
 
     def get(self, file: CatalogEntry) -> V | None:
-        if (found := self._values.get(file)) is None:
+        if (entry := self._values.get(file)) is None:
             return None
         self._values.move_to_end(file)
-        return found[0]
+        return entry[0]
 
     def put(self, file: CatalogEntry, value: V, size: int) -> None:
         self.pop(file)
@@ -70,15 +70,15 @@ class _Latest(Generic[V]):
             self._bytes -= self._values.popitem(last=False)[1][1]
 
     def pop(self, file: CatalogEntry) -> None:
-        if (found := self._values.pop(file, None)) is not None:
-            self._bytes -= found[1]
+        if (entry := self._values.pop(file, None)) is not None:
+            self._bytes -= entry[1]
 
     def clear(self) -> None:
         self._values.clear()
         self._bytes = 0
 
 
-class _Kept(NamedTuple):
+class _CachedPart(NamedTuple):
     """A part of a file, and above which key it was read. Without keys: the file has none there."""
 
     after: bytes
@@ -98,23 +98,23 @@ class DelayFileReader:
         self._folder, self._ids = folder, ids
         self._lock = Lock()
         self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
-        self._parts: _Latest[_Kept] = _Latest(_MAX_PARTS, _PART_BYTES)
+        self._parts: _Latest[_CachedPart] = _Latest(_MAX_PARTS, _PART_BYTES)
         self._closed = False
 
     def rows(
-        self, wanted: Iterable[tuple[CatalogEntry, Sequence[bytes]]], *, payload: bool = True
+        self, keys_by_file: Iterable[tuple[CatalogEntry, Sequence[bytes]]], *, payload: bool = True
     ) -> dict[bytes, bytes]:
         """Of the keys given for each file those that are in it, dropped or not, with their rows. Without `payload` they
         end before it, which takes a third of the time."""
-        found: dict[bytes, bytes] = {}
-        for file, keys in wanted:
-            content, lock = self._opened(file)
+        rows: dict[bytes, bytes] = {}
+        for file, keys in keys_by_file:
+            content, lock = self._open_file(file)
             with lock:
-                found.update(content.rows(keys, payload=payload))
-        return found
+                rows.update(content.rows(keys, payload=payload))
+        return rows
 
     def rows_in_order(
-        self, wanted: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
+        self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
         """As `rows`, for the first of these keys, each with the files that may hold it, for which row groups of at most
         so many bytes have to be read, but one key at least; with how many keys that were, and how many bytes."""
@@ -122,10 +122,10 @@ class DelayFileReader:
         by_file: dict[CatalogEntry, list[bytes]] = {}
         least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
         count = size = 0
-        for key, files in wanted:
+        for key, files in files_by_key:
             more: dict[tuple[CatalogEntry, int], int] = {}
             for file in files:
-                content = self._opened(file).content
+                content = self._open_file(file).content
                 for group in content.groups(key):
                     if (file, group) not in groups:
                         more[file, group] = max(content.group_bytes(group, payload=payload), least)
@@ -141,41 +141,41 @@ class DelayFileReader:
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""
         with self._lock:
-            return self._kept(file, after) is not None
+            return self._cached_part(file, after) is not None
 
     def part(self, file: CatalogEntry, after: bytes, count: int) -> Part | None:
         """Up to `count` messages of a file above a key, dropped or not; None at its end."""
         with self._lock:
-            kept = self._kept(file, after)
-        if kept is None:
-            content, lock = self._opened(file)
+            part = self._cached_part(file, after)
+        if part is None:
+            content, lock = self._open_file(file)
             with lock:
-                read = next(content.parts(after), ((), ()))
-            kept = _Kept(after, *read)
+                keys_and_rows = next(content.parts(after), ((), ()))
+            part = _CachedPart(after, *keys_and_rows)
             with self._lock:
-                self._parts.put(file, kept, sum(map(len, kept.rows)))
-        if not kept.keys:
+                self._parts.put(file, part, sum(map(len, part.rows)))
+        if not part.keys:
             return None
-        at = bisect_right(kept.keys, after)
-        return kept.keys[at : at + count], kept.rows[at : at + count]
+        at = bisect_right(part.keys, after)
+        return part.keys[at : at + count], part.rows[at : at + count]
 
-    def _kept(self, file: CatalogEntry, after: bytes) -> _Kept | None:
-        kept = self._parts.get(file)
-        if kept is None or after < kept.after or (kept.keys and after >= kept.keys[-1]):
+    def _cached_part(self, file: CatalogEntry, after: bytes) -> _CachedPart | None:
+        part = self._parts.get(file)
+        if part is None or after < part.after or (part.keys and after >= part.keys[-1]):
             return None
-        return kept
+        return part
 
-    def _opened(self, file: CatalogEntry) -> _Open:
+    def _open_file(self, file: CatalogEntry) -> _Open:
         with self._lock:
             if self._closed:
                 raise Unavailable("the store is closed")
-            if (known := self._open.get(file)) is not None:
-                return known
-        fresh = _Open(file.open(self._folder, self._ids), Lock())
+            if (open_file := self._open.get(file)) is not None:
+                return open_file
+        new_file = _Open(file.open(self._folder, self._ids), Lock())
         with self._lock:
-            if (known := self._open.get(file)) is None:
-                self._open.put(file, fresh, fresh.content.footer_bytes)
-            return known or fresh
+            if (open_file := self._open.get(file)) is None:
+                self._open.put(file, new_file, new_file.content.footer_bytes)
+            return open_file or new_file
 
     def forget(self, files: Iterable[CatalogEntry]) -> None:
         """Files that leave the table."""

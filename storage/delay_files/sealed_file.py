@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.fsync import sync_folder
@@ -113,7 +113,7 @@ def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
     """
     digest, rows, first, last = blake2b(digest_size=16), 0, b"", b""
     temporary = path.with_suffix(".new")
-    with translated(path):
+    with translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
             temporary, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"],
@@ -127,8 +127,8 @@ def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
                 rows, first, last = rows + len(keys), first or keys[0], keys[-1]
             about = About(shard, window, rows, first.hex(), last.hex(), digest.hexdigest())
             file.add_key_value_metadata({_ABOUT: about.encode()})
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        with temporary.open("rb") as handle:
+            os.fsync(handle.fileno())
         temporary.rename(path)
         sync_folder(path.parent)
     return about
@@ -161,7 +161,7 @@ def _table(keys: Sequence[bytes], rows: Sequence[bytes]) -> pa.Table:
 
 
 def _bounds(metadata: pq.FileMetaData) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Of each row group a due time and an offset that no key is below, and ones that none is above.
+    """Two bounds per row group: a due time and an offset that no key is below, and ones that none is above.
 
     Statistics speak of each column by itself: of offsets they say something where all of a group is due in the same ms.
     Then they keep a look-up among many messages of one ms from reading all of these.
@@ -211,35 +211,35 @@ class DelayFile:
 
         Without `payload` they end before it, and take a third of the time.
         """
-        wanted: dict[int, set[bytes]] = {}
+        keys_by_group: dict[int, set[bytes]] = {}
         for key in keys:
             for group in self.groups(key):
-                wanted.setdefault(group, set()).add(key)
-        found: dict[bytes, bytes] = {}
-        for group, some in sorted(wanted.items()):
-            if some := some - found.keys():
+                keys_by_group.setdefault(group, set()).add(key)
+        rows: dict[bytes, bytes] = {}
+        for group, some in sorted(keys_by_group.items()):
+            if some := some - rows.keys():
                 places = self._places(group, sorted(some))
                 if places:
-                    rows = self._rows(group, pa.array(list(places.values())), payload=payload)
-                    found.update(zip(places, rows, strict=True))
-        return found
+                    group_rows = self._rows(group, pa.array(list(places.values())), payload=payload)
+                    rows.update(zip(places, group_rows, strict=True))
+        return rows
 
     def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
-        """Those of the keys that are in the file."""
-        wanted: dict[int, list[bytes]] = {}
+        """The keys among these that are in the file."""
+        keys_by_group: dict[int, list[bytes]] = {}
         for key in sorted(keys):
             for group in self.groups(key):
-                wanted.setdefault(group, []).append(key)
-        return frozenset(key for group, some in sorted(wanted.items()) for key in self._places(group, some))
+                keys_by_group.setdefault(group, []).append(key)
+        return frozenset(key for group, some in sorted(keys_by_group.items()) for key in self._places(group, some))
 
     def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
         """Where those of the keys are in a row group that are in it."""
-        held = self._held(group)
-        dues = held["due"].astype(np.int64)
+        group_keys = self._key_array(group)
+        dues = group_keys["due"].astype(np.int64)
         starts, ends = (np.searchsorted(dues, list(map(due_of, keys)), side) for side in ("left", "right"))
         places: dict[bytes, int] = {}
         for key, start, end in zip(keys, starts.tolist(), ends.tolist(), strict=True):
-            raw = held[start:end].tobytes()  # all that are due in that ms
+            raw = group_keys[start:end].tobytes()  # all that are due in that ms
             at = next((at for at in range(0, len(raw), KEY_BYTES) if raw[at : at + KEY_BYTES] == key), None)
             if at is not None:
                 places[key] = start + at // KEY_BYTES
@@ -252,9 +252,9 @@ class DelayFile:
 
     def group_bytes(self, group: int, *, payload: bool = True) -> int:
         """How much there is to read of a row group for its rows, in bytes."""
-        found = self._metadata.row_group(group)
-        size: int = found.total_byte_size
-        return size if payload else size - found.column(_PAYLOAD).total_uncompressed_size
+        row_group = self._metadata.row_group(group)
+        size: int = row_group.total_byte_size
+        return size if payload else size - row_group.column(_PAYLOAD).total_uncompressed_size
 
     @property
     def footer_bytes(self) -> int:
@@ -289,7 +289,7 @@ class DelayFile:
     def close(self) -> None:
         self._file.close()
 
-    def _held(self, group: int) -> npt.NDArray[np.void]:
+    def _key_array(self, group: int) -> npt.NDArray[np.void]:
         """The keys of a row group as an array of `KEY_DTYPE`."""
         with self._sound():
             # Arrow's own threads make one group faster and its slowest readings ten times slower.
@@ -300,7 +300,7 @@ class DelayFile:
         return keys
 
     def _keys(self, group: int) -> list[bytes]:
-        raw = self._held(group).tobytes()
+        raw = self._key_array(group).tobytes()
         return [raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES)]
 
     def _rows(self, group: int, places: pa.Array | None = None, *, payload: bool = True) -> list[bytes]:
@@ -311,6 +311,6 @@ class DelayFile:
         if not payload:
             heads: list[bytes] = table["head"].to_pylist()
             return heads
-        joined = pc.binary_join_element_wise(table["head"], table["payload"], b"")
-        rows: list[bytes] = joined.to_pylist()
+        column = pc.binary_join_element_wise(table["head"], table["payload"], b"")
+        rows: list[bytes] = column.to_pylist()
         return rows

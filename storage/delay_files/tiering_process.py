@@ -20,9 +20,9 @@ from rocksdict import AccessType, Options, Rdict, SstFileWriter
 from duemq.model.errors import CorruptStore, DamagedFile, DuemqError
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import Sealed, open_file
+from duemq.storage.delay_files.catalog import CatalogFile, open_file
 from duemq.storage.delay_files.sealed_file import About, DelayFile, Part, parts_of, write
 from duemq.storage.fsync import sync_folder
 from duemq.storage.jobs.child import job_of_parent
@@ -43,9 +43,9 @@ from duemq.storage.shard.rocksdb import sorted_file_options
 FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own
 
 
-def described(folder: Path, sealed: Sealed) -> JobFile:
+def job_file(folder: Path, file: CatalogFile) -> JobFile:
     """A file of a job."""
-    return JobFile(str(folder / sealed.name), sealed.about)
+    return JobFile(str(folder / file.name), file.about)
 
 
 def perform(job: TieringJob) -> Iterator[About | int | None]:
@@ -66,17 +66,17 @@ def _ids(secret: str) -> IdCodec:
 
 def _seal(checkpoint: Path, shard: int, windows: Sequence[tuple[int, str]]) -> Iterator[About | None]:
     """Write the rows that a checkpoint holds of each window into a delay file, and read it once to be sure."""
-    with translated(checkpoint):
+    with translate_errors(checkpoint):
         database = Rdict(str(checkpoint), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
         for window, file in windows:
-            yield _written(Path(file), shard, window, parts_of(_rows_of(database, checkpoint, window)))
+            yield _write_file(Path(file), shard, window, parts_of(_rows_of(database, checkpoint, window)))
     finally:
         database.close()
     _sync_folders(Path(file) for _, file in windows)
 
 
-def _written(file: Path, shard: int, window: int, parts: Iterator[Part]) -> About | None:
+def _write_file(file: Path, shard: int, window: int, parts: Iterator[Part]) -> About | None:
     """What the file says of itself; None, and no file, for no rows."""
     first = next(parts, None)
     if first is None:
@@ -91,14 +91,14 @@ def _sync_folders(files: Iterable[Path]) -> None:
     """The folders of the windows may be new themselves, and the one they are in."""
     parents = {file.parent.parent for file in files}
     for folder in parents | {parent.parent for parent in parents}:
-        with translated(folder):
+        with translate_errors(folder):
             if folder.exists():  # a run that wrote nothing makes none
                 sync_folder(folder)
 
 
 def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, bytes]]:
     end = ROW + first_key_at(window + WINDOW_MS)
-    with translated(path):
+    with translate_errors(path):
         rows = database.iter()
         rows.seek(ROW + first_key_at(window))
         while rows.valid() and (key := rows.key()) < end:
@@ -110,10 +110,10 @@ def _rows_of(database: Rdict, path: Path, window: int) -> Iterator[tuple[bytes, 
 def _load(files: Sequence[JobFile], ids: IdCodec, dropped: Path, sst: Path) -> int:
     """Write what the files hold, without the dropped keys, into a sorted file that RocksDB takes in as it is."""
     count = 0
-    with translated(sst):
+    with translate_errors(sst):
         writer = SstFileWriter(sorted_file_options())
         writer.open(str(sst))
-        for key, row in _left(files, ids, _keys_in(dropped)):
+        for key, row in _rest_of(files, ids, _keys_in(dropped)):
             writer[ROW + key] = row
             count += 1
         if count:
@@ -125,31 +125,31 @@ def _rewrite(
     shard: int, ids: IdCodec, dropped: Path, windows: Sequence[tuple[int, str, Sequence[JobFile]]]
 ) -> Iterator[About | None]:
     """Write what is left of each window's files into a new one."""
-    gone = _keys_in(dropped)
+    dropped_keys = _keys_in(dropped)
     for window, file, files in windows:
-        yield _written(Path(file), shard, window, parts_of(_left(files, ids, gone)))
+        yield _write_file(Path(file), shard, window, parts_of(_rest_of(files, ids, dropped_keys)))
     _sync_folders(Path(file) for _, file, _ in windows)
 
 
-def _left(files: Sequence[JobFile], ids: IdCodec, gone: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _rest_of(files: Sequence[JobFile], ids: IdCodec, dropped_keys: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """What files hold together, in order, without the keys that are gone. Reads each of them to its end.
 
     The files of a window stand beside one another, and earlier windows before later ones.
     """
     for _, of_window in groupby(files, lambda file: file.about.window):
         for key, row in merge(*(_each(file, ids) for file in of_window)):
-            if key not in gone:
+            if key not in dropped_keys:
                 yield key, row
 
 
 def _each(file: JobFile, ids: IdCodec) -> Iterator[tuple[bytes, bytes]]:
-    opened = open_file(Path(file.path), file.about, ids)
-    for keys, rows in opened.whole():
+    source = open_file(Path(file.path), file.about, ids)
+    for keys, rows in source.whole():
         yield from zip(keys, rows, strict=True)
 
 
 def _keys_in(file: Path) -> frozenset[bytes]:
-    with translated(file):
+    with translate_errors(file):
         raw = file.read_bytes()
     return frozenset(raw[at : at + KEY_BYTES] for at in range(0, len(raw), KEY_BYTES))
 

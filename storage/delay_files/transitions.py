@@ -24,8 +24,8 @@ from rocksdict import WriteBatch
 
 from duemq.model.key import first_key_at
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import Sealed
-from duemq.storage.shard.change_journal import Watched
+from duemq.storage.delay_files.catalog import CatalogFile
+from duemq.storage.shard.change_journal import WindowChanges
 from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, U64
 from duemq.storage.shard.store import ShardStore
 
@@ -35,24 +35,24 @@ def bounds(prefix: bytes, window: int, end: int | None = None) -> tuple[bytes, b
     return prefix + first_key_at(window), prefix + first_key_at(end or window + WINDOW_MS)
 
 
-def commit_seal(store: ShardStore, sealed: Sealed, watched: Watched, found: Collection[bytes]) -> None:
+def commit_seal(store: ShardStore, file: CatalogFile, changes: WindowChanges, present_keys: Collection[bytes]) -> None:
     """From now on the file holds what the checkpoint held of this window. To be flushed.
 
-    `found`: the journal's early keys that are in the file.
+    `present_keys`: the journal's early keys that are in the file.
     """
-    window = sealed.about.window
+    window = file.about.window
     batch = WriteBatch(raw_mode=True)
     batch.delete_range(*bounds(ROW, window))
-    for key, row in watched.placed.items():
-        if key not in found:
+    for key, row in changes.placed.items():
+        if key not in present_keys:
             batch.put(ROW + key, row)
-    dropped = watched.inside(watched.removed, found)
-    for key in dropped:
+    dropped_keys = changes.inside(changes.removed, present_keys)
+    for key in dropped_keys:
         batch.put(DROPPED + key, b"")
-    batch.put(DROPS + U64.pack(window), U64.pack(store.delay_files.dropped(window) + len(dropped)))
-    batch.put(sealed.row, sealed.about.encode())
+    batch.put(DROPS + U64.pack(window), U64.pack(store.delay_files.drop_count(window) + len(dropped_keys)))
+    batch.put(file.row, file.about.encode())
     store.change(batch)
-    store.delay_files.add(sealed, len(dropped))
+    store.delay_files.add(file, len(dropped_keys))
 
 
 def begin_load(store: ShardStore, windows: Collection[int]) -> None:
@@ -64,14 +64,14 @@ def begin_load(store: ShardStore, windows: Collection[int]) -> None:
     store.delay_files.loading.update(windows)
 
 
-def commit_load(store: ShardStore, window: int, watched: Watched, *, again: bool) -> list[Path]:
+def commit_load(store: ShardStore, window: int, changes: WindowChanges, *, again: bool) -> list[Path]:
     """From now on RocksDB holds the window. To be flushed before these files are removed.
 
     `again`: an earlier load was cut short.
     """
     batch = WriteBatch(raw_mode=True)
-    gone = [key for key, _ in store.range(*bounds(DROPPED, window))] if again else watched.dropped
-    for key in gone:
+    dropped_keys = [key for key, _ in store.range(*bounds(DROPPED, window))] if again else changes.dropped
+    for key in dropped_keys:
         batch.delete(ROW + key)
     _forget(store, window, batch)
     batch.delete(LOADING + U64.pack(window))
@@ -80,30 +80,31 @@ def commit_load(store: ShardStore, window: int, watched: Watched, *, again: bool
 
 
 def commit_rewrite(
-    store: ShardStore, window: int, sealed: Sealed | None, watched: Watched, found: Collection[bytes]
+    store: ShardStore, window: int, file: CatalogFile | None, changes: WindowChanges, present_keys: Collection[bytes]
 ) -> list[Path]:
-    """From now on `sealed`, if any, holds what is left of the window's files. To be flushed before these are removed.
+    """From now on `file`, if any, holds what is left of the window's files. To be flushed before these are removed.
 
-    `found`: the journal's early keys that are in the new file. Without a new file, nothing may be left of the old ones.
+    `present_keys`: the journal's early keys that are in the new file. Without a new file, nothing may be left of the
+    old ones.
     """
     batch = WriteBatch(raw_mode=True)
     _forget(store, window, batch)
-    dropped: list[bytes] = []
-    if sealed is not None:
-        dropped = watched.inside(watched.dropped, found)
-        for key in dropped:
+    dropped_keys: list[bytes] = []
+    if file is not None:
+        dropped_keys = changes.inside(changes.dropped, present_keys)
+        for key in dropped_keys:
             batch.put(DROPPED + key, b"")
-        batch.put(DROPS + U64.pack(window), U64.pack(len(dropped)))
-        batch.put(sealed.row, sealed.about.encode())
+        batch.put(DROPS + U64.pack(window), U64.pack(len(dropped_keys)))
+        batch.put(file.row, file.about.encode())
     store.change(batch)
-    gone = store.delay_files.forget(window)
-    if sealed is not None:
-        store.delay_files.add(sealed, len(dropped))
-    return gone
+    paths = store.delay_files.forget(window)
+    if file is not None:
+        store.delay_files.add(file, len(dropped_keys))
+    return paths
 
 
 def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:
     batch.delete_range(*bounds(DROPPED, window))
     batch.delete(DROPS + U64.pack(window))
-    for sealed in store.delay_files.of(window):
-        batch.delete(sealed.row)
+    for file in store.delay_files.of(window):
+        batch.delete(file.row)

@@ -78,15 +78,15 @@ def check_schema(schema: pa.Schema) -> None:
             raise BadDelayFile(f"is not known here; known are {', '.join(_FITS)}", column=name)
         if name in schema.names[:at]:
             raise BadDelayFile("is there twice", column=name)
-        fits, wanted = _FITS[name]
+        fits, type_name = _FITS[name]
         if not fits(field.type) and not (pt.is_null(field.type) and name not in REQUIRED):
-            raise BadDelayFile(f"must be {wanted}, not {field.type}", column=name)
+            raise BadDelayFile(f"must be {type_name}, not {field.type}", column=name)
     for name in REQUIRED:
         if name not in schema.names:
             raise BadDelayFile(f"is missing; {', '.join(REQUIRED)} must be there", column=name)
 
 
-def normalised(batch: pa.RecordBatch) -> pa.RecordBatch:
+def normalise(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The same rows in the types of `SCHEMA`, wherever nulls are. For a batch whose schema was checked."""
     columns = []
     for field in SCHEMA:
@@ -145,6 +145,6 @@ def _alike(one: pa.DataType, other: pa.DataType) -> bool:
         return _alike(one.value_type, other.value_type)
     if pt.is_struct(one) and pt.is_struct(other):
         return [field.name for field in one] == [field.name for field in other] and all(
-            _alike(mine.type, yours.type) for mine, yours in zip(one, other, strict=True)
+            _alike(left.type, right.type) for left, right in zip(one, other, strict=True)
         )
     return bool(one == other)

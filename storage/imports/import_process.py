@@ -21,10 +21,10 @@ from tempfile import TemporaryDirectory
 from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.import_command import cut
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.imported_file import checksum_of
-from duemq.storage.imports.importer import Intake, inspect, kept, take_in
-from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetched, is_object, name_of
+from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
+from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import job_of_parent
 from duemq.storage.jobs.jobs import (
@@ -52,15 +52,15 @@ class _Progress:
     """Tells now and then how many rows are done, so that the parent sees that something goes on."""
 
     def __init__(self, tell: Callable[[Answer], None]) -> None:
-        self._tell, self._told_at, self._rows = tell, time.monotonic(), 0
+        self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
 
     def rows(self, rows: int) -> None:
         self._rows = rows
         self.alive()
 
     def alive(self) -> None:
-        if (now := time.monotonic()) - self._told_at >= _TELL_S:
-            self._told_at = now
+        if (now := time.monotonic()) - self._last_report_s >= _TELL_S:
+            self._last_report_s = now
             self._tell(Reading(self._rows))
 
 
@@ -78,7 +78,7 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
     limits, progress = job.limits, _Progress(tell)
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
-        tell(_inspected(job.inspect, limits, places, progress))
+        tell(_inspect(job.inspect, limits, places, progress))
     away: dict[str, str] = {}  # buckets that were, and why: to ask for each of thousands of files would take hours
     for file in job.files:
         bucket = bucket_of(file.source)
@@ -91,23 +91,23 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
         tell(answer)
 
 
-def _inspected(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> InspectAnswer:
+def _inspect(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> InspectAnswer:
     try:
         if not is_object(source):
-            return _shown(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
+            return _inspection_of(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
         with (
             TemporaryDirectory(prefix="duemq-inspect-") as folder,
-            fetched(source, Path(folder) / "copy", places.store, places.prefixes, alive=progress.alive) as copy,
+            fetch_object(source, Path(folder) / "copy", places.store, places.prefixes, alive=progress.alive) as copy,
         ):
-            return _shown(inspect(copy, limits, progress.rows, progress.alive, name=name_of(source)))
+            return _inspection_of(inspect(copy, limits, progress.rows, progress.alive, name=name_of(source)))
     except BadDelayFile as error:
         return NotImportable(cut(str(error)), error.row, error.column and error.column[:80])
     except StoreAway as error:
         return NotImportable(cut(str(error)), away=True)
 
 
-def _shown(found: Intake) -> Inspected:
-    return Inspected(**asdict(found))
+def _inspection_of(file_intake: Intake) -> Inspected:
+    return Inspected(**asdict(file_intake))
 
 
 def _answer(
@@ -116,13 +116,13 @@ def _answer(
     target = Path(file.target)
     try:
         # A crash may have come between the taking in and the flush of the store that would have known of it.
-        found = kept(target, file.window, file.sha256, limits, progress.rows, progress.alive)
-        if found is None:
-            found = _taken_in(file, target, limits, places, progress, failpoint)
-        if (wrong := _not_as_said(file, found)) is not None:
+        file_intake = earlier_intake(target, file.window, file.sha256, limits, progress.rows, progress.alive)
+        if file_intake is None:
+            file_intake = _take_in(file, target, limits, places, progress, failpoint)
+        if (wrong := _mismatch(file, file_intake)) is not None:
             target.unlink(missing_ok=True)
             return NotTakenIn(cut(wrong), final=True)
-        return TakenIn(found.about(file.shard, file.offset), checksum_of(target, file.offset))
+        return TakenIn(file_intake.about(file.shard, file.offset), checksum_of(target, file.offset))
     except BadDelayFile as error:
         return NotTakenIn(cut(str(error)), final=not error.missing)
     except StoreAway as error:
@@ -135,7 +135,7 @@ def _answer(
         return NotTakenIn(cut(f"{type(error).__name__}: {error}"), trace=trace)
 
 
-def _taken_in(
+def _take_in(
     file: ImportFile,
     target: Path,
     limits: ImportLimits,
@@ -152,17 +152,17 @@ def _taken_in(
         return take(Path(source), folders=places.folders, link=file.link)
     into = target.with_suffix(".fetched")
     with (
-        translated(into),
-        fetched(source, into, places.store, places.prefixes, size=size, alive=progress.alive) as copy,
+        translate_errors(into),
+        fetch_object(source, into, places.store, places.prefixes, size=size, alive=progress.alive) as copy,
     ):
         return take(copy, link=True, name=name_of(source))  # nobody else has the copy
 
 
-def _not_as_said(file: ImportFile, found: Intake) -> str | None:
+def _mismatch(file: ImportFile, file_intake: Intake) -> str | None:
     """How a file differs from what its command says of it; a file that was exchanged meanwhile is not imported."""
     for name in ("sha256", "size", "rows"):
-        if (has := getattr(found, name)) != (said := getattr(file, name)):
-            return f"{file.source} has {name} {has}, its command says {said}"
+        if (actual := getattr(file_intake, name)) != (expected := getattr(file, name)):
+            return f"{file.source} has {name} {actual}, its command says {expected}"
     return None
 
 

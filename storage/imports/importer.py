@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from duemq.model.errors import BadDelayFile
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.key import make_key
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP, About
 from duemq.storage.fsync import make_folder, sync_folder
-from duemq.storage.imports.columns import MAX_ROWS, SCHEMA, check_schema, is_normal, normalised
+from duemq.storage.imports.columns import MAX_ROWS, SCHEMA, check_schema, is_normal, normalise
 from duemq.storage.imports.row_rules import ImportLimits, ImportRules
 from duemq.storage.imports.source import SourceFile, readable
 
@@ -133,15 +133,15 @@ def take_in(
     Raises BadDelayFile; DiskFull and StoreFailed. After an error there is no target.
     """
     temporary = target.with_suffix(".new")
-    with translated(target):
+    with translate_errors(target):
         make_folder(target.parent)
         temporary.unlink(missing_ok=True)
         try:
             with SourceFile.open(path, folders, name) as source:
-                intake = _taken_in(source, temporary, partial(ImportRules, limits, window), size, link, progress, alive)
+                intake = _take_in(source, temporary, partial(ImportRules, limits, window), size, link, progress, alive)
             failpoint("written")
-            with temporary.open("rb") as written:
-                os.fsync(written.fileno())
+            with temporary.open("rb") as handle:
+                os.fsync(handle.fileno())
             failpoint("synced")
             temporary.rename(target)
             temporary.unlink(missing_ok=True)  # renaming to another name of the same file does nothing
@@ -154,7 +154,7 @@ def take_in(
     return intake
 
 
-def _taken_in(
+def _take_in(
     source: SourceFile,
     temporary: Path,
     rules_of_file: Callable[[], ImportRules],
@@ -170,7 +170,7 @@ def _taken_in(
         if size is not None and before[1] != size:
             raise BadDelayFile(f"{source.name} has size {before[1]}, its command says {size}")
         sha256 = source.sha256(alive)
-        linked = link and _linked(source, temporary)
+        linked = link and _link(source, temporary)
         if linked and not _is_small(source, rules, progress):
             temporary.unlink()
             linked, rules = False, rules_of_file()
@@ -195,7 +195,7 @@ def _reading(source: SourceFile) -> Iterator[None]:
 
 
 def _sha256(path: Path, alive: Callable[[], None]) -> str:
-    """Of a file of our own."""
+    """The SHA-256 of a file of our own."""
     with SourceFile.open(path) as file:
         return file.sha256(alive)
 
@@ -207,7 +207,7 @@ def _intake(source: SourceFile, rules: ImportRules, before: tuple[int, int, int]
     return Intake(rules.window, rules.rows, rules.first_due, rules.last_due, before[1], sha256)
 
 
-def _linked(source: SourceFile, temporary: Path) -> bool:
+def _link(source: SourceFile, temporary: Path) -> bool:
     with pq.ParquetFile(source.path) as file:
         if not is_normal(file):
             return False
@@ -229,14 +229,14 @@ def _valid(source: SourceFile, rules: ImportRules, progress: Callable[[int], Non
         if not 0 < count <= MAX_ROWS:
             raise BadDelayFile(f"{source.name} has {count} rows; it must have 1 to {MAX_ROWS}")
         largest = max(group.total_byte_size // max(group.num_rows, 1) for group in _groups(metadata))
-        repeated = ["payload"] if _is_repeated(file) else None
+        dictionary_columns = ["payload"] if _is_repeated(file) else None
     with pq.ParquetFile(
         source.path, metadata=metadata, buffer_size=_READ_BYTES, pre_buffer=False, page_checksum_verification=True,
-        read_dictionary=repeated,
+        read_dictionary=dictionary_columns,
     ) as file:  # fmt: skip
         for batch in file.iter_batches(_rows_of(largest), columns=SCHEMA.names, use_threads=False):
             for part in _parts(batch):
-                normal = normalised(part)
+                normal = normalise(part)
                 rules.check(normal)
                 yield normal
                 progress(rules.rows)
@@ -266,12 +266,12 @@ def _is_repeated(file: pq.ParquetFile) -> bool:
     leaf = next(number for number in range(metadata.num_columns) if metadata.schema.column(number).path == "payload")
     for number, group in list(enumerate(_groups(metadata)))[:_PROBED_GROUPS]:
         chunk = group.column(leaf)
-        said = chunk.total_uncompressed_size // max(group.num_rows, 1)  # bytes of one payload
+        stated_bytes = chunk.total_uncompressed_size // max(group.num_rows, 1)  # bytes of one payload
         if chunk.has_dictionary_page:
             for batch in file.iter_batches(_PROBED_ROWS, [number], ["payload"], use_threads=False):
                 payload = batch["payload"]
-                found = 0 if _is_dictionary(payload) else payload.nbytes // len(payload)
-                if found > max(2 * said, _BATCH_BYTES // _BATCH_ROWS):
+                actual_bytes = 0 if _is_dictionary(payload) else payload.nbytes // len(payload)
+                if actual_bytes > max(2 * stated_bytes, _BATCH_BYTES // _BATCH_ROWS):
                     return True
                 break
     return False
@@ -295,7 +295,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch[at : at + rows]
 
 
-def kept(
+def earlier_intake(
     target: Path,
     window: int,
     sha256: str,
@@ -308,18 +308,18 @@ def kept(
     try:
         with SourceFile.open(target) as file:
             with pq.ParquetFile(file.path) as content_of:
-                said = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
+                origin = orjson.loads((content_of.metadata.metadata or {}).get(_ABOUT, b"{}"))
             content, size = file.sha256(alive), file.state()[1]
-            if "sha256" not in said:  # it was linked
-                said = {"sha256": content, "size": size}
-            if said["sha256"] != sha256:
+            if "sha256" not in origin:  # it was linked
+                origin = {"sha256": content, "size": size}
+            if origin["sha256"] != sha256:
                 return None
             rules = ImportRules(limits, window)
             for _ in _valid(file, rules, progress):
                 pass
     except (pa.ArrowException, OSError, ValueError, BadDelayFile):
         return None
-    return Intake(window, rules.rows, rules.first_due, rules.last_due, said["size"], sha256, content)
+    return Intake(window, rules.rows, rules.first_due, rules.last_due, origin["size"], sha256, content)
 
 
 def _write(
@@ -333,7 +333,7 @@ def _write(
         temporary, SCHEMA, compression="zstd", compression_level=1, write_page_checksum=True,
         use_dictionary=["topic", "headers.list.element.name", "labels.list.element"], write_statistics=["due_ms"],
     ) as file:  # fmt: skip
-        left, batches = SCHEMA.empty_table(), _valid(source, rules, progress)
+        rest, batches = SCHEMA.empty_table(), _valid(source, rules, progress)
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         while True:
@@ -344,15 +344,15 @@ def _write(
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= ROWS_PER_GROUP or size >= GROUP_BYTES:  # batches are small where the source's row groups are
-                left = _write_groups(file, _joined(left, waiting))
-                waiting, rows, size = [], left.num_rows, left.nbytes
-        _write_groups(file, _joined(left, waiting), last=True)
+                rest = _write_groups(file, _join(rest, waiting))
+                waiting, rows, size = [], rest.num_rows, rest.nbytes
+        _write_groups(file, _join(rest, waiting), last=True)
         file.add_key_value_metadata({_ABOUT: orjson.dumps({"format": FORMAT, "window": rules.window, **of})})
 
 
-def _joined(left: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
+def _join(rest: pa.Table, batches: list[pa.RecordBatch]) -> pa.Table:
     more = [pa.Table.from_batches(batches).cast(SCHEMA)] if batches else []
-    return pa.concat_tables([left, *more]).combine_chunks()
+    return pa.concat_tables([rest, *more]).combine_chunks()
 
 
 def _write_groups(file: pq.ParquetWriter, table: pa.Table, *, last: bool = False) -> pa.Table:

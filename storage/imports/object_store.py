@@ -48,18 +48,18 @@ class ObjectStore:
         """`attempts`: of one request."""
         from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem  # 50 ms that files of a folder do without
 
-        given: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.endpoint:
             split = urlsplit(self.endpoint)
-            given |= {"scheme": split.scheme, "endpoint_override": split.netloc}
+            options |= {"scheme": split.scheme, "endpoint_override": split.netloc}
         if self.region:
-            given["region"] = self.region
+            options["region"] = self.region
         if self.access_key:
-            given |= {"access_key": self.access_key, "secret_key": self.secret_key}
+            options |= {"access_key": self.access_key, "secret_key": self.secret_key}
         if self.session_token:
-            given["session_token"] = self.session_token
+            options["session_token"] = self.session_token
         retry = AwsStandardS3RetryStrategy(max_attempts=attempts)
-        return S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=_CONNECT_S, retry_strategy=retry, **given)
+        return S3FileSystem(connect_timeout=_CONNECT_S, request_timeout=_CONNECT_S, retry_strategy=retry, **options)
 
 
 def is_object(path: str) -> bool:
@@ -97,12 +97,12 @@ def bucket_of(uri: str) -> str:
 
 
 def name_of(uri: str) -> str:
-    """For people."""
+    """The last part of a URI, for people."""
     return uri.rpartition("/")[2]
 
 
 @contextmanager
-def fetched(
+def fetch_object(
     uri: str,
     into: Path,
     store: ObjectStore,
@@ -143,14 +143,14 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
     with _answering(uri):
         source = files.open_input_stream(key)
     with open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
-        left = info.size
-        while left:
+        rest_bytes = info.size
+        while rest_bytes:
             with _answering(uri):
-                part = source.read(min(_PART_BYTES, left))
+                part = source.read(min(_PART_BYTES, rest_bytes))
             if not part:
                 raise StoreAway(f"{name_of(uri)} was cut short by the store")
             copy.write(part)
-            left -= len(part)
+            rest_bytes -= len(part)
             alive()
     with suppress(OSError):
         source.close()
@@ -158,7 +158,7 @@ def _copy(uri: str, into: Path, store: ObjectStore, size: int | None, alive: Cal
 
 @contextmanager
 def _answering(uri: str) -> Iterator[None]:
-    """Whatever a store's client raises: nothing of that is about the file."""
+    """Raise StoreAway for whatever a store's client raises: nothing of that is about the file."""
     try:
         yield
     except FileNotFoundError as error:

@@ -74,7 +74,7 @@ class ImportRecord:
             offset, import_command, IMPORT_STATES.next(IMPORT_STATES.start, ImportEvent.NEW_CONTENT), at
         )
 
-    def decided(self, decision: FileDecision, at: int) -> ImportRecord:
+    def decide(self, decision: FileDecision, at: int) -> ImportRecord:
         event = ImportEvent.REJECT if decision.reason else ImportEvent.IMPORT
         return replace(self, state=IMPORT_STATES.next(self.state, event), at=at, reason=decision.reason)
 
@@ -111,11 +111,11 @@ class _Rows(Protocol):
 
 
 class ImportRecords:
-    """Those of one store. `wanted`: what is neither imported nor refused yet, by offset, in the order of the log."""
+    """The records of one store. `pending`: neither imported nor refused yet, by offset, in the order of the log."""
 
     def __init__(self, store: _Rows) -> None:
         self._store = store
-        self.wanted: dict[int, ImportRecord] = {one.offset: one for one in self.all() if one.state == PENDING}
+        self.pending: dict[int, ImportRecord] = {one.offset: one for one in self.all() if one.state == PENDING}
 
     def all(self) -> Iterator[ImportRecord]:
         for key, raw in self._store.each(IMPORT):
@@ -133,26 +133,26 @@ class ImportRecords:
 
     def contents(self, sums: Sequence[str]) -> list[int | None]:
         """The offsets of the commands that brought these contents (sha256 in hex)."""
-        found = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
-        return [None if raw is None else U64.unpack(raw)[0] for raw in found]
+        rows = self._store.get_many([CONTENT + bytes.fromhex(one) for one in sums])
+        return [None if raw is None else U64.unpack(raw)[0] for raw in rows]
 
-    def changes(self, wanted: dict[int, ImportCommand], settled: Sequence[FileDecision], at: int) -> ImportChanges:
+    def changes(self, commands: dict[int, ImportCommand], decisions: Sequence[FileDecision], at: int) -> ImportChanges:
         """What a cycle committed at `at` ms does: files newly wanted, and files imported or refused."""
-        new = [ImportRecord.new(offset, import_command, at) for offset, import_command in wanted.items()]
-        ended = [self.wanted[said.offset].decided(said, at) for said in settled]
+        new = [ImportRecord.new(offset, import_command, at) for offset, import_command in commands.items()]
+        ended = [self.pending[decision.offset].decide(decision, at) for decision in decisions]
         puts = [row for one in new for row in (one.row, one.content)] + [one.row for one in ended]
         return ImportChanges(new, ended, puts, [one.content[0] for one in ended if one.state == REJECTED])
 
     def note(self, changes: ImportChanges) -> None:
-        """They are in the store."""
+        """Note changes that are in the store."""
         for one in changes.new:
-            self.wanted[one.offset] = one
+            self.pending[one.offset] = one
         for one in changes.ended:
-            del self.wanted[one.offset]
+            del self.pending[one.offset]
 
 
 @dataclass(frozen=True, slots=True)
-class Here:
+class LocalFile:
     """A file that was taken in: it is in the shard's folder, durable and sound. `checksum`: the sum of its keys."""
 
     about: About

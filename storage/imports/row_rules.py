@@ -51,14 +51,14 @@ class ImportRules:
     def __init__(self, limits: ImportLimits, window: int | None) -> None:
         self.window, self._limits = window, limits
         self.rows, self.first_due, self.last_due = 0, 0, 0
-        self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
+        self._topic_pattern = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
         self._known_topics: set[str] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """A batch in the form of `exchange.SCHEMA`. Raises BadDelayFile with its first wrong row."""
-        wrong = [found for found in self._all(batch) if found is not None]
+        """Check a batch in the form of `columns.SCHEMA`. Raises BadDelayFile with its first wrong row."""
+        wrong = [problem for problem in self._all(batch) if problem is not None]
         if wrong:
-            row, column, sentence = min(wrong, key=lambda found: found.row)  # the first column of that row
+            row, column, sentence = min(wrong, key=lambda problem: problem.row)  # the first column of that row
             raise BadDelayFile(sentence, self.rows + row, column)
         dues = batch["due_ms"]
         if not self.rows:
@@ -107,14 +107,14 @@ class ImportRules:
                 self._known_topics.add(topic)
 
     def _topic(self, topic: bytes) -> str | None:
-        """What is wrong with it."""
+        """What is wrong with a topic."""
         text = topic.decode(errors="replace")
         if not is_topic(topic):
             return (
                 f"{TOPIC_RULE}, neither . nor .., and not begin with duemq. (those "
                 f"are duemq's own) or __ (those are the brokers' own), not {shown(text)}"
             )
-        if self._allowed is not None and not self._allowed.match(text):
+        if self._topic_pattern is not None and not self._topic_pattern.match(text):
             return f"{text} is not among the topics this server delivers to"
         return None
 
@@ -185,9 +185,9 @@ class ImportRules:
 
 
 def _numbers(column: pa.Array, default: int = 0) -> npt.NDArray[np.int64]:
-    """As numpy; null as `default`."""
-    filled: npt.NDArray[np.int64] = column.fill_null(default).to_numpy(zero_copy_only=False)
-    return filled
+    """A column as numpy; null as `default`."""
+    numbers: npt.NDArray[np.int64] = column.fill_null(default).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _mask(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -60,7 +60,7 @@ class SourceFile:
         return status.st_ino, status.st_size, status.st_mtime_ns
 
     def sha256(self, alive: Callable[[], None]) -> str:
-        """In hex. `alive` is called after every part that was read."""
+        """The file's SHA-256 in hex. `alive` is called after every part that was read."""
         digest, at = hashlib.sha256(), 0
         while part := os.pread(self._handle, _READ_BYTES, at):
             digest.update(part)

@@ -32,8 +32,8 @@ def decode(kind: type[T], document: Any) -> T:
     """Make a `kind` of a JSON object with its fields. Raises BadJob."""
     if not isinstance(document, Mapping):
         raise BadJob(f"{kind.__name__}: not an object")
-    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses only
-    if unknown := document.keys() - known:
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # dataclasses only
+    if unknown := document.keys() - names:
         raise BadJob(f"{kind.__name__}: {min(unknown)} is no field of it")
     try:
         return kind(**document)
@@ -230,8 +230,8 @@ def import_answer(line: bytes) -> ImportAnswer:
     if "done" in document:
         return decode(Reading, document)
     if "about" in document:
-        taken = decode(TakenIn, document)
-        return TakenIn(decode(About, taken.about), taken.checksum)
+        answer = decode(TakenIn, document)
+        return TakenIn(decode(About, answer.about), answer.checksum)
     return decode(NotTakenIn, document)
 
 

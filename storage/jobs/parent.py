@@ -92,7 +92,7 @@ async def _end_of(output: asyncio.StreamReader) -> bytes:
 
 
 async def _kill(process: asyncio.subprocess.Process, module: str) -> None:
-    """Or leave it alone where not even that helps: who waits for a mount that hangs cannot be killed."""
+    """Kill a process, or leave it alone where that does not help: who waits for a mount that hangs cannot be killed."""
     with suppress(ProcessLookupError):
         process.kill()
     try:

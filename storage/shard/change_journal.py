@@ -13,7 +13,7 @@ _MAX_PLACED = 5_000  # messages of a window: they are written again in one batch
 _MAX_BYTES = 32 << 20  # of the rows of all windows
 
 
-class Watched:
+class WindowChanges:
     """What is done to one window.
 
     `placed`: rows that came and are still there. `removed`: keys that left RocksDB, `dropped`: keys of messages in
@@ -43,9 +43,9 @@ class Watched:
     def mark(self) -> None:
         self.early, self._late = self._late | self.removed | self.dropped, set()
 
-    def inside(self, keys: Iterable[bytes], found: Collection[bytes]) -> list[bytes]:
-        """Those of `removed` or `dropped` that a file holds. `found`: the `early` keys that it holds."""
-        return [key for key in keys if (key in found if key in self.early else key not in self._late)]
+    def inside(self, keys: Iterable[bytes], present_keys: Collection[bytes]) -> list[bytes]:
+        """The keys of `removed` or `dropped` that a file holds. `present_keys`: the `early` keys that it holds."""
+        return [key for key in keys if (key in present_keys if key in self.early else key not in self._late)]
 
 
 class Journal:
@@ -55,28 +55,28 @@ class Journal:
     """
 
     def __init__(self, windows: Iterable[int], most: int = _MAX_PLACED) -> None:
-        self.windows = {window: Watched() for window in windows}
-        self._most, self._left = most, _MAX_BYTES
+        self.windows = {window: WindowChanges() for window in windows}
+        self._most, self._bytes_left = most, _MAX_BYTES
 
     def note(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes], dropped: AbstractSet[bytes]) -> None:
         """`puts` and `deletes` carry their prefixes. `dropped`: those deleted whose message was in a file."""
         windows = self.windows
         for key, row in puts:
-            if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:
-                self._left -= len(row)
-                watched.place(key[1:], row, self._most if self._left >= 0 else 0)
+            if key[:1] == ROW and (changes := windows.get(window_of(due_of(key[1:])))) is not None:
+                self._bytes_left -= len(row)
+                changes.place(key[1:], row, self._most if self._bytes_left >= 0 else 0)
         for key in deletes:
-            if key[:1] == ROW and (watched := windows.get(window_of(due_of(key[1:])))) is not None:
+            if key[:1] == ROW and (changes := windows.get(window_of(due_of(key[1:])))) is not None:
                 if key[1:] in dropped:
-                    watched.dropped.add(key[1:])
+                    changes.dropped.add(key[1:])
                 else:
-                    watched.placed.pop(key[1:], None)
-                    watched.removed.add(key[1:])
+                    changes.placed.pop(key[1:], None)
+                    changes.removed.add(key[1:])
 
     def mark(self) -> None:
-        for watched in self.windows.values():
-            watched.mark()
+        for changes in self.windows.values():
+            changes.mark()
 
-    def end(self, window: int) -> Watched:
+    def end(self, window: int) -> WindowChanges:
         """Note no more of a window."""
         return self.windows.pop(window)

@@ -19,7 +19,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.fsync import make_folder
 
 _ZLIB_WINDOW, _ZSTD_LEVEL = -14, 1  # RocksDB wants both; zstd uses the level
@@ -54,13 +54,13 @@ def open_store(path: Path, memory: Memory) -> Rdict:
     options.set_max_open_files(256)
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_paranoid_checks(True)
-    with translated(path):
+    with translate_errors(path):
         make_folder(path)  # RocksDB would make it, too, but never sync its name
         return Rdict(str(path), options)
 
 
 def sorted_file_options() -> Options:
-    """For a sorted file that such a database is to take in."""
+    """Options of a sorted file that such a database is to take in."""
     return _options(_table())
 
 

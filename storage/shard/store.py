@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
-from duemq.model.ended import Ended
+from duemq.model.ended import EndedMessage
 from duemq.model.errors import StoreFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 from duemq.storage.imports.records import ImportRecords
@@ -87,71 +87,75 @@ class ShardStore:
 
     def _may_be_imported(self, offset: int) -> bool:
         """Whether the file of an import command may still be needed that is in no table: the logs lead to it again."""
-        return offset >= self.position.entry.applied or offset in self.imports.wanted
+        return offset >= self.position.entry.applied or offset in self.imports.pending
 
     def _get(self, key: bytes) -> bytes | None:
-        with translated(self.path):
-            found: bytes | None = self._db.get(key)
-            return found
+        with translate_errors(self.path):
+            value: bytes | None = self._db.get(key)
+            return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """By whole keys, with their prefixes."""
+        """The values of whole keys, with their prefixes."""
         if not keys:
             return []
-        with translated(self.path):
-            found: list[bytes | None] = self._db.get(list(keys))
-            return found
+        with translate_errors(self.path):
+            values: list[bytes | None] = self._db.get(list(keys))
+            return values
 
     # --- by key ---------------------------------------------------------------------------------------------------
 
     def rows(self, keys: Sequence[bytes], known: Mapping[bytes, bytes | None] = _NONE_KNOWN) -> list[bytes | None]:
-        """Also of messages in delay files, which takes milliseconds each.
+        """The rows of messages, also of those in delay files, which takes milliseconds each.
 
         `known`: what was found in those files before, None for a key that is in none of them.
         """
-        found = self.get_many([ROW + key for key in keys])
+        rows = self.get_many([ROW + key for key in keys])
         if self.delay_files and (covered := [key for key in keys if self.delay_files.covers(key)]):
-            dropped = self._dropped(covered)
-            near = {key: row for key, row in zip(keys, found, strict=True) if row is not None}
-            wanted = [key for key in covered if key not in near and key not in dropped]
-            unknown = [key for key in wanted if key not in known]
-            read = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
-            found = [None if key in dropped else near.get(key) or known.get(key) or read.get(key) for key in keys]
-        return found
+            dropped_keys = self._dropped_keys(covered)
+            near = {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
+            far_keys = [key for key in covered if key not in near and key not in dropped_keys]
+            unknown = [key for key in far_keys if key not in known]
+            far_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
+            rows = [
+                None if key in dropped_keys else near.get(key) or known.get(key) or far_rows.get(key) for key in keys
+            ]
+        return rows
 
     def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The rows of those messages that are in RocksDB."""
-        found = self.get_many([ROW + key for key in keys])
+        rows = self.get_many([ROW + key for key in keys])
         # While a window is loaded, its rows are in both places, and what was dropped may be among them.
         if self.delay_files.loading and (
-            dropped := self._dropped([key for key in keys if self.delay_files.covers(key)])
+            dropped_keys := self._dropped_keys([key for key in keys if self.delay_files.covers(key)])
         ):
-            found = [None if key in dropped else row for key, row in zip(keys, found, strict=True)]
-        return found
+            rows = [None if key in dropped_keys else row for key, row in zip(keys, rows, strict=True)]
+        return rows
 
-    def sealed(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of the keys whose message may be pending in a delay file."""
-        covered = [key for key in keys if self.delay_files.covers(key)] if self.delay_files else []
-        dropped, near = self._dropped(covered), self._near(covered)
-        return [key for key in covered if key not in near and key not in dropped]
+    def sealed_keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys among these whose message may be pending in a delay file."""
+        covered_keys = [key for key in keys if self.delay_files.covers(key)] if self.delay_files else []
+        dropped_keys, near_keys = self._dropped_keys(covered_keys), self._near(covered_keys)
+        return [key for key in covered_keys if key not in near_keys and key not in dropped_keys]
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
-        """Those of the keys that RocksDB has a row of. A few at a time, for it gives whole rows."""
-        found: set[bytes] = set()
+        """The keys among these that RocksDB has a row of. A few at a time, for it gives whole rows."""
+        near_keys: set[bytes] = set()
         for start in range(0, len(keys), _ROWS_TOGETHER):
             some = keys[start : start + _ROWS_TOGETHER]
             rows = self.get_many([ROW + key for key in some])
-            found.update(key for key, row in zip(some, rows, strict=True) if row is not None)
-        return found
+            near_keys.update(key for key, row in zip(some, rows, strict=True) if row is not None)
+        return near_keys
 
-    def _dropped(self, keys: Sequence[bytes]) -> set[bytes]:
+    def _dropped_keys(self, keys: Sequence[bytes]) -> set[bytes]:
         marks = self.get_many([DROPPED + key for key in keys])
         return {key for key, mark in zip(keys, marks, strict=True) if mark is not None}
 
-    def ended(self, keys: Sequence[bytes]) -> list[Ended | None]:
-        return [None if raw is None else Ended.decode(raw) for raw in self.get_many([ENDED + key for key in keys])]
+    def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]:
+        return [
+            None if raw is None else EndedMessage.decode(raw) for raw in self.get_many([ENDED + key for key in keys])
+        ]
 
-    def moved(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
+    def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
         """Where messages are now that were moved at least once; None for those that never were."""
         return self.get_many([MOVED + key for key in first_keys])
 
@@ -168,13 +172,13 @@ class ShardStore:
 
         It went out in the later of two cycles: the first whose cursor reached the key, and the one that applied it.
         """
-        found = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
-        return 0 if None in found else max(when for when in found if when)[1]
+        cycles = [self._first_at_or_after(CURSOR, key), self._first_at_or_after(APPLIED, U64.pack(offset + 1))]
+        return 0 if None in cycles else max(when for when in cycles if when)[1]
 
     def _first_at_or_after(self, prefix: bytes, key: bytes) -> tuple[int, int] | None:
-        with translated(self.path):
-            for found, raw in islice(self._db.items(from_key=prefix + key), 1):
-                if found[:1] == prefix:
+        with translate_errors(self.path):
+            for row_key, raw in islice(self._db.items(from_key=prefix + key), 1):
+                if row_key[:1] == prefix:
                     number, at = WHEN.unpack(raw)
                     return number, at
         return None
@@ -188,7 +192,7 @@ class ShardStore:
         keys: list[bytes] = []
         rows: list[bytes] = []
         last, size = prefix + through, 0
-        with translated(self.path):
+        with translate_errors(self.path):
             for key, row in islice(self._db.items(from_key=prefix + after + b"\x00"), max_count):
                 if key > last:
                     break
@@ -200,7 +204,7 @@ class ShardStore:
         return keys, rows
 
     def scan_all(self, after: bytes, through: bytes, max_count: int, max_bytes: int) -> tuple[list[bytes], list[bytes]]:
-        """As `scan`, with the messages in delay files."""
+        """Scan as `scan` does, with the messages in delay files."""
         start: bytes | None = after
         while start is not None:
             keys, rows, start = self.scan_part(start, through, max_count, max_bytes)
@@ -224,38 +228,38 @@ class ShardStore:
             keys, rows = self.scan(after, start, max_count, max_bytes)
             return keys, rows, keys[-1] if keys else start
         through_window = min(last_key_at(window + WINDOW_MS - 1), through)
-        keys, rows, looked = self._merged(window, after, through_window, max_count, max_bytes)
-        return keys, rows, looked if looked < through else None
+        keys, rows, end_key = self._merge(window, after, through_window, max_count, max_bytes)
+        return keys, rows, end_key if end_key < through else None
 
-    def _merged(
+    def _merge(
         self, window: int, after: bytes, through: bytes, max_count: int, max_bytes: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """Of RocksDB and the files of one window together; and up to where that was looked."""
-        read = (self.delay_files.reader.part(sealed, after, max_count) for sealed in self.delay_files.of(window))
-        parts = [part for part in read if part is not None]
-        looked = min([through, *(keys[-1] for keys, _ in parts)])
-        near_keys, near_rows = self.scan(after, looked, max_count, max_bytes)
+        """The keys and rows of RocksDB and of one window's files together; and up to where that was looked."""
+        reads = (self.delay_files.reader.part(file, after, max_count) for file in self.delay_files.of(window))
+        parts = [part for part in reads if part is not None]
+        end_key = min([through, *(keys[-1] for keys, _ in parts)])
+        near_keys, near_rows = self.scan(after, end_key, max_count, max_bytes)
         if len(near_keys) == max_count or sum(map(len, near_rows)) >= max_bytes:
-            looked = near_keys[-1]
-        found = dict(zip(near_keys, near_rows, strict=True))
+            end_key = near_keys[-1]
+        rows_by_key = dict(zip(near_keys, near_rows, strict=True))
         for keys, rows in parts:
-            found.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= looked)
-        for key, _ in self.range(DROPPED + after, DROPPED + looked + b"\x00"):
-            found.pop(key, None)
-        keys = sorted(found)
+            rows_by_key.update((key, row) for key, row in zip(keys, rows, strict=True) if key <= end_key)
+        for key, _ in self.range(DROPPED + after, DROPPED + end_key + b"\x00"):
+            rows_by_key.pop(key, None)
+        keys = sorted(rows_by_key)
         if len(keys) > max_count:
             keys = keys[:max_count]
-            looked = keys[-1]
-        return keys, [found[key] for key in keys], looked
+            end_key = keys[-1]
+        return keys, [rows_by_key[key] for key in keys], end_key
 
     def scan_keys(self, after: bytes, before_ms: int) -> KeyScan:
         """The keys above `after` that are due before `before_ms`, to be read in parts."""
-        with translated(self.path):
+        with translate_errors(self.path):
             return KeyScan(self._db, after, first_key_at(before_ms))
 
     def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """All rows of one kind, in order, from `start` on: for housekeeping and verification."""
-        with translated(self.path):
+        with translate_errors(self.path):
             for key, value in self._db.items(from_key=prefix + start):
                 if key[:1] != prefix:
                     return
@@ -263,7 +267,7 @@ class ShardStore:
 
     def range(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All rows from `start`, a key with its prefix, to below `end`."""
-        with translated(self.path):
+        with translate_errors(self.path):
             for key, value in self._db.items(from_key=start):
                 if key >= end:
                     return
@@ -281,7 +285,7 @@ class ShardStore:
     def check(self, after: bytes, before_ms: int) -> None:
         """Read a range block by block. Raises CorruptStore with RocksDB's own words if that fails."""
         last = ROW + first_key_at(before_ms)
-        with translated(self.path):
+        with translate_errors(self.path):
             rows = self._db.iter()
             rows.seek(ROW + after)
             while rows.valid() and rows.key() < last:
@@ -296,13 +300,13 @@ class ShardStore:
         put = batch.put
         for key, value in puts:
             put(key, value)
-        dropped = self._in_files(deletes) if self.delay_files else set()
-        for key in dropped:
+        dropped_keys = self._in_files(deletes) if self.delay_files else set()
+        for key in dropped_keys:
             put(DROPPED + key, b"")
-        for counted, number in self.delay_files.drop(dropped):
-            put(counted, number)
+        for drops_key, number in self.delay_files.drop(dropped_keys):
+            put(drops_key, number)
         for journal in self._journals:
-            journal.note(puts, deletes, dropped)
+            journal.note(puts, deletes, dropped_keys)
         for key in deletes:
             batch.delete(key)
         for start, count in windows.items():
@@ -323,7 +327,7 @@ class ShardStore:
     def change(self, batch: WriteBatch) -> None:
         """Write a batch that leaves the position as it is."""
         size = batch.size_in_bytes()
-        with translated(self.path):
+        with translate_errors(self.path):
             self._db.write(batch, self._options)
         self.unflushed_bytes += size
 
@@ -340,14 +344,14 @@ class ShardStore:
         """Take in a sorted file by moving it. Blocks; run it in a thread."""
         options = IngestExternalFileOptions()
         options.set_move_files(True)
-        with translated(self.path):
+        with translate_errors(self.path):
             self._db.ingest_external_file([str(sst)], options)
 
     def drop(self, prefix: bytes, start: bytes, end: bytes) -> None:
         """Forget a range of rows of one kind, `end` excluded."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(prefix + start, prefix + end)
-        with translated(self.path):
+        with translate_errors(self.path):
             self._db.write(batch, self._options)
 
     def purge_ends(self, before_ms: int) -> None:
@@ -359,18 +363,18 @@ class ShardStore:
         batch = WriteBatch(raw_mode=True)
         for key in keys:
             batch.delete(key)
-        with translated(self.path):
+        with translate_errors(self.path):
             self._db.write(batch, self._options)
 
     def flush(self) -> None:
         """Make everything written so far durable. Blocks; run it in a thread."""
         self.unflushed_bytes = 0
-        with translated(self.path):
+        with translate_errors(self.path):
             self._db.flush(True)
 
     def compact(self, start: bytes | None = None, end: bytes | None = None) -> None:
         """Give back the space of dropped ranges. Blocks; run it in a thread. `close` cuts it short."""
-        with self._compacting, translated(self.path):
+        with self._compacting, translate_errors(self.path):
             try:
                 if not self._closing:
                     self._db.compact_range(start, end)
@@ -386,7 +390,7 @@ class ShardStore:
             self._db.cancel_all_background(True)
         with self._compacting:
             try:
-                with translated(self.path):
+                with translate_errors(self.path):
                     self._db.close()
             except StoreFailed:
                 if not stopped:

@@ -142,7 +142,7 @@ def test_a_million_waiters() -> None:
         progress, offsets = Progress(), count(1)
         before = peak_rss_bytes(os.getpid())
         for _ in range(20):
-            answers = await asyncio.gather(*(progress.reached(next(offsets), 0.01) for _ in range(50_000)))
+            answers = await asyncio.gather(*(progress.wait_until_applied(next(offsets), 0.01) for _ in range(50_000)))
             assert not any(answers)
             assert progress.waiting == 0 and not progress._offsets
         assert peak_rss_bytes(os.getpid()) - before < 256 << 20

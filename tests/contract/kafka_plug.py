@@ -12,7 +12,7 @@ from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Destinatio
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 
 class RenamedCommitter:
@@ -52,7 +52,7 @@ class RenamedBus:
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         topic += self._suffix
         if self._own is None or topic not in self.inner._own:
             return await self.inner.read(topic, partition, offset, max_records, max_bytes)

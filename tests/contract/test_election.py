@@ -37,18 +37,18 @@ async def election(request: pytest.FixtureRequest) -> AsyncIterator[Election]:
 
 async def owns_all(election: Election) -> None:
     async with asyncio.timeout(300):
-        while election.owned() != ALL:
-            await election.changed()
+        while election.owned_shards() != ALL:
+            await election.wait_for_change()
 
 
 async def test_nothing_is_owned_before_joining_and_after_leaving(election: Election) -> None:
-    assert election.owned() == frozenset()
+    assert election.owned_shards() == frozenset()
     await election.join()
     await owns_all(election)
     assert election.masters() == dict.fromkeys(ALL, "local")
     assert [member.name for member in election.members()] == ["local"]
     await election.leave()
-    assert election.owned() == frozenset()
+    assert election.owned_shards() == frozenset()
 
 
 async def test_joining_and_leaving_twice_changes_nothing(election: Election) -> None:
@@ -58,7 +58,7 @@ async def test_joining_and_leaving_twice_changes_nothing(election: Election) -> 
     await owns_all(election)
     await election.leave()
     await election.leave()
-    assert election.owned() == frozenset()
+    assert election.owned_shards() == frozenset()
 
 
 async def test_who_left_may_join_again(election: Election) -> None:
@@ -73,8 +73,8 @@ async def test_releasing_what_is_owned_or_was_never_held_changes_nothing(electio
     await election.join()
     await owns_all(election)
     await election.release(0)
-    await election.changed(timeout_s=0.05)
-    assert election.owned() == ALL
+    await election.wait_for_change(timeout_s=0.05)
+    assert election.owned_shards() == ALL
 
 
 async def test_what_a_node_reports_is_seen(election: Election) -> None:
@@ -83,18 +83,18 @@ async def test_what_a_node_reports_is_seen(election: Election) -> None:
     await election.report(health)
     async with asyncio.timeout(300):
         while election.members()[0].health != health:
-            await election.changed()
+            await election.wait_for_change()
 
 
 async def test_a_change_wakes_who_waits(election: Election) -> None:
-    assert not await election.changed(timeout_s=0)
-    waiting = [asyncio.create_task(election.changed(timeout_s=60)) for _ in range(2)]
+    assert not await election.wait_for_change(timeout_s=0)
+    waiting = [asyncio.create_task(election.wait_for_change(timeout_s=60)) for _ in range(2)]
     await asyncio.sleep(0)
     await election.join()
     assert await asyncio.gather(*waiting) == [True, True]
     await owns_all(election)
-    while await election.changed(timeout_s=0.05):
+    while await election.wait_for_change(timeout_s=0.05):
         pass
     await election.leave()
-    assert await election.changed(timeout_s=60)
-    assert not await election.changed(timeout_s=0)
+    assert await election.wait_for_change(timeout_s=60)
+    assert not await election.wait_for_change(timeout_s=0)

@@ -12,11 +12,11 @@ class LogEnds:
         self._topics: dict[str, dict[int, int]] = {}
 
     def find(self, where: Partition) -> int | None:
-        """None for a partition of which nothing is known."""
+        """The end of a partition; None where nothing is known of it."""
         return self._topics.get(where[0], {}).get(where[1])
 
-    def known(self, where: Partition) -> int:
-        """As `find`, and 0 where nothing is known."""
+    def end_of(self, where: Partition) -> int:
+        """The end of a partition; 0 where nothing is known of it."""
         return self.find(where) or 0
 
     def set(self, where: Partition, end: int) -> None:

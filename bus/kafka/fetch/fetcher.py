@@ -20,7 +20,7 @@ from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Run, RunPart
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, FetchedRecords, Wire
 from duemq.model.errors import DuemqError
-from duemq.model.record import Partition, Stored
+from duemq.model.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +38,19 @@ _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but
 class PartitionBuffer:
     """The newest frames of one partition.
 
-    `read_to`: how far its foremost reader is, -1 if nobody has read. `wanted`: whether more is to be fetched. `flight`:
-    the fetch that includes it just now. `log_start`: the first offset that the broker still has.
+    `read_to`: how far its foremost reader is, -1 if nobody has read. `wants_more`: whether more is to be fetched.
+    `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has.
     """
 
     __slots__ = (
-        "failing_since", "flight", "log_start", "partition", "read_to", "run", "short_since", "started", "wanted",
+        "failing_since", "flight", "log_start", "partition", "read_to", "run", "short_since", "started", "wants_more",
     )  # fmt: skip
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.run = Run(0)
         self.started = False
-        self.wanted = True
+        self.wants_more = True
         self.read_to = -1
         self.log_start = 0
         self.flight: object | None = None
@@ -60,21 +60,24 @@ class PartitionBuffer:
     def start(self, offset: int, read_to: int) -> None:
         """Begin anew at this offset. A fetch that is under way for another one counts no more."""
         self.run, self.read_to, self.started, self.flight = Run(offset), read_to, True, None
-        self.wanted = True
+        self.wants_more = True
 
 
 class Tails:
-    """`grown` is called with the partitions whose readers have something new; `known_end` says how far a partition was
-    committed, as far as this process knows, 0 where it does not."""
+    """The newest frames of all followed partitions.
+
+    `wake_readers` is called with the partitions whose readers have something new; `known_end` says how far a partition
+    was committed, as far as this process knows, 0 where it does not.
+    """
 
     def __init__(
         self,
         wire: Wire,
         max_bytes: int,
-        grown: Callable[[Iterable[Partition]], None],
+        wake_readers: Callable[[Iterable[Partition]], None],
         known_end: Callable[[Partition], int],
     ) -> None:
-        self._wire, self._max_bytes, self._grown, self._known_end = wire, max_bytes, grown, known_end
+        self._wire, self._max_bytes, self._wake_readers, self._known_end = wire, max_bytes, wake_readers, known_end
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, str], asyncio.Task[None]] = {}
@@ -100,7 +103,7 @@ class Tails:
         tail = self._tails.get(partition)
         return tail.run.end if tail is not None and tail.started else 0
 
-    def read(self, partition: Partition, offset: int, max_records: int, max_bytes: int) -> list[Stored] | None:
+    def read(self, partition: Partition, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord] | None:
         """What is there from `offset` on; None where the tail begins later, so that the broker has to be asked."""
         tail = self.follow(partition)
         run = tail.run
@@ -111,23 +114,23 @@ class Tails:
             tail.start(offset, offset)
             self._changed.set()
             return []
-        found = run.read(offset, max_records, max_bytes)
-        read_to = found[-1].offset + 1 if found else offset
+        records = run.read(offset, max_records, max_bytes)
+        read_to = records[-1].offset + 1 if records else offset
         if read_to > tail.read_to:
             tail.read_to = read_to
             run.drop_before(read_to, self._share)
-        if not found or read_to >= run.last:
+        if not records or read_to >= run.last:
             self.want(partition)
-        return found
+        return records
 
     def want(self, partition: Partition) -> None:
         """A reader has all that is here, and waits for more."""
         tail = self.follow(partition)
-        if not tail.wanted:
-            tail.wanted = True
+        if not tail.wants_more:
+            tail.wants_more = True
             self._changed.set()
 
-    def trimmed(self, partition: Partition, before: int) -> None:
+    def trim(self, partition: Partition, before: int) -> None:
         tail = self._tails.get(partition)
         if tail is not None:
             tail.run.cut(before)
@@ -161,18 +164,18 @@ class Tails:
 
     def _launch(self) -> None:
         idle: defaultdict[int, list[PartitionBuffer]] = defaultdict(list)
-        lost: list[PartitionBuffer] = []
+        leaderless: list[PartitionBuffer] = []
         for tail in self._tails.values():
-            if tail.flight is None and tail.wanted:
+            if tail.flight is None and tail.wants_more:
                 node = self._wire.leader(*tail.partition)
-                (lost if node is None else idle[node]).append(tail)
+                (leaderless if node is None else idle[node]).append(tail)
         for node, tails in idle.items():
             for number in range(_CONNECTIONS):
                 if (node, f"tail-{number}") not in self._flights:
                     self._start(node, f"tail-{number}", tails)
                     break
-        if lost and (-1, "") not in self._flights:
-            self._start(-1, "", lost)
+        if leaderless and (-1, "") not in self._flights:
+            self._start(-1, "", leaderless)
 
     def _start(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
         flight = asyncio.create_task(self._fly(node, connection, tails), name=f"kafka fetch {node} {connection}")
@@ -180,7 +183,7 @@ class Tails:
         for tail in tails:
             tail.flight = flight
 
-        def landed(task: asyncio.Task[None]) -> None:
+        def on_done(task: asyncio.Task[None]) -> None:
             del self._flights[node, connection]
             for tail in tails:
                 if tail.flight is task:
@@ -189,7 +192,7 @@ class Tails:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.error("kafka fetch failed: %r", error, extra={"action": "kafka_fetch"})
 
-        flight.add_done_callback(landed)
+        flight.add_done_callback(on_done)
 
     async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
         """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
@@ -200,18 +203,18 @@ class Tails:
             for tail in tails:
                 if not tail.started:  # nobody has begun to read it meanwhile
                     tail.start(ends[tail.partition], -1)
-            wanted = {tail.partition: tail.run.end for tail in tails}
-            answers = await self._wire.fetch(node, wanted, _WAIT_MS, _FETCH_BYTES, connection)
+            offsets = {tail.partition: tail.run.end for tail in tails}
+            answers = await self._wire.fetch(node, offsets, _WAIT_MS, _FETCH_BYTES, connection)
         except (KafkaError, DuemqError, OSError, KeyError) as error:
             for tail in tails:
-                self._failed(tail, error)
+                self._note_failure(tail, error)
             self._wire.client.force_metadata_update()
             await asyncio.sleep(_RETRY_S)
             return
         failed, grown = False, []
         for tail in tails:
             answer = answers.get(tail.partition)
-            if answer is None or tail.run.end != wanted[tail.partition]:
+            if answer is None or tail.run.end != offsets[tail.partition]:
                 continue  # somebody began to read elsewhere meanwhile
             try:
                 if await self._take(tail, answer):
@@ -220,8 +223,8 @@ class Tails:
                 self._doubt(tail)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
                 failed = True
-                self._failed(tail, error)
-        self._grown(grown)
+                self._note_failure(tail, error)
+        self._wake_readers(grown)
         if failed:
             await asyncio.sleep(_RETRY_S)
 
@@ -240,12 +243,12 @@ class Tails:
             raise answer.error()
         tail.log_start = max(tail.log_start, answer.start)
         first = tail.run.end
-        decoded = decode(answer.message_set, first, answer.aborted)
-        if decoded.next_offset == first:
+        batch = decode(answer.message_set, first, answer.aborted)
+        if batch.next_offset == first:
             return False
-        tail.run.add(RunPart(first, decoded.next_offset, decoded.records, decoded.size))
+        tail.run.add(RunPart(first, batch.next_offset, batch.records, batch.size))
         tail.run.drop_before(tail.read_to, self._share)
-        tail.wanted = decoded.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
+        tail.wants_more = batch.size >= _BACKLOG_BYTES and tail.run.bytes_after(tail.read_to) < self._share
         return True
 
     def _doubt(self, tail: PartitionBuffer) -> None:
@@ -259,7 +262,7 @@ class Tails:
             tail.short_since = now
             self._wire.client.force_metadata_update()
 
-    def _failed(self, tail: PartitionBuffer, error: BaseException) -> None:
+    def _note_failure(self, tail: PartitionBuffer, error: BaseException) -> None:
         if tail.failing_since is None:
             tail.failing_since = time.monotonic()
             log.warning(

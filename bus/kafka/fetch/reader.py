@@ -8,12 +8,12 @@ from collections.abc import Callable
 from aiokafka import errors
 
 from duemq.bus.kafka.fetch.records import decode
-from duemq.bus.kafka.fetch.runs import RunPart, bounded
+from duemq.bus.kafka.fetch.runs import RunPart, limit_records
 from duemq.bus.kafka.requests.wire import EARLIEST, FetchedRecords, Wire
-from duemq.model.record import Partition, Stored
+from duemq.model.record import Partition, StoredRecord
 
 _FETCH_BYTES = 1 << 20
-_KEPT_BYTES = 16 << 20
+_CACHE_BYTES = 16 << 20
 _AGAIN_MS = 20
 _PATIENCE = 50  # times a read asks again for what is known to be committed: a second
 
@@ -23,12 +23,12 @@ class Reader:
 
     def __init__(self, wire: Wire, saw_end: Callable[[Partition, int], None]) -> None:
         self._wire, self._saw_end = wire, saw_end
-        self._kept: OrderedDict[tuple[str, int, int], RunPart] = OrderedDict()
-        self._kept_bytes = 0
+        self._cache: OrderedDict[tuple[str, int, int], RunPart] = OrderedDict()
+        self._cache_bytes = 0
 
     async def read(
         self, partition: Partition, offset: int, max_records: int, max_bytes: int, known_end: int
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         """Frames from `offset` on; goes over what holds none.
 
         Waits up to a second for those below `known_end`: they were committed, but a broker shows them a moment later,
@@ -41,12 +41,12 @@ class Reader:
             if chunk is None:
                 # The broker is asked to wait only for what it is about to have.
                 chunk = await self._fetch(partition, offset, _AGAIN_MS if offset < known_end else 0)
-            found = chunk.after(offset)
-            if found:
-                read = bounded([found], max_records, max_bytes)
-                if len(read) < len(found):
-                    self._keep(partition, read[-1].offset + 1, chunk)
-                return read
+            frames = chunk.after(offset)
+            if frames:
+                records = limit_records([frames], max_records, max_bytes)
+                if len(records) < len(frames):
+                    self._keep(partition, records[-1].offset + 1, chunk)
+                return records
             if chunk.end <= offset and offset >= known_end:
                 break
             offset = max(chunk.end, offset)
@@ -54,12 +54,12 @@ class Reader:
 
     def drop(self, partition: Partition) -> None:
         """Drop what was kept of a partition: it was cut."""
-        for place in [place for place in self._kept if place[:2] == partition]:
+        for place in [place for place in self._cache if place[:2] == partition]:
             self._drop(place)
 
     def forget(self, topic: str) -> None:
         """Drop what was kept of a topic: it is gone."""
-        for place in [place for place in self._kept if place[0] == topic]:
+        for place in [place for place in self._cache if place[0] == topic]:
             self._drop(place)
 
     async def _fetch(self, partition: Partition, offset: int, wait_ms: int) -> RunPart:
@@ -68,7 +68,7 @@ class Reader:
             answer = (await self._wire.fetch(node, {partition: offset}, wait_ms, _FETCH_BYTES, "read"))[partition]
             return await self._chunk(partition, offset, answer)
 
-        return await self._wire.retried(ask)
+        return await self._wire.retry(ask)
 
     async def _chunk(self, partition: Partition, offset: int, answer: FetchedRecords) -> RunPart:
         if answer.error is errors.OffsetOutOfRangeError:
@@ -77,21 +77,21 @@ class Reader:
         if answer.error is not None:
             raise answer.error(f"partition {partition[1]} of topic {partition[0]!r}")
         self._saw_end(partition, answer.stable)
-        decoded = decode(answer.message_set, offset, answer.aborted)
-        return RunPart(offset, decoded.next_offset, decoded.records, decoded.size)
+        batch = decode(answer.message_set, offset, answer.aborted)
+        return RunPart(offset, batch.next_offset, batch.records, batch.size)
 
     def _take(self, partition: Partition, offset: int) -> RunPart | None:
         return self._drop((*partition, offset))
 
     def _keep(self, partition: Partition, offset: int, chunk: RunPart) -> None:
         self._drop((*partition, offset))
-        self._kept[*partition, offset] = chunk
-        self._kept_bytes += chunk.size
-        while self._kept_bytes > _KEPT_BYTES:  # also the chunk itself, where one record is larger than that
-            self._drop(next(iter(self._kept)))
+        self._cache[*partition, offset] = chunk
+        self._cache_bytes += chunk.size
+        while self._cache_bytes > _CACHE_BYTES:  # also the chunk itself, where one record is larger than that
+            self._drop(next(iter(self._cache)))
 
     def _drop(self, place: tuple[str, int, int]) -> RunPart | None:
-        chunk = self._kept.pop(place, None)
+        chunk = self._cache.pop(place, None)
         if chunk is not None:
-            self._kept_bytes -= chunk.size
+            self._cache_bytes -= chunk.size
         return chunk

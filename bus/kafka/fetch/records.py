@@ -11,23 +11,23 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from duemq.bus.kafka.aiokafka_internals import BATCH_HEAD_BYTES, leniently
 from duemq.bus.kafka.fetch.frames import to_frame
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 
-class Decoded(NamedTuple):
+class DecodedRecords(NamedTuple):
     """Frames of a fetch, and the offset the next one begins at: after all that was sent, aborted and control too."""
 
-    records: list[Stored]
+    records: list[StoredRecord]
     next_offset: int
     size: int
 
 
-def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) -> Decoded:
+def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) -> DecodedRecords:
     """The committed records from `offset` on. `aborted`: producer id and first offset of each aborted transaction.
 
     Raises CorruptRecordException for a batch whose checksum is wrong.
     """
-    records: list[Stored] = []
+    records: list[StoredRecord] = []
     waiting = sorted(aborted or (), key=lambda transaction: -transaction[1])
     dropping: set[int] = set()
     batches = MemoryRecords(message_set)
@@ -52,14 +52,14 @@ def decode(message_set: bytes, offset: int, aborted: Iterable[tuple[int, int]]) 
             for record in batch:
                 if record.offset >= offset:
                     frame = to_frame(record.key, record.value, record.headers)
-                    records.append(Stored(record.offset, record.timestamp, frame))
+                    records.append(StoredRecord(record.offset, record.timestamp, frame))
         except UnicodeDecodeError:
             del records[before:]
             records += (
-                Stored(record.offset, record.timestamp, to_frame(record.key, record.value, record.headers))
+                StoredRecord(record.offset, record.timestamp, to_frame(record.key, record.value, record.headers))
                 for record in leniently(raw)
                 if record.offset >= offset
             )
         offset = batch.next_offset
         size += len(raw)
-    return Decoded(records, offset, size)
+    return DecodedRecords(records, offset, size)

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 
 # What the objects of a frame take on top of its bytes.
 FRAME_OVERHEAD_BYTES = 200
@@ -19,12 +19,12 @@ class RunPart:
 
     __slots__ = ("end", "first", "records", "size")
 
-    def __init__(self, first: int, end: int, records: list[Stored], size: int) -> None:
+    def __init__(self, first: int, end: int, records: list[StoredRecord], size: int) -> None:
         self.first, self.end, self.records = first, end, records
         self.size = size + FRAME_OVERHEAD_BYTES * len(records)
 
-    def after(self, offset: int) -> list[Stored]:
-        """Its frames from this offset on."""
+    def after(self, offset: int) -> list[StoredRecord]:
+        """The part's frames from this offset on."""
         if offset <= self.first:
             return self.records
         return self.records[bisect_left(self.records, offset, key=_offset_of) :]
@@ -47,7 +47,7 @@ class Run:
         return self._chunks[-1].records[-1].offset + 1 if self._chunks else self.first
 
     def add(self, chunk: RunPart) -> None:
-        """Its `first` is the run's `end`."""
+        """Append a chunk whose `first` is the run's `end`."""
         if chunk.records:
             self._chunks.append(chunk)
             self._firsts.append(chunk.first)
@@ -75,7 +75,7 @@ class Run:
             self.first = oldest.first = self._firsts[0] = offset
 
     def bytes_after(self, offset: int) -> int:
-        """Of the chunks that were not read to their end by a reader at this offset."""
+        """The bytes of the chunks that a reader at this offset has not read to their end."""
         if offset <= self.first:
             return self.size
         at = bisect_right(self._firsts, offset) - 1
@@ -83,32 +83,32 @@ class Run:
             at += 1
         return sum(chunk.size for chunk in self._chunks[max(at, 0) :])
 
-    def read(self, offset: int, max_records: int, max_bytes: int) -> list[Stored]:
+    def read(self, offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
         """Frames from `offset` on. Only for `first` <= offset."""
         at = max(bisect_right(self._firsts, offset) - 1, 0)
-        return bounded((chunk.after(offset) for chunk in self._chunks[at:]), max_records, max_bytes)
+        return limit_records((chunk.after(offset) for chunk in self._chunks[at:]), max_records, max_bytes)
 
     def _end_of(self, at: int) -> int:
         return self._firsts[at + 1] if at + 1 < len(self._firsts) else self.end
 
 
-def bounded(parts: Iterable[list[Stored]], max_records: int, max_bytes: int) -> list[Stored]:
+def limit_records(parts: Iterable[list[StoredRecord]], max_records: int, max_bytes: int) -> list[StoredRecord]:
     """The first frames of all parts, within the bounds of `Bus.read`."""
-    found: list[Stored] = []
+    records: list[StoredRecord] = []
     for part in parts:
-        room = max_records - len(found)
+        room = max_records - len(records)
         if room <= 0:
             break
         size = sum(len(record.frame) for record in part)
         if len(part) <= room and size <= max_bytes:
-            found += part
+            records += part
             max_bytes -= size
             continue
         for record in part[:room]:
             max_bytes -= len(record.frame)
-            if found and max_bytes < 0:
-                return found
-            found.append(record)
+            if records and max_bytes < 0:
+                return records
+            records.append(record)
         if len(part) > room:
             break
-    return found
+    return records

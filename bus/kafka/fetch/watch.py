@@ -18,65 +18,67 @@ from duemq.model.record import Partition
 
 _EVERY_S, _LOOK_S = 0.02, 1.0
 
-_Watched = tuple[str, int | None]
+_Target = tuple[str, int | None]
 
 
 class Watch:
-    """`seen` is called with each end that was asked."""
+    """`note_end` is called with each end that was asked."""
 
-    def __init__(self, wire: Wire, catalog: Catalog, seen: Callable[[Partition, int], None]) -> None:
-        self._wire, self._catalog, self._seen = wire, catalog, seen
-        self._watched: Counter[_Watched] = Counter()
-        self._looked: dict[str, float] = {}
+    def __init__(self, wire: Wire, catalog: Catalog, note_end: Callable[[Partition, int], None]) -> None:
+        self._wire, self._catalog, self._note_end = wire, catalog, note_end
+        self._targets: Counter[_Target] = Counter()
+        self._look_times: dict[str, float] = {}
         self._missing: set[str] = set()
-        self._wanted = asyncio.Event()
+        self._demand = asyncio.Event()
 
-    def begin(self, watched: _Watched) -> None:
-        self._watched[watched] += 1
-        self._wanted.set()
+    def begin(self, target: _Target) -> None:
+        self._targets[target] += 1
+        self._demand.set()
 
-    def end(self, watched: _Watched) -> None:
-        self._watched[watched] -= 1
-        if not self._watched[watched]:
-            del self._watched[watched]
+    def end(self, target: _Target) -> None:
+        self._targets[target] -= 1
+        if not self._targets[target]:
+            del self._targets[target]
 
     async def run(self) -> None:
         while True:
-            await self._wanted.wait()
-            if self._watched:
+            await self._demand.wait()
+            if self._targets:
                 try:
                     await self._ask()
                 except DuemqError:
                     await asyncio.sleep(_LOOK_S)  # `trouble` says what is wrong
             else:
-                self._wanted.clear()
+                self._demand.clear()
             await asyncio.sleep(_EVERY_S)
 
     async def _ask(self) -> None:
         partitions: set[Partition] = set()
-        topics = {topic for topic, _ in self._watched}
+        topics = {topic for topic, _ in self._targets}
         now = time.monotonic()
-        self._looked = {topic: at for topic, at in self._looked.items() if topic in topics or now - at < _LOOK_S}
+        self._look_times = {
+            topic: at for topic, at in self._look_times.items() if topic in topics or now - at < _LOOK_S
+        }
         self._missing &= topics
-        for topic, partition in list(self._watched):
-            known = self._catalog.last(topic)
-            if time.monotonic() - self._looked.get(topic, 0) > _LOOK_S:
-                self._looked[topic] = time.monotonic()
-                known = (await self._catalog.find([topic])).get(topic)
-                if known is None:
+        for topic, partition in list(self._targets):
+            metadata = self._catalog.last(topic)
+            if time.monotonic() - self._look_times.get(topic, 0) > _LOOK_S:
+                self._look_times[topic] = time.monotonic()
+                metadata = (await self._catalog.find([topic])).get(topic)
+                if metadata is None:
                     self._missing.add(topic)
-            if known is not None:
-                wanted = range(known.partitions) if partition is None else (partition,)
-                partitions |= {(topic, each) for each in wanted if each < known.partitions}
+            if metadata is not None:
+                numbers = range(metadata.partitions) if partition is None else (partition,)
+                partitions |= {(topic, each) for each in numbers if each < metadata.partitions}
         for where, end in (await self._wire.offsets(partitions)).items():
             # What a topic holds that did not exist when its reader began to wait is news to that reader.
             if where[0] in self._missing and end > 0:
-                self._seen(where, 0)
-            self._seen(where, end)
+                self._note_end(where, 0)
+            self._note_end(where, end)
         self._missing -= {topic for topic, _ in partitions}
 
 
-class _Woken:
+class _SubscriptionProxy:
     """One reader's wake-up call, which `inner` gives."""
 
     def __init__(self, inner: Subscription) -> None:
@@ -89,8 +91,8 @@ class _Woken:
         self._inner.close()
 
 
-class FollowedSubscription(_Woken):
-    """For partitions that are followed: waiting says that more of them is wanted."""
+class FollowedSubscription(_SubscriptionProxy):
+    """A subscription to partitions that are followed: waiting says that more of them is wanted."""
 
     def __init__(self, inner: Subscription, want: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -101,16 +103,16 @@ class FollowedSubscription(_Woken):
         return await self._inner.wait(timeout_s)
 
 
-class WatchedSubscription(_Woken):
-    """For all others: they are watched for as long as somebody waits."""
+class WatchedSubscription(_SubscriptionProxy):
+    """A subscription to any other partitions: they are watched for as long as somebody waits."""
 
-    def __init__(self, inner: Subscription, watch: Watch, watched: _Watched) -> None:
+    def __init__(self, inner: Subscription, watch: Watch, target: _Target) -> None:
         super().__init__(inner)
-        self._watch, self._watched = watch, watched
+        self._watch, self._target = watch, target
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        self._watch.begin(self._watched)
+        self._watch.begin(self._target)
         try:
             return await self._inner.wait(timeout_s)
         finally:
-            self._watch.end(self._watched)
+            self._watch.end(self._target)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from duemq.bus.base import Appended, Batches, Landed
-from duemq.bus.kafka.aiokafka_internals import mend_timeouts, mend_topics
+from duemq.bus.base import AppendResult, AppendResults, Batches
+from duemq.bus.kafka.aiokafka_internals import mend_requests, mend_topics
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import appended, batches_of, refusal_of
-from duemq.bus.kafka.produce.stop import noticed, stop
-from duemq.bus.kafka.topics.catalog import Catalog, Known
+from duemq.bus.kafka.produce.batches import append_result, batches_of, refusal_of
+from duemq.bus.kafka.produce.stop import notice_error, stop
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.record import Partition
 
@@ -32,30 +32,33 @@ _WAITING_BYTES = 32 << 20  # of all calls that are not answered; a batch on its 
 class _Call(NamedTuple):
     frames: Sequence[bytes]
     size: int
-    done: asyncio.Future[Appended]
+    future: asyncio.Future[AppendResult]
 
 
 class _TooLarge(Exception):
-    """A broker refused a batch for its size: the first `sent` frames are in the log, as `landed` says, and no other."""
+    """A broker refused a batch for its size.
 
-    def __init__(self, sent: int, landed: list[tuple[int, int, int]], stamp: int) -> None:
-        super().__init__(sent)
-        self.sent, self.landed, self.stamp = sent, landed, stamp
+    The first `sent_count` frames are in the log, as `positions` says, and no other.
+    """
+
+    def __init__(self, sent_count: int, positions: list[tuple[int, int, int]], stamp: int) -> None:
+        super().__init__(sent_count)
+        self.sent_count, self.positions, self.stamp = sent_count, positions, stamp
 
 
-def joined(outcomes: Iterable[Landed | BaseException]) -> Landed:
+def join_outcomes(outcomes: Iterable[AppendResults | BaseException]) -> AppendResults:
     """Where all parts of an append landed. Raises what failed: LogFailed where a part of it is or may be in the log."""
-    landed: dict[Partition, Appended] = {}
+    results: dict[Partition, AppendResult] = {}
     failures: list[BaseException] = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             failures.append(outcome)
         else:
-            landed |= outcome
+            results |= outcome
     if not failures:
-        return landed
+        return results
     unknown = next((failure for failure in failures if isinstance(failure, LogFailed)), None)
-    if unknown is None and landed:
+    if unknown is None and results:
         raise LogFailed(f"a part of an append is in the log, another is not: {failures[0]}") from failures[0]
     raise unknown or failures[0]
 
@@ -63,17 +66,17 @@ def joined(outcomes: Iterable[Landed | BaseException]) -> Landed:
 class Appender:
     """One producer, which is opened when it is needed, and a lane for each partition.
 
-    `landed` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
+    `note_end` is called with the partition and the end of each batch that a broker acknowledged. `clock`: epoch ms."""
 
     def __init__(
         self,
         options: KafkaOptions,
         catalog: Catalog,
-        landed: Callable[[Partition, int], None],
+        note_end: Callable[[Partition, int], None],
         clock: Callable[[], int],
         max_bytes: int = _WAITING_BYTES,
     ) -> None:
-        self._options, self._catalog, self._landed, self._clock = options, catalog, landed, clock
+        self._options, self._catalog, self._note_end, self._clock = options, catalog, note_end, clock
         self._max_bytes, self._waiting_bytes = max_bytes, 0
         self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
@@ -87,7 +90,7 @@ class Appender:
     async def open(self) -> None:
         """Raises Unavailable."""
         producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
-        mend_timeouts(producer.client)
+        mend_requests(producer.client)
         mend_topics(producer.client)
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
@@ -100,7 +103,7 @@ class Appender:
             raise
         self._producer = producer
 
-    async def append(self, batches: Batches) -> Landed:
+    async def append(self, batches: Batches) -> AppendResults:
         """Raises LogFailed (some of it is or may be in the log), Unavailable or Rejected (nothing of it is)."""
         size = sum(_size_of(frames) for frames in batches.values())
         if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
@@ -109,16 +112,16 @@ class Appender:
             )
         puts = [self.put(where, frames) for where, frames in batches.items()]
         outcomes = await asyncio.gather(*puts, return_exceptions=True)
-        return joined(
+        return join_outcomes(
             outcome if isinstance(outcome, BaseException) else {where: outcome}
             for where, outcome in zip(batches, outcomes, strict=True)
         )
 
-    def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[Appended]:
+    def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[AppendResult]:
         """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or
         Rejected (nothing happened: a frame is too large)."""
-        done = asyncio.get_running_loop().create_future()
-        call = _Call(frames, _size_of(frames), done)
+        future = asyncio.get_running_loop().create_future()
+        call = _Call(frames, _size_of(frames), future)
         self._waiting_bytes += call.size
         lane = self._lanes.get(where)
         if lane is None:
@@ -126,7 +129,7 @@ class Appender:
             _spawn(self._driving, self._drive(where), f"kafka append {where[0]} {where[1]}")
         else:
             lane.append(call)
-        return done
+        return future
 
     async def close(self) -> None:
         self._closed = True
@@ -147,12 +150,12 @@ class Appender:
         calls: list[_Call] = []
         try:
             while lane:
-                size = taken = 0
-                while taken < len(lane) and size < _GATHERED_BYTES:
-                    size += lane[taken].size
-                    taken += 1
-                calls = lane[:taken]
-                del lane[:taken]
+                size = count = 0
+                while count < len(lane) and size < _GATHERED_BYTES:
+                    size += lane[count].size
+                    count += 1
+                calls = lane[:count]
+                del lane[:count]
                 try:
                     await self._send_all(where, calls)
                 except DuemqError as error:
@@ -172,15 +175,15 @@ class Appender:
             await self._send(where, calls)
             return
         except _TooLarge as refusal:
-            left = self._settle(calls, refusal)
-        for call in left:
+            rest = self._settle(calls, refusal)
+        for call in rest:
             await self._send_alone(where, call)
 
     async def _send_alone(self, where: Partition, call: _Call) -> None:
         topic = where[0]
         try:
             # Where the limit was lowered, smaller batches may do.
-            if (why := refusal_of(topic, call.frames, (await self._known(topic)).max_frame_bytes)) is not None:
+            if (why := refusal_of(topic, call.frames, (await self._metadata_of(topic)).max_frame_bytes)) is not None:
                 raise Rejected("payload_too_large", why)
             await self._send(where, [call])
         except _TooLarge as refusal:
@@ -195,26 +198,26 @@ class Appender:
         end, whole = 0, 0
         for call in calls:
             end += len(call.frames)
-            if end > refusal.sent:
+            if end > refusal.sent_count:
                 break
             whole += 1
-        self._resolve(calls[:whole], refusal.landed, refusal.stamp)
-        left = calls[whole:]
-        if left and end - len(left[0].frames) < refusal.sent:
+        self._resolve(calls[:whole], refusal.positions, refusal.stamp)
+        rest = calls[whole:]
+        if rest and end - len(rest[0].frames) < refusal.sent_count:
             _fail(
-                left[:1], LogFailed("Kafka refused the size of a part of an append: another part of it is in the log")
+                rest[:1], LogFailed("Kafka refused the size of a part of an append: another part of it is in the log")
             )
-            del left[0]
-        return left
+            del rest[0]
+        return rest
 
     async def _send(self, where: Partition, calls: list[_Call]) -> None:
         """Raises LogFailed, Unavailable, or _TooLarge."""
         topic = where[0]
         frames = calls[0].frames if len(calls) == 1 else [frame for call in calls for frame in call.frames]
-        known, producer = await self._known(topic), await self._ready()
+        metadata, producer = await self._metadata_of(topic), await self._ready()
         stamp = self._clock()
-        batches = batches_of(frames, known.max_bytes, stamp, transactional=False)
-        landed: list[tuple[int, int, int]] = []
+        batches = batches_of(frames, metadata.max_bytes, stamp, transactional=False)
+        positions: list[tuple[int, int, int]] = []
         sending = asyncio.get_running_loop().create_future()
         self._sends[sending] = producer
         try:
@@ -223,14 +226,14 @@ class Appender:
                     ack = await self._deliver(producer, where, batch.builder)
                     if ack.offset < 0:
                         raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
-                    landed.append((batch.start, ack.offset, ack.timestamp))
+                    positions.append((batch.start, ack.offset, ack.timestamp))
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
             self._catalog.forget(topic)
             self._replace(producer, error)
-            sent = batches[len(landed)].start
-            if landed:
-                self._landed(where, landed[-1][1] + sent - landed[-1][0])
-            raise _TooLarge(sent, landed, stamp) from error
+            sent_count = batches[len(positions)].start
+            if positions:
+                self._note_end(where, positions[-1][1] + sent_count - positions[-1][0])
+            raise _TooLarge(sent_count, positions, stamp) from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
             # Its sequence numbers are of no more use (aiokafka never gives up on a batch), so that every send of it
             # would fail from now on.
@@ -239,15 +242,15 @@ class Appender:
         finally:
             del self._sends[sending]
             sending.set_result(None)
-        self._landed(where, landed[-1][1] + len(frames) - landed[-1][0])
-        self._resolve(calls, landed, stamp)
+        self._note_end(where, positions[-1][1] + len(frames) - positions[-1][0])
+        self._resolve(calls, positions, stamp)
 
-    async def _known(self, topic: str) -> Known:
+    async def _metadata_of(self, topic: str) -> TopicMetadata:
         """Raises Unavailable: nothing was sent."""
-        known = await recall_before_append(self._catalog, topic)
-        if known is None:
+        metadata = await recall_before_append(self._catalog, topic)
+        if metadata is None:
             raise Unavailable(f"topic {topic!r} is gone")
-        return known
+        return metadata
 
     async def _deliver(self, producer: Any, where: Partition, builder: Any) -> Any:
         future = await producer.send_batch(builder, where[0], partition=where[1])
@@ -257,17 +260,17 @@ class Appender:
         finally:
             self._on_the_way.discard(future)
 
-    def _resolve(self, calls: list[_Call], landed: list[tuple[int, int, int]], stamp: int) -> None:
+    def _resolve(self, calls: list[_Call], positions: list[tuple[int, int, int]], stamp: int) -> None:
         start, part = 0, 0
         for call in calls:
             end = start + len(call.frames)
-            while part + 1 < len(landed) and landed[part + 1][0] <= start:
+            while part + 1 < len(positions) and positions[part + 1][0] <= start:
                 part += 1
-            at, offset, when = landed[part]
+            at, offset, when = positions[part]
             own = [(0, offset + start - at, when)]
-            own += [(at - start, offset, when) for at, offset, when in landed[part + 1 :] if at < end]
-            if not call.done.done():
-                call.done.set_result(appended(own, stamp))
+            own += [(at - start, offset, when) for at, offset, when in positions[part + 1 :] if at < end]
+            if not call.future.done():
+                call.future.set_result(append_result(own, stamp))
             start = end
 
     # --- the producer ---------------------------------------------------------------------------------------------
@@ -277,7 +280,7 @@ class Appender:
         if self._producer is None:
             if self._renewal is None or self._renewal.done():
                 self._renewal = asyncio.create_task(self.open(), name="kafka producer")
-                self._renewal.add_done_callback(noticed)
+                self._renewal.add_done_callback(notice_error)
             renewal = self._renewal
             await asyncio.wait([renewal])  # unlike a shield, it does not raise the CancelledError of that task
             if renewal.cancelled():
@@ -294,7 +297,7 @@ class Appender:
             log.warning("the kafka producer is replaced: %s", error, extra={"action": "kafka_producer"})
         for future in list(self._on_the_way):
             if not future.done():
-                future.set_exception(_Broken(str(error)))
+                future.set_exception(_BrokenProducer(str(error)))
         _spawn(self._stopping, stop(producer, failed=not self._closed), "kafka producer stop")
 
     def _replace(self, producer: Any, error: BaseException) -> None:
@@ -321,12 +324,12 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name
     task.add_done_callback(tasks.discard)
 
 
-class _Broken(KafkaError):  # type: ignore[misc]  # aiokafka has no types
+class _BrokenProducer(KafkaError):  # type: ignore[misc]  # aiokafka has no types
     """The producer was thrown away because of another batch."""
 
 
-async def recall_before_append(catalog: Catalog, topic: str) -> Known | None:
-    """As `Catalog.recall`, while nothing is sent yet: raises Unavailable, for the outcome is known."""
+async def recall_before_append(catalog: Catalog, topic: str) -> TopicMetadata | None:
+    """Call `Catalog.recall` while nothing is sent yet: raises Unavailable, for the outcome is known."""
     try:
         return await catalog.recall(topic)
     except LogFailed as error:
@@ -340,5 +343,5 @@ def _unknown(error: BaseException) -> LogFailed:
 
 def _fail(calls: Sequence[_Call], error: DuemqError) -> None:
     for call in calls:
-        if not call.done.done():
-            call.done.set_exception(error)
+        if not call.future.done():
+            call.future.set_exception(error)

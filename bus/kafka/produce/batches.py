@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from duemq.bus.base import Appended
+from duemq.bus.base import AppendResult
 from duemq.bus.kafka.fetch.frames import to_kafka
 
 # Larger batches gain nothing, and a broker answers for a batch only once it has all of it.
@@ -43,7 +43,7 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
     `send_batch` with these in place of `send` for every message is a third of the work.
     """
     size = min(max_bytes, _BATCH_BYTES)
-    made: list[RecordBatch] = []
+    batches: list[RecordBatch] = []
     position, count = 0, len(frames)
     while position < count:
         # The builder inside is the one of C: what BatchBuilder does around it is done once here, not once per frame.
@@ -57,12 +57,15 @@ def batches_of(frames: Sequence[bytes], max_bytes: int, stamp: int, *, transacti
             position += 1
         batch._relative_offset = position - start
         batch.close()
-        made.append(RecordBatch(start, batch))
-    return made
+        batches.append(RecordBatch(start, batch))
+    return batches
 
 
-def appended(landed: Sequence[tuple[int, int, int]], timestamp: int) -> Appended:
-    """Of (start, offset, timestamp) of each batch; `timestamp` where the topic keeps the producer's."""
-    _, first, stamp = landed[0]
-    parts = tuple((start, offset) for start, offset, _ in landed[1:])
-    return Appended(first, stamp if stamp >= 0 else timestamp, parts)
+def append_result(positions: Sequence[tuple[int, int, int]], timestamp: int) -> AppendResult:
+    """The result of an append by (start, offset, timestamp) of each batch.
+
+    `timestamp`: counts where the topic keeps the producer's.
+    """
+    _, first, stamp = positions[0]
+    parts = tuple((start, offset) for start, offset, _ in positions[1:])
+    return AppendResult(first, stamp if stamp >= 0 else timestamp, parts)

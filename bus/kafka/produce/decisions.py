@@ -26,7 +26,7 @@ NONE: Final = Last(-1, began=False, over=True, commits=False)
 
 
 class Decisions:
-    """Of one transactional id, from one committer to the next.
+    """The decisions about one transactional id, from one committer to the next.
 
     Nothing is written to a partition before it was seen in order. So what is open in one was left by the first
     transaction after which it was not seen in order, whatever was decided since.

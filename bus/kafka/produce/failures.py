@@ -26,14 +26,14 @@ _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
 def worst(
     name: str, failures: Sequence[tuple[str, BaseException]], own: Collection[str], forget: Callable[[str], None]
 ) -> BaseException:
-    """Of (topic, error), the one that says most, translated: another's is often only its consequence.
+    """The error that says most of (topic, error) pairs, translated: another's is often only its consequence.
 
     `own`: duemq's own topics. Where one of them failed too, the fault is not a destination's, unless the broker says
     so.
     """
-    meant = [translated(name, error, forget, topic) for topic, error in failures]
+    candidates = [translate(name, error, forget, topic) for topic, error in failures]
     for kind in (Fenced, DestinationRefused):
-        for error in meant:
+        for error in candidates:
             if isinstance(error, kind) and getattr(error, "topic", "") not in own:
                 return error
     if all(topic not in own for topic, _ in failures):
@@ -43,15 +43,15 @@ def worst(
     return LogFailed(f"a commit of {name!r} failed: {failures[0][1]!r}")
 
 
-def translated(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
+def translate(name: str, error: BaseException, forget: Callable[[str], None], topic: str = "") -> BaseException:
     """An error of the committer of this name. `forget` is called with a topic that is not as it was known."""
     if isinstance(error, _FENCES):
         return Fenced(f"committer {name!r} was fenced by the broker: {error!r}")
     for kind, (reason, text) in _REFUSALS.items():
         if isinstance(error, kind):
-            named = topic or _named(error)
-            forget(named)
-            return DestinationRefused(named, reason, f"topic {named!r} {text}")
+            target = topic or _topic_of(error)
+            forget(target)
+            return DestinationRefused(target, reason, f"topic {target!r} {text}")
     if isinstance(error, DuemqError):
         return error
     if isinstance(error, TimeoutError):
@@ -61,7 +61,7 @@ def translated(name: str, error: BaseException, forget: Callable[[str], None], t
     return error
 
 
-def _named(error: BaseException) -> str:
+def _topic_of(error: BaseException) -> str:
     """The topic that an error of aiokafka names, or the first of them."""
-    named = next(iter(error.args), "")
-    return str(min(named, default="") if isinstance(named, set) else named)
+    first = next(iter(error.args), "")
+    return str(min(first, default="") if isinstance(first, set) else first)

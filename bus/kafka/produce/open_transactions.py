@@ -27,7 +27,7 @@ from duemq.bus.base import DestinationRefused
 from duemq.bus.kafka.aiokafka_internals import transaction_coordinator, transaction_manager
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
-from duemq.bus.kafka.requests.wire import Wire, grouped
+from duemq.bus.kafka.requests.wire import Wire, group_by_topic
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
 
@@ -38,7 +38,10 @@ _COMMITTED = ("PrepareCommit", "CompleteCommit")
 _AT_ONCE = 1_000  # partitions in one request
 _SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
 _LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
-_SETTLED = (errors.NoError, errors.TopicAuthorizationFailedError)  # where duemq may only write, nothing is to be seen
+_CONCLUSIVE = (
+    errors.NoError,
+    errors.TopicAuthorizationFailedError,
+)  # where duemq may only write, nothing is to be seen
 
 Open = dict[Partition, frozenset[int]]
 """Producers that have a transaction open in a partition."""
@@ -57,7 +60,7 @@ class OpenTransaction:
         self.last: frozenset[Partition] = frozenset()
 
     async def learn(self) -> None:
-        """Before the producer starts, which makes the coordinator forget how the last transaction ended.
+        """Ask how the last transaction ended, before the start of the producer makes the coordinator forget it.
 
         Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
         """
@@ -69,7 +72,7 @@ class OpenTransaction:
             self._calm_since = began
 
     async def mend(self) -> None:
-        """Once the producer has started: write the markers that are missing. Then all shows what is committed.
+        """Write the markers that are missing, once the producer has started. Then all shows what is committed.
 
         Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
         """
@@ -90,7 +93,7 @@ class OpenTransaction:
         self._link = self._coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
-        """By a transaction without records."""
+        """End what is open in these partitions, by a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
             "committing" if commits else "aborting", self._manager.transactional_id,
@@ -151,68 +154,73 @@ class OpenTransaction:
                     return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
             return NONE  # never used, or nothing we may know
 
-        return await _unless_old(self._wire.retried(ask), NONE)
+        return await _unless_old(self._wire.retry(ask), NONE)
 
     async def _everywhere(self) -> tuple[Open, set[Partition]]:
         """What is open in all partitions, and those that nothing is known of because their broker does not answer."""
-        led: dict[int, list[Partition]] = {}
+        by_node: dict[int, list[Partition]] = {}
         for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
             for _, number, leader, *_ in () if internal else partitions:
-                led.setdefault(-1 if code else leader, []).append((topic, number))
-        asked = (self._soon(node, partitions) for node, partitions in led.items() if node >= 0)
-        found: Open = {}
-        for part in await asyncio.gather(*asked):
-            found |= part
-        return found, {where for partitions in led.values() for where in partitions if where not in self._looked}
+                by_node.setdefault(-1 if code else leader, []).append((topic, number))
+        lookups = (self._soon(node, partitions) for node, partitions in by_node.items() if node >= 0)
+        transactions: Open = {}
+        for part in await asyncio.gather(*lookups):
+            transactions |= part
+        return transactions, {
+            where for partitions in by_node.values() for where in partitions if where not in self._looked
+        }
 
-    async def _soon(self, node: int, led: list[Partition]) -> Open:
+    async def _soon(self, node: int, partitions: list[Partition]) -> Open:
         try:
             async with asyncio.timeout(_LOOK_S):
-                return await self._ask(node, led)
+                return await self._ask(node, partitions)
         except (KafkaError, OSError, TimeoutError) as error:
             log.debug("broker %d does not tell of hanging transactions: %r", node, error)
             return {}
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
-        """Those of these partitions that were not found in order before. Raises LogFailed."""
-        wanted = set(partitions) - self._looked
+        """The partitions among these in which something of our producer is open. Raises LogFailed."""
+        targets = set(partitions) - self._looked
 
         async def ask() -> set[Partition]:
-            found: Open = {}
-            for node, led in self._wire.by_leader(wanted).items():
-                found |= await self._ask(node, led)
-            ours = self._note(self._manager.producer_id, found)
-            for topic, number in wanted - self._looked - ours:
+            transactions: Open = {}
+            for node, group in self._wire.by_leader(targets).items():
+                transactions |= await self._ask(node, group)
+            ours = self._note(self._manager.producer_id, transactions)
+            for topic, number in targets - self._looked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours
 
-        return await _unless_old(self._wire.retried(ask), set()) if wanted else set()
+        return await _unless_old(self._wire.retry(ask), set()) if targets else set()
 
-    async def _ask(self, node: int, led: list[Partition]) -> Open:
-        """Of partitions that this broker leads. Raises KafkaError."""
-        found: Open = {}
-        for at in range(0, len(led), _AT_ONCE):
-            topics = grouped((where, where[1]) for where in led[at : at + _AT_ONCE])
+    async def _ask(self, node: int, partitions: list[Partition]) -> Open:
+        """What is open in partitions that this broker leads. Raises KafkaError."""
+        transactions: Open = {}
+        for at in range(0, len(partitions), _AT_ONCE):
+            topics = group_by_topic((where, where[1]) for where in partitions[at : at + _AT_ONCE])
             for topic, parts, *_ in (await self._wire.ask(node, DescribeProducersRequest(topics))).topics:
                 for number, code, _, producers, *_ in parts:
-                    if errors.for_code(code) in _SETTLED:
+                    if errors.for_code(code) in _CONCLUSIVE:
                         self._looked.add((topic, number))
                     if open_ := frozenset(producer for producer, *_, start, _ in producers if start >= 0):
-                        found[topic, number] = open_
-        return found
+                        transactions[topic, number] = open_
+        return transactions
 
-    def _note(self, producer_id: int, found: Open) -> set[Partition]:
-        """Those that our producer has open; they are to be looked at again. All else that was looked at is in order."""
-        ours = {where for where, producers in found.items() if producer_id in producers}
+    def _note(self, producer_id: int, transactions: Open) -> set[Partition]:
+        """The partitions in which our producer has something open.
+
+        They are to be looked at again. All else that was looked at is in order.
+        """
+        ours = {where for where, producers in transactions.items() if producer_id in producers}
         self._looked -= ours
         self._decisions.in_order(self._looked)
         return ours
 
 
-async def _unless_old(asked: Awaitable[T], otherwise: T) -> T:
+async def _unless_old(answer: Awaitable[T], otherwise: T) -> T:
     """What was asked for; `otherwise` of brokers before 3.0, which know neither the request nor this fault."""
     try:
-        return await asked
+        return await answer
     except LogFailed as error:
         if isinstance(error.__cause__, errors.IncompatibleBrokerVersion):
             return otherwise

@@ -24,10 +24,10 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
 async def _cut(producer: Any) -> None:
     """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
     for future in fail_unsent(producer):
-        noticed(future)
+        notice_error(future)
     sender = sender_task(producer)
     if sender is not None:
-        sender.add_done_callback(noticed)
+        sender.add_done_callback(notice_error)
         sender.cancel()
     await _has_ended(producer.client.close(), _CUT_S)  # that ends the requests that the sender still waits for
     for _ in range(2):
@@ -43,7 +43,7 @@ async def _has_ended(work: Coroutine[Any, Any, None], limit_s: float) -> bool:
     and that would end the caller's task.
     """
     task = asyncio.create_task(work, name="kafka producer stop")
-    task.add_done_callback(noticed)
+    task.add_done_callback(notice_error)
     try:
         await asyncio.wait([task], timeout=limit_s)
     finally:
@@ -63,10 +63,10 @@ def notice_transaction(producer: Any) -> None:
     topic that may not be written.
     """
     if (waiter := transaction_waiter(producer)) is not None:
-        noticed(waiter)
+        notice_error(waiter)
 
 
-def noticed(future: asyncio.Future[Any]) -> None:
+def notice_error(future: asyncio.Future[Any]) -> None:
     """Nobody needs its error any more."""
     if future.done() and not future.cancelled():
         future.exception()

@@ -15,12 +15,12 @@ from aiokafka import AIOKafkaProducer, errors
 from aiokafka.errors import KafkaError
 from aiokafka.producer import sender
 
-from duemq.bus.base import Batches, DestinationRefused, Landed
-from duemq.bus.kafka.aiokafka_internals import is_sending, mend_timeouts, mend_topics, on_coordinator_lost
+from duemq.bus.base import AppendResults, Batches, DestinationRefused
+from duemq.bus.kafka.aiokafka_internals import is_sending, mend_requests, mend_topics, on_coordinator_lost
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.bus.kafka.produce.batches import RecordBatch, appended, batches_of, refusal_of
+from duemq.bus.kafka.produce.batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.decisions import Decisions
-from duemq.bus.kafka.produce.failures import translated
+from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
@@ -41,11 +41,11 @@ _ABORT_S = 2.0
 
 T = TypeVar("T")
 
-Committed = Callable[[Landed, int, int], None]  # landed, and the clock before and after the sends, ms
+CommitListener = Callable[[AppendResults, int, int], None]  # the results, and the clock before and after the sends, ms
 
 
 class KafkaCommitter:
-    """Made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations.
+    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
     """
@@ -58,13 +58,13 @@ class KafkaCommitter:
         catalog: Catalog,
         own: Collection[str],
         clock: Callable[[], int],
-        committed: Committed,
+        on_commit: CommitListener,
         decisions: Decisions,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self.name, self._failpoint = name, failpoint
         self._options, self._catalog, self._own = options, catalog, own
-        self._clock, self._committed = clock, committed
+        self._clock, self._on_commit = clock, on_commit
         self._turn = asyncio.Lock()
         self._waiting: asyncio.Timeout | None = None
         self._lost_coordinator = False
@@ -77,7 +77,7 @@ class KafkaCommitter:
             acks="all",
             **options.client(),
         )
-        mend_timeouts(self._producer.client)
+        mend_requests(self._producer.client)
         mend_topics(self._producer.client)
         wire.watch(self._producer.client)
         self._hanging = OpenTransaction(wire, self._producer, decisions)
@@ -102,7 +102,7 @@ class KafkaCommitter:
             self._end(Unavailable(f"committer {self.name!r} was never opened"))
             raise
 
-    async def commit(self, batches: Batches) -> Landed:
+    async def commit(self, batches: Batches) -> AppendResults:
         async with self._turn:
             if self._reason is not None:
                 raise type(self._reason)(str(self._reason))
@@ -111,7 +111,7 @@ class KafkaCommitter:
                 return {}
             self._step(CommitterEvent.BEGIN)
             try:
-                landed = await self._transaction(batches)
+                results = await self._transaction(batches)
             except DuemqError as error:
                 ending = error if isinstance(error, Fenced) else Unavailable(f"committer {self.name!r} failed: {error}")
                 self._end(ending)
@@ -124,54 +124,56 @@ class KafkaCommitter:
                 raise
             if self.state is CommitterState.COMMITTING:  # it may have been ended meanwhile
                 self._step(CommitterEvent.COMMITTED)
-            return landed
+            return results
 
-    async def replaced(self) -> None:
+    async def retire(self) -> None:
         """A newer one of this name is about to begin here. A commit under way may end, for as long as one may take."""
-        fenced = Fenced(f"committer {self.name!r} was replaced by a newer one")
+        reason = Fenced(f"committer {self.name!r} was replaced by a newer one")
         try:
             async with asyncio.timeout(_ABORT_S), self._turn:
-                self._end(fenced)
+                self._end(reason)
         except TimeoutError:
-            self._end(fenced)
+            self._end(reason)
         # Its last requests must not reach the broker between what the newer one learns of it and its fence.
-        await self._stopped()
+        await self._wait_for_stop()
 
     async def close(self) -> None:
         self._end(Unavailable(f"committer {self.name!r} is closed"), failed=self._turn.locked())
-        await self._stopped()
+        await self._wait_for_stop()
 
-    async def _stopped(self) -> None:
+    async def _wait_for_stop(self) -> None:
         if self._stopping is not None:
             await asyncio.wait([self._stopping])  # unlike a shield, it does not raise the CancelledError of that task
 
     # --- a transaction --------------------------------------------------------------------------------------------
 
-    async def _transaction(self, batches: Batches) -> Landed:
+    async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
-        made = await self._prepare(batches, stamp)
-        await self._hanging.look(made, self._own)
+        record_batches = await self._prepare(batches, stamp)
+        await self._hanging.look(record_batches, self._own)
         producer = self._producer
         self._failpoint("before_commit")
         await producer.begin_transaction()
         try:
             before = self._clock()
             patience_s = self._options.delivery_timeout_s / 2
-            landed = await self._within(send_all(producer, self._catalog, self.name, made, self._own, patience_s))
+            positions = await self._within(
+                send_all(producer, self._catalog, self.name, record_batches, self._own, patience_s)
+            )
             after = self._clock()
         except BaseException as error:
             await self._abort()
-            raise translated(self.name, error, self._catalog.forget) from error
-        found = {where: appended(landed[where], stamp) for where in made}
+            raise translate(self.name, error, self._catalog.forget) from error
+        results = {where: append_result(positions[where], stamp) for where in record_batches}
         self._failpoint("in_transaction")
         try:
             await self._within(producer.commit_transaction())
         except (KafkaError, AssertionError) as error:
-            raise translated(self.name, error, self._catalog.forget) from error
-        self._hanging.last = frozenset(made)
+            raise translate(self.name, error, self._catalog.forget) from error
+        self._hanging.last = frozenset(record_batches)
         self._failpoint("after_commit")
-        self._committed(found, before, after)
-        return found
+        self._on_commit(results, before, after)
+        return results
 
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
@@ -197,10 +199,10 @@ class KafkaCommitter:
         partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
         committer of this name can begin another one until its broker is back.
         """
-        known = await self._catalog.find({topic for topic, _ in batches})
-        made = {}
+        metadata = await self._catalog.find({topic for topic, _ in batches})
+        record_batches = {}
         for (topic, partition), frames in batches.items():
-            about = known.get(topic)
+            about = metadata.get(topic)
             if about is None or partition >= about.partitions:
                 raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
             why = refusal_of(topic, frames, about.max_frame_bytes)
@@ -210,8 +212,8 @@ class KafkaCommitter:
                 raise DestinationRefused(
                     topic, about.trouble[partition], f"topic {topic!r}: {about.destination.trouble_text}"
                 )
-            made[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
-        return made
+            record_batches[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
+        return record_batches
 
     async def _abort(self) -> None:
         """Abort, so that readers do not wait behind this transaction. If that fails, the next committer's fence aborts.

@@ -42,7 +42,7 @@ class DescribeTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeTransactionsRequest(Request[DescribeTransactionsRequest_v0]):  # type: ignore[misc]
-    """For the coordinator of these ids."""
+    """A request to the coordinator of these ids."""
 
     API_KEY: ClassVar[int] = 65
 
@@ -97,7 +97,7 @@ class DescribeProducersRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: ignore[misc]
-    """For the leader of these partitions, as (topic, partitions)."""
+    """A request to the leader of these partitions, as (topic, partitions)."""
 
     API_KEY: ClassVar[int] = 61
 

@@ -20,7 +20,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import mend_timeouts, on_connection_closed
+from duemq.bus.kafka.aiokafka_internals import mend_requests, on_connection_closed
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.record import Partition
@@ -56,7 +56,7 @@ class Wire:
         self._options = options
         self._settings = options.client()
         self.client: Any = None
-        self._answered = time.monotonic()
+        self._last_answer_s = time.monotonic()
         self._closed = False
         self.down: set[int] = set()  # brokers that do not answer
         self.brokers_changed: Callable[[], None] = lambda: None
@@ -65,14 +65,14 @@ class Wire:
     async def open(self) -> None:
         """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
         self.client = AIOKafkaClient(**self._settings)
-        mend_timeouts(self.client)
+        mend_requests(self.client)
         self.watch(self.client)
         try:
             await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:
             await self.close()
             await self._explain(error)
-        self.answered()
+        self.note_answer()
 
     async def close(self) -> None:
         self._closed = True
@@ -80,15 +80,15 @@ class Wire:
             task.cancel()
         await asyncio.wait_for(self.client.close(), self._options.request_timeout_s)
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """A broker answered just now."""
-        self._answered = time.monotonic()
+        self._last_answer_s = time.monotonic()
 
     async def keep_asking(self) -> None:
         """Ask for metadata when nothing else is asked, so that `trouble` tells the truth, and all for a sign."""
         while True:
             await asyncio.sleep(_PING_S)
-            if time.monotonic() - self._answered >= _PING_S:
+            if time.monotonic() - self._last_answer_s >= _PING_S:
                 await self.refresh()
             for broker in self.client.cluster.brokers():
                 if not self.client.cluster.is_bootstrap(broker.nodeId):
@@ -102,12 +102,12 @@ class Wire:
         A partition of a dead broker that enters a transaction holds up its shard until the broker is back.
         """
 
-        def closed(connection: Any) -> None:
+        def on_closed(connection: Any) -> None:
             for broker in self.client.cluster.brokers():
                 if (broker.host, broker.port) == (connection.host, connection.port):
                     self._look_at(broker.nodeId)
 
-        on_connection_closed(client, closed)
+        on_connection_closed(client, on_closed)
 
     def _look_at(self, broker: int) -> None:
         name = f"kafka broker {broker}"
@@ -137,10 +137,10 @@ class Wire:
         """Ask who leads what. A client that was closed never answers this."""
         done, _ = await asyncio.wait([self.client.force_metadata_update()], timeout=_REFRESH_S)
         if done and done.pop().result():
-            self.answered()
+            self.note_answer()
 
     def trouble(self) -> str | None:
-        silent = time.monotonic() - self._answered
+        silent = time.monotonic() - self._last_answer_s
         if silent < _SILENT_S:
             return None
         return f"no broker of {self._options.bootstrap} has answered for {silent:.0f} s"
@@ -149,11 +149,11 @@ class Wire:
 
     async def ask(self, node: int | str, request: Any, group: Any = _ASK) -> Any:
         response = await self.client.send(node, request, group=group)
-        self.answered()
+        self.note_answer()
         return response
 
     async def ask_any(self, request: Any) -> Any:
-        return await self.retried(lambda: self._ask_any(request))
+        return await self.retry(lambda: self._ask_any(request))
 
     async def _ask_any(self, request: Any) -> Any:
         node = self.client.get_random_node()
@@ -170,10 +170,10 @@ class Wire:
                 raise errors.NodeNotReadyError("no controller is known")
             return await self.ask(controller.nodeId, request)
 
-        return await self.retried(ask)
+        return await self.retry(ask)
 
     async def ask_coordinator(self, kind: CoordinationType, key: str, request: Any) -> Any:
-        """Of a group or a transactional id. Raises KafkaError."""
+        """Ask the coordinator of a group or a transactional id. Raises KafkaError."""
         coordinator = await self.client.coordinator_lookup(kind, key)
         return await self.ask(coordinator, request)
 
@@ -182,7 +182,7 @@ class Wire:
         response = await self.ask_any(MetadataRequest(topics, allow_auto_topic_creation=False))
         return list(response.topics)
 
-    async def retried(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """What `call` gives, tried again while a leader moves. Raises LogFailed once that took too long."""
         deadline = time.monotonic() + self._options.request_timeout_s
         while True:
@@ -205,29 +205,29 @@ class Wire:
 
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Raises LeaderNotAvailableError, which is retriable, where one has none."""
-        found: defaultdict[int, list[Partition]] = defaultdict(list)
+        groups: defaultdict[int, list[Partition]] = defaultdict(list)
         for where in partitions:
             node = self.leader(*where)
             if node is None:
                 raise errors.LeaderNotAvailableError(f"partition {where[1]} of topic {where[0]!r} has no leader")
-            found[node].append(where)
-        return found
+            groups[node].append(where)
+        return groups
 
     async def offsets(self, partitions: Iterable[Partition], at: int = LATEST) -> dict[Partition, int]:
         """The offset of each partition at EARLIEST, LATEST (the last stable one) or a time, -1 for none after it."""
-        wanted = list(partitions)
-        return await self.retried(lambda: self._offsets(wanted, at)) if wanted else {}
+        targets = list(partitions)
+        return await self.retry(lambda: self._offsets(targets, at)) if targets else {}
 
     async def _offsets(self, partitions: list[Partition], at: int) -> dict[Partition, int]:
-        found = {}
-        for node, led in self.by_leader(partitions).items():
-            request = OffsetRequest(-1, _READ_COMMITTED, grouped((where, (where[1], at)) for where in led))
+        offsets = {}
+        for node, group in self.by_leader(partitions).items():
+            request = OffsetRequest(-1, _READ_COMMITTED, group_by_topic((where, (where[1], at)) for where in group))
             for topic, parts in (await self.ask(node, request)).topics:
                 for partition, code, _, offset in parts:
                     if code:
                         raise errors.for_code(code)(f"partition {partition} of topic {topic!r}")
-                    found[topic, partition] = offset
-        return found
+                    offsets[topic, partition] = offset
+        return offsets
 
     async def sure_end(self, where: Partition, *, committed: bool) -> int:
         """The last stable offset of a partition, or its high watermark. Raises LogFailed.
@@ -236,21 +236,21 @@ class Wire:
         than half of them must answer, and all who do must agree.
         """
         isolation = _READ_COMMITTED if committed else _READ_UNCOMMITTED
-        request = OffsetRequest(-1, isolation, grouped([(where, (where[1], LATEST))]))
+        request = OffsetRequest(-1, isolation, group_by_topic([(where, (where[1], LATEST))]))
 
         async def ask() -> int:
             brokers = self.client.cluster.brokers()
-            said = await asyncio.gather(*(self._leader_by(broker.nodeId, where) for broker in brokers))
-            leaders = [leader for leader in said if leader is not None]
+            answers = await asyncio.gather(*(self._leader_by(broker.nodeId, where) for broker in brokers))
+            leaders = [leader for leader in answers if leader is not None]
             if 2 * len(leaders) <= len(brokers) or min(leaders) < 0 or len(set(leaders)) > 1:
-                raise errors.LeaderNotAvailableError(f"brokers do not agree who leads {where}: {said}")
+                raise errors.LeaderNotAvailableError(f"brokers do not agree who leads {where}: {answers}")
             ((_, parts),) = (await self.ask(leaders[0], request)).topics
             ((_, code, _, end),) = parts
             if code:
                 raise errors.for_code(code)(f"partition {where[1]} of topic {where[0]!r}")
             return int(end)
 
-        return await self.retried(ask)
+        return await self.retry(ask)
 
     async def _leader_by(self, broker: int, where: Partition) -> int | None:
         """The leader of a partition as this broker knows it, -1 for none; None where it does not answer."""
@@ -263,24 +263,24 @@ class Wire:
         return next((leader for _, number, leader, *_ in partitions if number == where[1]), -1)
 
     async def fetch(
-        self, node: int, wanted: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
+        self, node: int, offsets: dict[Partition, int], wait_ms: int, max_bytes: int, group: Any = _ASK
     ) -> dict[Partition, FetchedRecords]:
         """Batches from these offsets on, as soon as there are any, at the latest after `wait_ms`. Raises KafkaError."""
-        topics = grouped((where, (where[1], offset, max_bytes)) for where, offset in wanted.items())
+        topics = group_by_topic((where, (where[1], offset, max_bytes)) for where, offset in offsets.items())
         request = FetchRequest(wait_ms, 1, max_bytes * 4, _READ_COMMITTED, topics)
-        found = {}
+        records = {}
         for topic, parts in (await self.ask(node, request, group)).topics:
             for partition, code, _, stable, start, aborted, *_, message_set in parts:
                 error = errors.for_code(code) if code else None
-                found[topic, partition] = FetchedRecords(error, stable, start, aborted, message_set)
-        return found
+                records[topic, partition] = FetchedRecords(error, stable, start, aborted, message_set)
+        return records
 
     async def cut(self, before: dict[Partition, int]) -> None:
         """Have the brokers delete what is below these offsets. Raises LogFailed."""
 
         async def cut() -> None:
-            for node, led in self.by_leader(before).items():
-                topics = grouped((where, (where[1], before[where])) for where in led)
+            for node, group in self.by_leader(before).items():
+                topics = group_by_topic((where, (where[1], before[where])) for where in group)
                 request = DeleteRecordsRequest(topics, self._options.request_timeout_ms // 2)
                 for topic, answers, *_ in (await self.ask(node, request)).topics:
                     for _, _, code, *_ in answers:
@@ -288,7 +288,7 @@ class Wire:
                         if code not in (0, errors.OffsetOutOfRangeError.errno):
                             raise errors.for_code(code)(topic)
 
-        await self.retried(cut)
+        await self.retry(cut)
 
     # --- what is wrong --------------------------------------------------------------------------------------------
 
@@ -321,9 +321,9 @@ _LOGIN_ERRORS = (
 _NOT_OF_A_CONNECTION = frozenset(("bootstrap_servers", "retry_backoff_ms", "metadata_max_age_ms"))
 
 
-def grouped(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
-    """By topic, as Kafka's requests want it."""
-    found: defaultdict[str, list[Any]] = defaultdict(list)
+def group_by_topic(items: Iterable[tuple[Partition, Any]]) -> list[tuple[str, list[Any]]]:
+    """Group items by topic, as Kafka's requests want it."""
+    groups: defaultdict[str, list[Any]] = defaultdict(list)
     for (topic, _), item in items:
-        found[topic].append(item)
-    return list(found.items())
+        groups[topic].append(item)
+    return list(groups.items())

@@ -31,30 +31,30 @@ _SETTINGS = ["max.message.bytes", "cleanup.policy", "min.insync.replicas"]
 
 
 class Replicas(NamedTuple):
-    """Of a partition: the broker that leads it (-1: none), those that are in sync, and how many it is to have."""
+    """The replicas of a partition: its leader (-1: none), the brokers in sync, and how many it is to have."""
 
     leader: int
     in_sync: tuple[int, ...]
     copies: int
 
 
-class Known(NamedTuple):
-    """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked`: when, on the steady clock.
+class TopicMetadata(NamedTuple):
+    """`max_bytes`: of a whole batch, as the topic's max.message.bytes has it. `checked_at`: when, on the steady clock.
 
     `trouble`: the partitions that cannot be written to, with the reason. `new_until`: on the steady clock, too.
     """
 
     partitions: int
     max_bytes: int
-    checked: float
+    checked_at: float
     needs_key: bool = False
     min_in_sync: int = 1
     replicas: tuple[Replicas, ...] = ()
     trouble: Mapping[int, str] = {}
     new_until: float = 0.0
 
-    def judged(self, down: Collection[int]) -> Known:
-        """The same with the trouble there is while these brokers do not answer."""
+    def judge(self, down: Collection[int]) -> TopicMetadata:
+        """The same metadata with the trouble there is while these brokers do not answer."""
         trouble: dict[int, str] = {}
         for number, (leader, in_sync, _) in enumerate(self.replicas):
             if leader < 0 or leader in down:
@@ -86,27 +86,27 @@ class Catalog:
 
     def __init__(self, wire: Wire, drop_topic: Callable[[str], None] = lambda topic: None) -> None:
         self._wire, self._drop_topic = wire, drop_topic
-        self._known: dict[str, Known] = {}
+        self._topics: dict[str, TopicMetadata] = {}
         self._missing: dict[str, None] = {}  # did not exist when they were looked at last
         self._used: set[str] = set()  # since they were looked at last
         self._renewal: asyncio.Task[None] | None = None
-        self._swept = time.monotonic()  # when unused topics were forgotten
+        self._last_sweep_s = time.monotonic()  # when unused topics were forgotten
         self.denied: set[str] = set()  # topics that duemq's user may not describe, of those asked for last
         wire.brokers_changed = self._brokers_changed
 
-    def last(self, topic: str) -> Known | None:
+    def last(self, topic: str) -> TopicMetadata | None:
         """The topic as it was when it was looked at last. If that was a while ago, it is looked at again meanwhile."""
-        known = self._known.get(topic)
-        if known is not None:
+        metadata = self._topics.get(topic)
+        if metadata is not None:
             self._used.add(topic)
-            if known.trouble or time.monotonic() - known.checked > _FRESH_S:
+            if metadata.trouble or time.monotonic() - metadata.checked_at > _FRESH_S:
                 self._renew_soon()
-        return known
+        return metadata
 
-    def lately(self, topic: str) -> Known | None:
-        """As `last`, but None for a topic that was not looked at for long."""
-        known = self.last(topic)
-        return None if known is None or time.monotonic() - known.checked > _STALE_S else known
+    def lately(self, topic: str) -> TopicMetadata | None:
+        """The topic as `last` gives it, but None for one that was not looked at for long."""
+        metadata = self.last(topic)
+        return None if metadata is None or time.monotonic() - metadata.checked_at > _STALE_S else metadata
 
     def _renew_soon(self) -> None:
         if self._renewal is None:
@@ -114,42 +114,46 @@ class Catalog:
 
     def _brokers_changed(self) -> None:
         """A connection was lost, or is there again: who leads what has changed, or will in a moment."""
-        for topic, known in self._known.items():
-            self._known[topic] = known.judged(self._wire.down)
+        for topic, metadata in self._topics.items():
+            self._topics[topic] = metadata.judge(self._wire.down)
         self._renew_soon()
 
-    async def find(self, topics: Iterable[str]) -> dict[str, Known]:
-        """Those of the topics that exist. Asks the brokers about those that were not seen lately. Raises LogFailed."""
-        found = {topic: self.last(topic) for topic in topics}
+    async def find(self, topics: Iterable[str]) -> dict[str, TopicMetadata]:
+        """The topics that exist. Asks the brokers about those that were not seen lately. Raises LogFailed."""
+        by_topic = {topic: self.last(topic) for topic in topics}
         now = time.monotonic()
-        stale = [topic for topic, known in found.items() if known is None or now - known.checked > _STALE_S]
+        stale = [
+            topic for topic, metadata in by_topic.items() if metadata is None or now - metadata.checked_at > _STALE_S
+        ]
         if stale:
             await self.look(stale)
-            found.update((topic, self._known.get(topic)) for topic in stale)
-        return {topic: known for topic, known in found.items() if known is not None}
+            by_topic.update((topic, self._topics.get(topic)) for topic in stale)
+        return {topic: metadata for topic, metadata in by_topic.items() if metadata is not None}
 
-    async def recall(self, topic: str) -> Known | None:
+    async def recall(self, topic: str) -> TopicMetadata | None:
         """The topic as it was when it was looked at last; asks the brokers where it never was. Raises LogFailed."""
         return self.last(topic) or (await self.find([topic])).get(topic)
 
     async def infos(self, topics: Sequence[str]) -> list[TopicInfo]:
-        """Those of the topics that exist, with the ends of their partitions. Raises LogFailed.
+        """The topics that exist, with the ends of their partitions. Raises LogFailed.
 
         A topic with a partition that has no leader is listed with its trouble, and without end offsets.
         """
-        known = await self.find(topics)
-        led = {topic for topic, about in known.items() if NO_LEADER not in about.trouble.values()}
-        partitions = [(topic, each) for topic in led for each in range(known[topic].partitions)]
+        metadata = await self.find(topics)
+        led_topics = {topic for topic, about in metadata.items() if NO_LEADER not in about.trouble.values()}
+        partitions = [(topic, each) for topic in led_topics for each in range(metadata[topic].partitions)]
         starts, ends = await self._wire.offsets(partitions, EARLIEST), await self._wire.offsets(partitions, LATEST)
         infos = []
         for topic in topics:
-            if topic in led:
-                numbers = range(known[topic].partitions)
+            if topic in led_topics:
+                numbers = range(metadata[topic].partitions)
                 start = tuple(starts[topic, each] for each in numbers)
                 end = tuple(ends[topic, each] for each in numbers)
                 infos.append(TopicInfo(topic, len(numbers), start, end))
-            elif topic in known:
-                infos.append(TopicInfo(topic, known[topic].partitions, (), (), known[topic].destination.trouble_text))
+            elif topic in metadata:
+                infos.append(
+                    TopicInfo(topic, metadata[topic].partitions, (), (), metadata[topic].destination.trouble_text)
+                )
         return infos
 
     async def close(self) -> None:
@@ -162,13 +166,15 @@ class Catalog:
         pause_s = _SOON_S
         try:
             while True:
-                used, self._used = self._used, set()
+                topics, self._used = self._used, set()
                 try:
-                    await self.look(used)
+                    await self.look(topics)
                 except LogFailed as error:
-                    self._used |= used
+                    self._used |= topics
                     log.debug("the brokers do not tell of topics: %s", error)
-                self._used.update(topic for topic in used if (known := self._known.get(topic)) and known.trouble)
+                self._used.update(
+                    topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble
+                )
                 if not self._used:
                     return
                 await asyncio.sleep(pause_s)
@@ -178,10 +184,10 @@ class Catalog:
 
     async def look(self, topics: Iterable[str] | None = None) -> list[str]:
         """Ask the brokers, about all topics with None; the names of those that exist. Raises LogFailed."""
-        wanted = None if topics is None else list(topics)
+        names = None if topics is None else list(topics)
         exist: dict[str, tuple[Replicas, ...]] = {}
-        self.denied.difference_update(wanted or ())
-        for code, topic, internal, partitions, *_ in await self._wire.metadata(wanted):
+        self.denied.difference_update(names or ())
+        for code, topic, internal, partitions, *_ in await self._wire.metadata(names):
             error = errors.for_code(code)
             if error is errors.NoError or error is errors.LeaderNotAvailableError:
                 if partitions and not (internal or topic.startswith("__")):
@@ -191,7 +197,7 @@ class Catalog:
                     )
             elif error is errors.TopicAuthorizationFailedError:
                 self.denied.add(topic)
-        for topic in list(self._known) if wanted is None else wanted:
+        for topic in list(self._topics) if names is None else names:
             if topic not in exist:
                 self._forget(topic)
                 self._missing[topic] = None
@@ -201,36 +207,37 @@ class Catalog:
         settings = await self.settings(exist, _SETTINGS) if exist else {}
         now, down = time.monotonic(), self._wire.down
         for topic, replicas in exist.items():
-            said = settings.get(topic, {})
-            known = Known(
-                len(replicas), int(said.get("max.message.bytes", _DEFAULT_MAX_BYTES)), now,
-                "compact" in said.get("cleanup.policy", ""), int(said.get("min.insync.replicas", 1)), replicas,
+            configuration = settings.get(topic, {})
+            metadata = TopicMetadata(
+                len(replicas), int(configuration.get("max.message.bytes", _DEFAULT_MAX_BYTES)), now,
+                "compact" in configuration.get("cleanup.policy", ""),
+                int(configuration.get("min.insync.replicas", 1)), replicas,
                 new_until=self._new_until(topic, replicas, now),
             )  # fmt: skip
-            self._known[topic] = known.judged(down)
+            self._topics[topic] = metadata.judge(down)
         return sorted(exist)
 
     def _new_until(self, topic: str, replicas: Sequence[Replicas], now: float) -> float:
         if topic in self._missing:
             del self._missing[topic]
             return now + _NEW_S if max(each.copies for each in replicas) > 1 else 0.0
-        before = self._known.get(topic)
+        before = self._topics.get(topic)
         return before.new_until if before is not None else 0.0
 
     def forget(self, topic: str) -> None:
         """Ask the brokers before this topic is used again."""
-        self._known.pop(topic, None)
+        self._topics.pop(topic, None)
 
     def _forget(self, topic: str) -> None:
-        self._known.pop(topic, None)
+        self._topics.pop(topic, None)
         self._drop_topic(topic)
 
     def _forget_unused(self) -> None:
         """What is used is looked at every few seconds."""
         now = time.monotonic()
-        if now - self._swept > _STALE_S:
-            self._swept = now
-            for topic in [topic for topic, known in self._known.items() if now - known.checked > _UNUSED_S]:
+        if now - self._last_sweep_s > _STALE_S:
+            self._last_sweep_s = now
+            for topic in [topic for topic, metadata in self._topics.items() if now - metadata.checked_at > _UNUSED_S]:
                 self._forget(topic)
 
     async def settings(self, topics: Iterable[str], names: list[str]) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-_LATELY_S, _FRESH_S, _KEPT, _TRIES = 10.0, 1.0, 64, 3
+_LATELY_S, _FRESH_S, _MAX_SAMPLES, _TRIES = 10.0, 1.0, 64, 3
 _GRAIN_MS = 2.0  # three clocks that are read in whole ms
 _STEP_MS = 50.0  # by so much samples may contradict each other: brokers' clocks differ a little, too
 
@@ -41,17 +41,17 @@ class ClockProbe:
         at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
         ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
         # A clock was set, or this machine slept: what was measured before says nothing any more.
-        older = self._samples[1 - _KEPT :]
+        older = self._samples[1 - _MAX_SAMPLES :]
         agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]
         self._samples = [*agreeing, _Sample(at, ahead, doubt)]
 
     def lately(self) -> float | None:
         """The brokers' clock minus ours, ms, by the quickest sample of the last seconds; None without one."""
         now = self._steady()
-        known = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
-        if not known:
+        samples = [sample for sample in self._samples if now - sample.at <= _LATELY_S]
+        if not samples:
             return None
-        best = min(reversed(known), key=lambda sample: sample.doubt)
+        best = min(reversed(samples), key=lambda sample: sample.doubt)
         offset = best.ahead - self._clock_ahead(now)
         return max(offset - best.doubt, 0.0) if offset > 0 else min(offset + best.doubt, 0.0)
 

@@ -28,22 +28,22 @@ class ClockTopic:
 
     def __init__(self, wire: Wire, maker: TopicMaker, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._wire, self._maker, self._options, self._clock = wire, maker, options, clock
-        self._made = False
+        self._exists = False
 
     async def ask(self) -> tuple[int, int, int]:
         """A broker's time, and this machine's before and after it was asked, ms. Makes the topic if it is not there.
 
         Raises LogFailed, and what making a topic raises.
         """
-        if self._made:
+        if self._exists:
             try:
                 return await self._append()
             except (errors.KafkaError, OSError):
-                self._made = False
+                self._exists = False
         # Before anything names it to a broker, which might make it with settings of its own.
         await self._maker.ensure(CLOCK_TOPIC, 1, settings_of_own(self._options, _RETENTION_MS))
-        self._made = True
-        return await self._wire.retried(self._append)
+        self._exists = True
+        return await self._wire.retry(self._append)
 
     async def _append(self) -> tuple[int, int, int]:
         """Raises KafkaError."""

@@ -24,7 +24,7 @@ _MAX_PIECES: Final = 8
 MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
 # Otherwise brokers delete a place offsets.retention.minutes (a week by default) after it was stored, even while its
 # consumer polls every second.
-_KEPT_MS: Final = 10 * 365 * 24 * 3_600_000
+_RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
 GROUPS: Final = "duemq-place-"
 """How the names of the groups begin that places are kept under. Their offsets are none."""
@@ -52,7 +52,7 @@ class Places:
                         further = offset
             return base64.b64decode("".join(notes[piece] for piece in range(further + 1))) if further >= 0 else None
 
-        return await self._retried(ask, group, topic)
+        return await self._retry(ask, group, topic)
 
     async def put(self, topic: str, consumer: str, cursor: bytes) -> None:
         """Kept for ten years, or until it is put again. Raises Rejected for a cursor that is too long."""
@@ -65,15 +65,15 @@ class Places:
         parts = [(at, len(pieces) - 1 if at == 0 else 0, piece) for at, piece in enumerate(pieces)]
 
         async def ask() -> None:
-            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, _KEPT_MS, [(topic, parts)])
+            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, _RETENTION_MS, [(topic, parts)])
             for _, answers in (await self._ask(group, request)).topics:
                 for _, code in answers:
                     _check(code)
 
-        await self._retried(ask, group, topic)
+        await self._retry(ask, group, topic)
 
-    async def _retried(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
-        async def translated() -> T:
+    async def _retry(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
+        async def attempt() -> T:
             try:
                 return await ask()
             except errors.GroupAuthorizationFailedError as error:
@@ -85,7 +85,7 @@ class Places:
                 detail = f"the brokers take no note of {_PIECE} characters: raise offset.metadata.max.bytes"
                 raise Rejected("bad_cursor", detail, "cursor") from error
 
-        return await self._wire.retried(translated)
+        return await self._wire.retry(attempt)
 
     async def _ask(self, group: str, request: Any) -> Any:
         return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)

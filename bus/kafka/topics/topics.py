@@ -17,7 +17,7 @@ TOO_FEW_BROKERS = "too_few_brokers"
 # Brokers that are away for a moment and too few brokers come with one error code: only the message tells them apart.
 _FENCED = "currently fenced"
 
-_CHECKED = [
+_CHECKED_SETTINGS = [
     "message.timestamp.type", "cleanup.policy", "retention.ms", "retention.bytes", "min.insync.replicas",
     "max.message.bytes", "unclean.leader.election.enable",
 ]  # fmt: skip
@@ -61,9 +61,9 @@ class TopicMaker:
             await self._make(topic, partitions, settings)
 
     async def _make(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        wanted: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
+        requests: list[Any] = [(topic, partitions, self._options.replication_factor, [], list(settings.items()))]
         timeout_ms = self._options.request_timeout_ms // 2
-        request = CreateTopicsRequest(create_topic_requests=wanted, timeout=timeout_ms, validate_only=False)
+        request = CreateTopicsRequest(create_topic_requests=requests, timeout=timeout_ms, validate_only=False)
         response = await self._wire.ask_controller(request)
         for _, code, message in response.topic_errors:
             error = errors.for_code(code)
@@ -74,42 +74,44 @@ class TopicMaker:
     async def _wait_for(self, topic: str) -> None:
         """A topic that was made is known to every broker a little later."""
 
-        async def seen() -> None:
+        async def check() -> None:
             if topic not in await self._catalog.look([topic]):
                 raise errors.LeaderNotAvailableError(topic)
-            known = self._catalog.last(topic)
-            for partition in range(known.partitions if known else 0):
+            metadata = self._catalog.last(topic)
+            for partition in range(metadata.partitions if metadata else 0):
                 if self._wire.leader(topic, partition) is None:
                     raise errors.LeaderNotAvailableError(topic)
 
-        await self._wire.retried(seen)
+        await self._wire.retry(check)
 
     async def misfit(self, topic: str, want: dict[str, str]) -> str | None:
         """How a topic of duemq's own is not as it must be: one sentence for each setting that does not fit."""
-        have = (await self._catalog.settings([topic], _CHECKED)).get(topic)
+        have = (await self._catalog.settings([topic], _CHECKED_SETTINGS)).get(topic)
         if have is None:
             return None  # not allowed to look: whoever may not describe it takes it as it is
-        found = [
+        misfits = [
             f"{name} is {have[name]} and must be {want[name]}"
             for name in ("message.timestamp.type", "cleanup.policy")
             if have[name] != want[name]
         ]
-        found += [
+        misfits += [
             f"{name} is {have[name]} and must be {want[name]} or more"
             for name in ("min.insync.replicas", "max.message.bytes")
             if int(have[name]) < int(want[name])
         ]
-        found += [
+        misfits += [
             f"{name} is {have[name]} and must be {_at_least(want[name])}"
             for name in ("retention.ms", "retention.bytes")
             if _unlimited(have[name]) < _unlimited(want[name])
         ]
         if have["unclean.leader.election.enable"] != "false":
-            found.append("unclean.leader.election.enable is true and must be false: a broker that is behind may lead")
-        known, copies = self._catalog.last(topic), self._options.replication_factor
-        if known is not None and known.copies < copies:
-            found.append(f"it has {known.copies} replicas and must have {copies} or more (kafka.replication_factor)")
-        return "; ".join(found) or None
+            misfits.append("unclean.leader.election.enable is true and must be false: a broker that is behind may lead")
+        metadata, copies = self._catalog.last(topic), self._options.replication_factor
+        if metadata is not None and metadata.copies < copies:
+            misfits.append(
+                f"it has {metadata.copies} replicas and must have {copies} or more (kafka.replication_factor)"
+            )
+        return "; ".join(misfits) or None
 
 
 def _at_least(value: str) -> str:

@@ -35,7 +35,7 @@ _TELLING_BYTES = 128 << 10
 _VERSION = 1
 
 Partition = tuple[str, int]
-"""Topic and number."""
+"""A partition: topic and number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Mismatch:
     found_tags: str | None
 
     def __str__(self) -> str:
-        found, expected = (
+        actual, expected = (
             "does not subscribe" if tags is None else f"subscribes with tags {tags!r}"
             for tags in (self.found_tags, self.expected_tags)
         )
-        return f"member {self.member} {found} to topic {self.topic}; most of the group {expected}"
+        return f"member {self.member} {actual} to topic {self.topic}; most of the group {expected}"
 
 
 OnMismatch = Callable[[Sequence[Mismatch]], None]
@@ -92,8 +92,8 @@ def shares(
 
 
 def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -> list[Partition]:
-    """By topic. For blocks of neighbours by how far into its topic a partition is, lest one member has a topic alone
-    and another one nothing but the retries of it."""
+    """The partitions by topic. For blocks of neighbours by how far into its topic a partition is, lest one member has a
+    topic alone and another one nothing but the retries of it."""
     places = [
         (Fraction(at, len(numbers)) if strategy is StrategyName.AVERAGE else Fraction(0), topic, number)
         for topic, numbers in partitions.items()
@@ -103,15 +103,15 @@ def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -
 
 
 def mismatches(seats: Mapping[str, Seat]) -> tuple[Mismatch, ...]:
-    """Of those who say what they subscribe to: where a member and most of the group differ."""
-    told = {name: seat.tags for name, seat in seats.items() if seat.tags is not None}
-    found: list[Mismatch] = []
-    for topic in {topic for tags in told.values() for topic in tags}:
-        by_member = {name: tags.get(topic) for name, tags in told.items()}
+    """Where a member and most of the group differ, among those who say what they subscribe to."""
+    subscriptions = {name: seat.tags for name, seat in seats.items() if seat.tags is not None}
+    differences: list[Mismatch] = []
+    for topic in {topic for tags in subscriptions.values() for topic in tags}:
+        by_member = {name: tags.get(topic) for name, tags in subscriptions.items()}
         count = Counter(by_member.values())
         expected = min(count, key=lambda tags: (-count[tags], tags is None, tags or ""))
-        found += [Mismatch(name, topic, expected, tags) for name, tags in by_member.items() if tags != expected]
-    return tuple(sorted(found, key=lambda each: (each.member, each.topic)))
+        differences += [Mismatch(name, topic, expected, tags) for name, tags in by_member.items() if tags != expected]
+    return tuple(sorted(differences, key=lambda each: (each.member, each.topic)))
 
 
 def assignor(
@@ -141,7 +141,7 @@ def assignor(
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
             subscribed = sorted(topics)
             tags = {topic: filters.get(topic, ALL) for topic in subscribed}
-            return ConsumerProtocolMemberMetadata(0, subscribed, _packed(rack=rack, tags=tags))
+            return ConsumerProtocolMemberMetadata(0, subscribed, _pack(rack=rack, tags=tags))
 
         @classmethod
         def assign(
@@ -161,15 +161,15 @@ def assignor(
         @classmethod
         def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
             try:
-                tell(_told(assignment.user_data))
+                tell(_mismatches_in(assignment.user_data))
             except Exception:  # it would leave the group without this member
                 log.exception("consumer cannot tell of a mismatch in its group", extra={"action": "mismatch"})
 
     return Assignor
 
 
-def _warn(found: Sequence[Mismatch]) -> None:
-    for mismatch in found:
+def _warn(differences: Sequence[Mismatch]) -> None:
+    for mismatch in differences:
         log.warning("consumer is in a group of different subscriptions: %s", mismatch, extra={"action": "mismatch"})
 
 
@@ -181,7 +181,7 @@ def _by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
 
 
 def _telling(member: str, wrong: Sequence[Mismatch], most: int) -> bytes:
-    """Own mismatches first, as many as fit into `most` bytes."""
+    """The mismatches that a member is told of: its own first, as many as fit into `most` bytes."""
     chosen: list[dict[str, Any]] = []
     room = most
     for mismatch in sorted(wrong, key=lambda each: each.member != member):
@@ -190,26 +190,26 @@ def _telling(member: str, wrong: Sequence[Mismatch], most: int) -> bytes:
         if room < 0:
             break
         chosen.append(packed)
-    return _packed(mismatches=chosen)
+    return _pack(mismatches=chosen)
 
 
-def _told(user_data: bytes | None) -> tuple[Mismatch, ...]:
-    return tuple(Mismatch(**each) for each in _unpacked(user_data).get("mismatches", ()))
+def _mismatches_in(user_data: bytes | None) -> tuple[Mismatch, ...]:
+    return tuple(Mismatch(**each) for each in _unpack(user_data).get("mismatches", ()))
 
 
 def _seat(metadata: ConsumerProtocolMemberMetadata) -> Seat:
-    said = _unpacked(metadata.user_data)
-    return Seat(frozenset(metadata.subscription), said.get("rack", ""), said.get("tags"))
+    document = _unpack(metadata.user_data)
+    return Seat(frozenset(metadata.subscription), document.get("rack", ""), document.get("tags"))
 
 
-def _packed(**said: Any) -> bytes:
-    return json.dumps({"version": _VERSION, **said}, separators=(",", ":")).encode()
+def _pack(**fields: Any) -> bytes:
+    return json.dumps({"version": _VERSION, **fields}, separators=(",", ":")).encode()
 
 
-def _unpacked(user_data: bytes | None) -> dict[str, Any]:
-    """Nothing, of a member with another version of this: a group has to go on with both."""
+def _unpack(user_data: bytes | None) -> dict[str, Any]:
+    """The document in user data; empty for a member with another version of this: a group has to go on with both."""
     try:
-        said = json.loads(user_data or b"{}")
+        document = json.loads(user_data or b"{}")
     except ValueError:
         return {}
-    return said if isinstance(said, dict) and said.get("version") == _VERSION else {}
+    return document if isinstance(document, dict) and document.get("version") == _VERSION else {}

@@ -25,7 +25,7 @@ _ASK_S = 10.0
 
 
 class TopicIdentity:
-    """Of the topics of one aiokafka consumer in a group."""
+    """The identity of the topics of one aiokafka consumer in a group."""
 
     def __init__(
         self, kafka: AIOKafkaConsumer, topics: Collection[str], starts: Starts, parking: Parking, changes: Rebalance
@@ -34,14 +34,14 @@ class TopicIdentity:
         self._parking, self._changes = parking, changes
 
     async def compare(self) -> bool:
-        """One at a time. False where partitions moved meanwhile, or have to be compared again.
+        """Compare the topics; one call at a time. False where partitions moved meanwhile, or have to be compared again.
 
         Raises KafkaError or TimeoutError.
         """
         if self._changes.moving:
             return False
         turn, doubts = self._changes.turn, self._changes.doubts
-        partitions, seen = self._kafka.assignment(), self._starts.ids
+        partitions, previous_ids = self._kafka.assignment(), self._starts.ids
         begins = {each for each, offset in self._parking.parked.items() if offset == ANEW}
         async with asyncio.timeout(_ASK_S):
             ids = await topic_ids(client_of(self._kafka), {each.topic for each in partitions})
@@ -51,10 +51,10 @@ class TopicIdentity:
         anew = []
         for each in partitions:
             metadata, now = places[each].metadata if each in places else None, ids.get(each.topic)
-            same = is_of(metadata, now) if says_of(metadata) else seen.get(each.topic, now) == now
+            same = is_of(metadata, now) if says_of(metadata) else previous_ids.get(each.topic, now) == now
             if now is not None and not same and each not in begins:
                 anew.append(each)
         self._parking.park(dict.fromkeys(anew, ANEW))
-        self._starts.known.update(each.topic for each in places)
-        seen.update(ids)
+        self._starts.known_topics.update(each.topic for each in places)
+        previous_ids.update(ids)
         return self._changes.confirm(doubts)

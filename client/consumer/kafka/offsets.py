@@ -13,7 +13,7 @@ import orjson
 from aiokafka.structs import TopicPartition
 
 from duemq.model.errors import CorruptStore, Rejected, StoreFailed
-from duemq.model.rocksdb_errors import translated
+from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.fsync import make_folder, write_durably
 
 _FORMAT = 1
@@ -29,7 +29,7 @@ class FileOffsets:
     def __init__(self, folder: Path, group: str, member: str) -> None:
         self.path = folder / group / f"{member}.json"
         self.topics: frozenset[str] = frozenset()
-        """Those the member subscribed to when it stored its offsets last, also where they were not there yet."""
+        """Topics that the member subscribed to when it stored its offsets last, also where they were not there yet."""
         self._offsets: dict[TopicPartition, int] = {}
         self._ids: dict[str, str] = {}
         self._lock = -1
@@ -37,7 +37,7 @@ class FileOffsets:
 
     def lock(self) -> None:
         """Keep other processes from being the same member, until `unlock`. Raises Rejected `member_taken`."""
-        with translated(self.path):
+        with translate_errors(self.path):
             make_folder(self.path.parent)
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -55,23 +55,23 @@ class FileOffsets:
 
     def load(self) -> dict[TopicPartition, int]:
         try:
-            with translated(self.path):
+            with translate_errors(self.path):
                 raw = self.path.read_bytes()
         except StoreFailed as error:
             if isinstance(error.__cause__, FileNotFoundError):
                 return {}
             raise
         try:
-            found = orjson.loads(raw)
-            if found["format"] != _FORMAT:
-                raise CorruptStore(f"{self.path} has format {found['format']}; this duemq reads {_FORMAT}")
+            document = orjson.loads(raw)
+            if document["format"] != _FORMAT:
+                raise CorruptStore(f"{self.path} has format {document['format']}; this duemq reads {_FORMAT}")
             self._offsets = {
                 TopicPartition(topic, int(partition)): int(offset)
-                for topic, partitions in found["offsets"].items()
+                for topic, partitions in document["offsets"].items()
                 for partition, offset in partitions.items()
             }
-            self._ids = dict(found.get("ids", {}))
-            self.topics = frozenset(map(str, found.get("topics", ()))).union(each.topic for each in self._offsets)
+            self._ids = dict(document.get("ids", {}))
+            self.topics = frozenset(map(str, document.get("topics", ()))).union(each.topic for each in self._offsets)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptStore(f"{self.path} is not a file of offsets: {error!r}") from error
         return dict(self._offsets)
@@ -86,7 +86,7 @@ class FileOffsets:
         return other
 
     def save(self, offsets: Mapping[TopicPartition, int], subscribed: Iterable[str] = ()) -> None:
-        """Durable when it returns."""
+        """Store these offsets; durable when it returns."""
         with self._writing:
             self._offsets.update(offsets)
             self.topics = self.topics.union(subscribed, (each.topic for each in offsets))
@@ -94,6 +94,6 @@ class FileOffsets:
             for (topic, partition), offset in sorted(self._offsets.items()):
                 topics.setdefault(topic, {})[str(partition)] = offset
             document = {"format": _FORMAT, "offsets": topics, "topics": sorted(self.topics), "ids": self._ids}
-            with translated(self.path):
+            with translate_errors(self.path):
                 make_folder(self.path.parent)
                 write_durably(self.path, orjson.dumps(document, option=orjson.OPT_INDENT_2))

@@ -24,7 +24,7 @@ from duemq.client.consumer.kafka.starts import Starts, named
 log = logging.getLogger(__name__)
 
 ANEW: Final = -1
-"""In the place of an offset: the log is another one than that of the partition's offsets."""
+"""Stands in the place of an offset: the log is another one than that of the partition's offsets."""
 
 _AGAIN_S = (0.1, 0.3, 1.0, 2.0)
 _NOT_HERE = object()
@@ -35,7 +35,7 @@ Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
 
 
 class Parking:
-    """Of one aiokafka consumer."""
+    """The parked partitions of one aiokafka consumer."""
 
     def __init__(self, kafka: AIOKafkaConsumer, starts: Starts, changes: Rebalance, store: Store) -> None:
         self._kafka, self._starts, self._changes, self._store = kafka, starts, changes, store
@@ -43,21 +43,23 @@ class Parking:
         self._turn = 0
         self._some = asyncio.Event()
         self.times: Counter[TopicPartition] = Counter()
-        """How often each was parked: what was pulled before that does not count any more."""
+        """How often each partition was parked: what was pulled before that does not count any more."""
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
-        """Those that are parked now, with the offset that is out of their range, or `ANEW`; None: they have none."""
+        """Partitions that are parked now, with the offset that is out of their range, or `ANEW`; None: they have
+        none."""
         return self._parked if self._turn == self._changes.turn else {}
 
     @property
     def unsure(self) -> Collection[TopicPartition]:
-        """Those of which nothing may be stored: what was read of them may be of a log that is gone. While partitions
-        move, these are the ones that were parked before."""
+        """Partitions of which nothing may be stored: what was read of them may be of a log that is gone. While
+        partitions move, these are the ones that were parked before."""
         return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        """`partitions`: as in `parked`. While partitions move nothing is parked: what has no place is met again."""
+        """Park partitions. `partitions`: as in `parked`. While partitions move nothing is parked: what has no place is
+        met again."""
         if self._changes.moving:
             return
         if self._turn != self._changes.turn:
@@ -81,8 +83,10 @@ class Parking:
             turn, parked = self._changes.turn, dict(self.parked)
             try:
                 with own_cancellation_only():
-                    await self._fresh([each for each, offset in parked.items() if offset is None], turn)
-                    await self._lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
+                    await self._find_starts([each for each, offset in parked.items() if offset is None], turn)
+                    await self._restart_lost(
+                        {each: offset for each, offset in parked.items() if offset is not None}, turn
+                    )
             except (KafkaError, TimeoutError) as error:
                 log.warning(
                     "consumer cannot begin with %d partitions yet, and tries again: %r", len(parked), error,
@@ -94,7 +98,7 @@ class Parking:
             if failures:  # brokers are away, or another member begins a topic
                 await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
 
-    async def _fresh(self, partitions: Iterable[TopicPartition], turn: int) -> None:
+    async def _find_starts(self, partitions: Iterable[TopicPartition], turn: int) -> None:
         by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
             by_topic[partition.topic].append(partition)
@@ -107,8 +111,8 @@ class Parking:
         if problems:
             raise problems[0]
 
-    async def _lost(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """Retention removed what was to come next, or the topic is another one by now."""
+    async def _restart_lost(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+        """Begin anew where retention removed what was to come next, or where the topic is another one by now."""
         if not offsets or self._changes.in_doubt.is_set():  # a commit has to say of which topic it is
             return
         firsts, lasts = await self._starts.firsts(offsets), await self._starts.lasts(offsets)
@@ -132,7 +136,7 @@ class Parking:
             self._place({partition: first}, turn)
 
     def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """From here they go on, unless partitions moved since `turn`."""
+        """Have partitions go on from these offsets, unless partitions moved since `turn`."""
         for partition, offset in offsets.items():
             if turn == self._changes.turn and self.parked.pop(partition, _NOT_HERE) is not _NOT_HERE:
                 with suppress(IllegalStateError):

@@ -28,28 +28,28 @@ def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] 
 
 def pull_in(metadata: str | None) -> int | None:
     """The pull offset in a commit's metadata; None where it is no consumer of ours that wrote it."""
-    found = _PULL.fullmatch(metadata or "")
-    return None if found is None else int(found[1])
+    match = _PULL.fullmatch(metadata or "")
+    return None if match is None else int(match[1])
 
 
 def is_of(metadata: str | None, topic_id: str | None) -> bool:
     """Whether a commit may be of the topic with this id: False only where both say which one, and differ."""
-    said = says_of(metadata)
-    return said is None or not topic_id or topic_id.startswith(said)
+    id_prefix = says_of(metadata)
+    return id_prefix is None or not topic_id or topic_id.startswith(id_prefix)
 
 
 def says_of(metadata: str | None) -> str | None:
     """How the id of the topic begins that a commit is of; None where it does not say."""
-    found = _PULL.fullmatch(metadata or "")
-    return None if found is None else found[2]
+    match = _PULL.fullmatch(metadata or "")
+    return None if match is None else match[2]
 
 
 def topics_in(metadata: Iterable[str | None], among: Iterable[str]) -> frozenset[str]:
-    """Those of `among` that stand in the metadata of a commit."""
+    """Topics of `among` that stand in the metadata of a commit."""
     marks: set[str] = set()
     for each in metadata:
-        found = _PULL.fullmatch(each or "")
-        written = "" if found is None else found[3] or ""
+        match = _PULL.fullmatch(each or "")
+        written = "" if match is None else match[3] or ""
         marks.update(written[at : at + 8] for at in range(0, len(written), 8))
     return frozenset(topic for topic in among if _mark(topic) in marks)
 

@@ -26,7 +26,7 @@ from duemq.bus.kafka.aiokafka_internals import (
     fetcher_of,
     mend_header_names,
     mend_missing_offsets,
-    mend_timeouts,
+    mend_requests,
     start_without_topics,
     subscription_of,
 )
@@ -93,7 +93,7 @@ class Source:
             isolation_level="read_committed",
             **settings,
         )
-        mend_timeouts(client_of(self._kafka))
+        mend_requests(client_of(self._kafka))
         mend_missing_offsets(client_of(self._kafka))
         # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
         start_without_topics(self._kafka)
@@ -103,18 +103,18 @@ class Source:
         self._parking = Parking(self._kafka, self._starts, changes, self._store)
         self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._held: frozenset[TopicPartition] = frozenset()
+        self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
         self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
-        """Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
+        """Begin to fetch. Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
         if self._file is not None:
             await asyncio.to_thread(self._file.lock)
-        found = await survey(self._group, self._bootstrap, self._options, self._topics)
-        self._starts.known |= found.known
-        self._missing = found.missing
-        if missing := sorted(found.missing - self._first):
+        overview = await survey(self._group, self._bootstrap, self._options, self._topics)
+        self._starts.known_topics |= overview.known_topics
+        self._missing = overview.missing
+        if missing := sorted(overview.missing - self._first):
             log.warning(
                 "consumer of group %s begins without topics that are not there, and looks for them: %s",
                 self._group, ", ".join(missing), extra={"action": "subscribe"},
@@ -125,7 +125,7 @@ class Source:
             mend_header_names(fetcher_of(self._kafka))
         else:
             stored = await asyncio.to_thread(self._file.load)
-            self._starts.known |= self._file.topics
+            self._starts.known_topics |= self._file.topics
             await self._kafka.start()
             mend_header_names(fetcher_of(self._kafka))
             await self._take_all(stored)
@@ -133,15 +133,16 @@ class Source:
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
-        """Up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this time.
+        """Fetch up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this
+        time.
 
         Records of partitions that just came are kept back until it is known which logs these are.
         """
         parked = self._parking.times.copy()
         try:
-            wanted = self._kafka.assignment() - self._held if self._held else ()
+            partitions = self._kafka.assignment() - self._held_partitions if self._held_partitions else ()
             pulled: dict[TopicPartition, list[Any]] = await self._kafka.getmany(
-                *wanted, timeout_ms=timeout_ms, max_records=most
+                *partitions, timeout_ms=timeout_ms, max_records=most
             )
         except NoOffsetForPartitionError as error:
             self._parking.park(dict.fromkeys(error.args))
@@ -166,7 +167,7 @@ class Source:
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
         it away if they were paused."""
-        self._held = frozenset(partitions)
+        self._held_partitions = frozenset(partitions)
 
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
@@ -178,7 +179,7 @@ class Source:
             self._kafka.resume(*(partitions & self._kafka.assignment() - self._parking.parked.keys()))
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """Those this member has: none while they move."""
+        """The partitions this member has: none while they move."""
         return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
@@ -188,32 +189,40 @@ class Source:
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
                 position: int = await self._kafka.position(partition)
-                here = turn == self._changes.turn and partition in self.partitions()
-                return position if here and partition not in self._parking.parked else None
+                is_own = turn == self._changes.turn and partition in self.partitions()
+                return position if is_own and partition not in self._parking.parked else None
         return None
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        """Durable when it returns True. False where the partitions are another member's by now, where Kafka is away,
-        and where it is not known whether each is the log that it was."""
+        """Store these places; durable when it returns True. False where the partitions are another member's by now,
+        where Kafka is away, and where it is not known whether each is the log that it was."""
         sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
-            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known_topics)
             return len(sure) == len(places)
         async with self._saving:
             return await self._commit(sure) and len(sure) == len(places)
 
     async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        """As `save`. With the mark, where the group knows other topics by now than those that it was stored with."""
+        """Commit as `save` does. With the mark, where the group knows other topics by now than those that it was stored
+        with."""
         if not self._changes.sure.is_set():
             return False
-        turn, known, mark, ids = self._changes.turn, self._known(), self._starts.mark, self._starts.ids
-        kept = {each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)}
-        if self._marked is not None and self._marked[0] == turn and self._marked[2] != known and mark is not None:
-            kept.setdefault(mark, self._marked[1])
+        turn, known_topics, mark, ids = self._changes.turn, self._known_topics(), self._starts.mark, self._starts.ids
+        existing_places = {
+            each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)
+        }
+        if (
+            self._marked is not None
+            and self._marked[0] == turn
+            and self._marked[2] != known_topics
+            and mark is not None
+        ):
+            existing_places.setdefault(mark, self._marked[1])
         commits = {}
-        for each, place in kept.items():
-            metadata = metadata_of(place.pull, ids.get(each.topic), known if each == mark else ())
+        for each, place in existing_places.items():
+            metadata = metadata_of(place.pull, ids.get(each.topic), known_topics if each == mark else ())
             commits[each] = OffsetAndMetadata(place.commit, metadata)
         try:
             if not commits.keys() <= self._kafka.assignment():
@@ -228,22 +237,22 @@ class Source:
         except (KafkaError, TimeoutError) as error:
             log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
             return False
-        if mark in kept:
-            self._marked = turn, kept[mark], known
-        return places.keys() <= kept.keys()  # a topic that is gone has no offsets
+        if mark in existing_places:
+            self._marked = turn, existing_places[mark], known_topics
+        return places.keys() <= existing_places.keys()  # a topic that is gone has no offsets
 
-    def _known(self) -> frozenset[str]:
-        return frozenset(self._starts.known.intersection(self._topics))
+    def _known_topics(self) -> frozenset[str]:
+        return frozenset(self._starts.known_topics.intersection(self._topics))
 
     async def _store(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """See `Store`."""
         if self._file is not None:
-            await asyncio.to_thread(self._file.save, offsets, self._starts.known)
+            await asyncio.to_thread(self._file.save, offsets, self._starts.known_topics)
         else:
             await self._starts.commit(offsets, lambda: self._changes.turn == turn)
 
     async def let_go(self) -> None:
-        """As if all partitions went to other members."""
+        """Let go of all partitions, as if they went to other members."""
         await self._changes.on_partitions_revoked(self._kafka.assignment())
 
     async def stop(self) -> None:
@@ -312,7 +321,7 @@ class Source:
             return self._changes.confirm(doubts)
 
     async def _look(self) -> frozenset[str]:
-        """The topics that are missing now."""
+        """Look for new partitions; the topics that are missing now."""
         if self._file is not None:
             async with self._comparing:
                 return await self._take_all({})
@@ -328,7 +337,7 @@ class Source:
         return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
 
     async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Broadcasting: have all partitions there are. The topics that are missing. One call at a time."""
+        """Take all partitions there are, when broadcasting; the topics that are missing. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(client_of(self._kafka), self._topics)
@@ -336,14 +345,14 @@ class Source:
         stored = {each: offset for each, offset in stored.items() if each.topic not in anew}
         present = self._kafka.assignment()
         self._parking.park({each: ANEW for each in present if each.topic in anew})
-        if fresh := partitions - present:
-            begun = self._starts.known.union(each.topic for each in present)
-            rest = fresh - stored.keys()
+        if additions := partitions - present:
+            begun = self._starts.known_topics.union(each.topic for each in present)
+            rest = additions - stored.keys()
             new = {each for each in rest if each.topic in begun or self._starts.is_new(each.topic)}
-            starts = {each: stored[each] for each in fresh & stored.keys()}
+            starts = {each: stored[each] for each in additions & stored.keys()}
             starts |= await self._starts.firsts(new) if new else {}
             starts |= await self._starts.by_options(rest - new) if rest - new else {}
-            self._starts.known.update(each.topic for each in partitions)
+            self._starts.known_topics.update(each.topic for each in partitions)
             await self._store({each: starts[each] for each in rest}, 0)
             for topic in sorted({each.topic for each in rest}):
                 some = [each for each in rest if each.topic == topic]
@@ -351,12 +360,12 @@ class Source:
                 log.info("consumer begins with %s at %s", named(some), where, extra={"action": "begin"})
             parked = dict(self._parking.parked)
             self._assign(starts)
-            await self._changes.on_partitions_assigned(fresh)
+            await self._changes.on_partitions_assigned(additions)
             self._parking.park(parked)
         return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """All at once: a pull between finds a place everywhere."""
+        """Assign all at once: a pull between finds a place everywhere."""
         places = dict(starts)
         if (subscription := subscription_of(self._kafka)) is not None:
             present = subscription.assignment

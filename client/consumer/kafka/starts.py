@@ -30,27 +30,28 @@ _ASK_S = 10.0
 
 
 class Starts:
-    """Of one aiokafka consumer. `first`: topics that begin at their first record whatever the options say.
+    """The starts of one aiokafka consumer. `first`: topics that begin at their first record whatever the options say.
 
     Methods raise KafkaError or TimeoutError where brokers are away.
     """
 
     def __init__(self, kafka: AIOKafkaConsumer, options: ConsumerOptions, first: Collection[str]) -> None:
         self._kafka, self._start, self._first = kafka, options.start, frozenset(first)
-        self.known: set[str] = set()
+        self.known_topics: set[str] = set()
         """Topics that the group knew before, there or not: what has no offset in them is new."""
         self.ids: dict[str, str] = {}
-        """Of topics, as they were looked at last."""
+        """Ids of topics, as they were looked at last."""
 
     @property
     def mark(self) -> TopicPartition | None:
-        """The partition whose commits tell `known` to members that start later."""
+        """The partition whose commits tell `known_topics` to members that start later."""
         return TopicPartition(min(self._first), 0) if self._first else None
 
     async def of_group(
         self, topic: str, partitions: Collection[TopicPartition], still: Callable[[], bool]
     ) -> dict[TopicPartition, int]:
-        """Where these, of one topic, go on or begin. Those that are missing are for the member that begins the topic.
+        """Where these partitions of one topic go on or begin. Those missing in the answer are for the member that
+        begins the topic.
 
         `still`: whether these are this member's as they were at the call.
         """
@@ -58,26 +59,26 @@ class Starts:
         every = sorted({*partitions, *(TopicPartition(topic, number) for number in numbers)})
         commits = {each: place.offset for each, place in (await self.places(every)).items()}
         if any(each in commits for each in every):
-            self.known.add(topic)
-        found = {each: commits[each] for each in partitions if each in commits}
-        fresh = [each for each in partitions if each not in commits]
-        if not fresh:
-            return found
+            self.known_topics.add(topic)
+        offsets = {each: commits[each] for each in partitions if each in commits}
+        new_partitions = [each for each in partitions if each not in commits]
+        if not new_partitions:
+            return offsets
         if self.is_new(topic):
-            firsts = await self.firsts(fresh)
-            log.info("consumer begins with %s at the first record", named(fresh), extra={"action": "begin"})
-            return found | firsts
-        if every[0] not in fresh:
-            return found
+            firsts = await self.firsts(new_partitions)
+            log.info("consumer begins with %s at the first record", named(new_partitions), extra={"action": "begin"})
+            return offsets | firsts
+        if every[0] not in new_partitions:
+            return offsets
         begins = await self.by_options(every)
         await self.commit(begins, still)
-        self.known.add(topic)
+        self.known_topics.add(topic)
         log.info("group begins with %s at %s", named(every), self._start, extra={"action": "begin"})
-        return found | {each: begins[each] for each in fresh}
+        return offsets | {each: begins[each] for each in new_partitions}
 
     def is_new(self, topic: str) -> bool:
-        """Whether a partition of it that has no offset begins at its first record."""
-        return self._start == "first" or topic in self._first or topic in self.known
+        """Whether a partition of the topic that has no offset begins at its first record."""
+        return self._start == "first" or topic in self._first or topic in self.known_topics
 
     async def firsts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         async with asyncio.timeout(_ASK_S):
@@ -90,7 +91,7 @@ class Starts:
             return offsets
 
     async def by_options(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `start` says, for partitions that were there when the group began."""
+        """Offsets as `start` says, for partitions that were there when the group began."""
         if self._start == "first":
             return await self.firsts(partitions)
         lasts = await self.lasts(partitions)  # before the times are looked up: what comes meanwhile counts
@@ -98,21 +99,21 @@ class Starts:
             return lasts
         since = to_ms(self._start) if isinstance(self._start, datetime) else int(self._start)
         async with asyncio.timeout(_ASK_S):
-            found = await self._kafka.offsets_for_times(dict.fromkeys(partitions, since))
-        return {each: last if found[each] is None else found[each].offset for each, last in lasts.items()}
+            offsets = await self._kafka.offsets_for_times(dict.fromkeys(partitions, since))
+        return {each: last if offsets[each] is None else offsets[each].offset for each, last in lasts.items()}
 
     async def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the group has committed of them."""
-        asked = [*partitions, *([self.mark] if self.mark else [])]
+        query = [*partitions, *([self.mark] if self.mark else [])]
         async with asyncio.timeout(_ASK_S):
-            commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(self._kafka, asked)
+            commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(self._kafka, query)
         if self.mark in commits:
-            self.known |= topics_in([commits[self.mark].metadata], {each.topic for each in asked})
+            self.known_topics |= topics_in([commits[self.mark].metadata], {each.topic for each in query})
         return {each: place for each, place in commits.items() if place.offset >= 0}
 
     async def commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
-        """Where partitions begin. Also those of other members, which wait for it. Not by aiokafka's `commit`, which
-        tries again after a rebalance, when those members have gone on from there."""
+        """Commit where partitions begin, also those of other members, which wait for it. Not by aiokafka's `commit`,
+        which tries again after a rebalance, when those members have gone on from there."""
         if unknown := {each.topic for each in begins} - self.ids.keys():
             async with asyncio.timeout(_ASK_S):
                 self.ids |= await topic_ids(client_of(self._kafka), unknown)
@@ -126,7 +127,7 @@ class Starts:
 async def commit_once(
     kafka: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], still: Callable[[], bool]
 ) -> None:
-    """One request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError."""
+    """Commit in one request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError."""
 
     def check() -> None:
         if not still():
@@ -137,7 +138,7 @@ async def commit_once(
 
 
 def named(partitions: Collection[TopicPartition]) -> str:
-    """For logs: one topic's."""
+    """Partitions of one topic, for logs."""
     numbers = sorted(each.partition for each in partitions)
     topic = next(iter(partitions)).topic
     return f"{topic}-{numbers[0]}" if len(numbers) == 1 else f"{topic}, partitions {', '.join(map(str, numbers))}"

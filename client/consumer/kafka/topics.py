@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import client_of, mend_missing_offsets, mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import client_of, mend_missing_offsets, mend_requests
 from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequest
 from duemq.client.consumer.kafka.positions import topics_in
 from duemq.client.consumer.options import ConsumerOptions
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 
 class Survey(NamedTuple):
-    """What a member finds when it starts. `missing`: topics that are not there. `known`: those of which the group knew
+    """What a member finds when it starts. `missing`: topics that are not there. `known_topics`: those the group knew
     before: it has an offset in them, or subscribed to them, and what they have without an offset is new."""
 
     missing: frozenset[str]
-    known: frozenset[str]
+    known_topics: frozenset[str]
 
 
 async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> int:
@@ -50,24 +50,24 @@ async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: 
     """
     buffer, retry, dead = options.buffer_topic, retry_topic(group), dead_letter_topic(group)
     async with _admin(bootstrap, options) as admin:
-        known = await _described(admin, [buffer, *topics, retry, dead], may_be_hidden=(dead,))
-        if not known[buffer]:
+        counts = await _describe(admin, [buffer, *topics, retry, dead], may_be_hidden=(dead,))
+        if not counts[buffer]:
             detail = f"there is no topic {buffer} at {bootstrap}: duemq is not running on this Kafka"
             raise Rejected("unknown_topic", detail, "bootstrap")
-        limits = await _limits(admin, [buffer, *(topic for topic in (retry, dead) if known.get(topic))])
+        limits = await _limits(admin, [buffer, *(topic for topic in (retry, dead) if counts.get(topic))])
         limit = limits[buffer] + _HEADERS_BYTES if buffer in limits else None
-        wanted = {retry: options.retry_partitions, dead: 1}
-        await _make(admin, {topic: count for topic, count in wanted.items() if known.get(topic) == 0}, limit)
-        low = [topic for topic, found in limits.items() if topic != buffer and limit and found < limits[buffer]]
+        own_topics = {retry: options.retry_partitions, dead: 1}
+        await _make(admin, {topic: count for topic, count in own_topics.items() if counts.get(topic) == 0}, limit)
+        low = [topic for topic, size in limits.items() if topic != buffer and limit and size < limits[buffer]]
         for topic in low:
             await _raise_limit(admin, topic, limits[topic], limit or 0)
-        return known[buffer]
+        return counts[buffer]
 
 
 async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: Collection[str]) -> Survey:
     """Look before anything begins. Raises KafkaError, and Rejected `not_authorized` or `bad_topic`."""
     async with _admin(bootstrap, options) as admin:
-        counts = await _described(admin, topics)
+        counts = await _describe(admin, topics)
         missing = frozenset(topic for topic, count in counts.items() if not count)
         if options.broadcasting:
             return Survey(missing, missing)
@@ -80,14 +80,14 @@ async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: C
 async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> set[TopicPartition]:
     """All partitions of those topics that are there. Raises KafkaError."""
     async with _admin(bootstrap, options) as admin:
-        known = await _described(admin, topics)
-        return {TopicPartition(topic, number) for topic, count in known.items() for number in range(count)}
+        counts = await _describe(admin, topics)
+        return {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
 
 
 @asynccontextmanager
 async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **options.kafka_of(AIOKafkaAdminClient))
-    mend_timeouts(client_of(admin))
+    mend_requests(client_of(admin))
     mend_missing_offsets(client_of(admin))
     try:
         await patiently(admin.start)
@@ -116,14 +116,14 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
         raise errors.RequestTimedOutError(f"no broker answers: {error!r}") from error
 
 
-async def _described(
+async def _describe(
     admin: AIOKafkaAdminClient, topics: Collection[str] | Iterable[str], may_be_hidden: Collection[str] = ()
 ) -> dict[str, int]:
     """How many partitions each has; 0 where it does not exist. Those that may be hidden and are, are left out."""
     names = sorted(set(topics))
     request = MetadataRequest(names, allow_auto_topic_creation=False)  # what is spelled wrong is not to be made
     answer = await patiently(lambda: admin._send_request(request))
-    known: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for code, topic, _, partitions in answer.topics:
         error = errors.for_code(code)
         if error is errors.TopicAuthorizationFailedError:
@@ -132,14 +132,14 @@ async def _described(
         elif error is errors.InvalidTopicError:
             raise Rejected("bad_topic", f"Kafka has no topics with the name {topic!r}", "topic")
         else:
-            known[topic] = len(partitions)
-    return known
+            counts[topic] = len(partitions)
+    return counts
 
 
 async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str, int]:
     """The largest message that each takes, bytes. Those that this user may not look at are left out."""
-    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
-    answers = await patiently(lambda: admin.describe_configs(asked))
+    queries = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
+    answers = await patiently(lambda: admin.describe_configs(queries))
     return {
         resource[3]: int(entry[1])
         for answer in answers
@@ -151,7 +151,8 @@ async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str
 
 
 async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: int | None) -> None:
-    """`topics`: with their partitions. `limit`: of the size of a message, bytes; None = as the broker likes."""
+    """Make topics. `topics`: with their partitions. `limit`: of the size of a message, bytes; None = as the broker
+    likes."""
     if not topics:
         return
     settings = {} if limit is None else {_LIMIT: str(limit)}
@@ -182,8 +183,8 @@ async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: in
         )  # fmt: skip
 
 
-async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, found: int, limit: int) -> None:
-    """Larger messages would neither come back nor be dead letters of the group."""
+async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, current_limit: int, limit: int) -> None:
+    """Raise the limit of a topic: larger messages would neither come back nor be dead letters of the group."""
     why: object
     try:
         answer = await admin._send_request(IncrementalAlterConfigsRequest({topic: {_LIMIT: str(limit)}}))
@@ -196,5 +197,5 @@ async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, found: int, limit
     else:
         log.warning(
             "topic %s takes messages of %d bytes, and larger ones cannot come back: set its %s to %d (%s)",
-            topic, found, _LIMIT, limit, why, extra={"action": "make topics"},
+            topic, current_limit, _LIMIT, limit, why, extra={"action": "make topics"},
         )  # fmt: skip

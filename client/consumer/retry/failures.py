@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> tuple[Wait | Dead, str]:
     """When it comes back, or that it does not, and what is told of the error. Does not raise."""
     text = error_text(error, options.tell_errors)
-    to = _decided(group, options, message, error)
+    to = _decide(group, options, message, error)
     log.log(
         logging.WARNING if isinstance(to, Wait) else logging.ERROR,
         "consumer of group %s: %r failed and %s: %s: %s", group, message,
@@ -26,7 +26,7 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
     return to, text
 
 
-def _decided(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
+def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
     """A policy that is broken must not end the consumer, which would meet the same message again and again."""
     try:
         return decide(error, options.retry, message.retried)

@@ -44,17 +44,17 @@ class Origin:
     retried: int = 0
 
     def again(self) -> Origin:
-        """After one retry more."""
+        """The origin after one retry more."""
         return replace(self, retried=self.retried + 1)
 
 
 def origin_in(headers: Headers) -> Origin | None:
     """What a retried message says; None for a record that no consumer sent back."""
-    found = {name: value for name, value in headers if name in _OURS and value is not None}
+    values = {name: value for name, value in headers if name in _OURS and value is not None}
     try:
         origin = Origin(
-            found[TOPIC].decode(), int(found[PARTITION]), int(found[OFFSET]),
-            found[ID].decode(errors="replace"), int(found[RETRIED]),
+            values[TOPIC].decode(), int(values[PARTITION]), int(values[OFFSET]),
+            values[ID].decode(errors="replace"), int(values[RETRIED]),
         )  # fmt: skip
     except (KeyError, ValueError):
         return None
@@ -76,7 +76,7 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
 
 
 def header_bytes(headers: Headers) -> int:
-    """Of one header, on average."""
+    """Bytes of one header, on average."""
     sizes = [len(name) + len(value or b"") for name, value in headers]
     return sum(sizes) // len(sizes) if sizes else _HEADER_BYTES
 

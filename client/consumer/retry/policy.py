@@ -28,7 +28,7 @@ _PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that mo
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
+    """The wait until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
 
     `counts`: whether this is one of the retries that the policy allows; it says nothing about when.
     """
@@ -39,11 +39,11 @@ class Wait:
 
     @property
     def header(self) -> tuple[str, bytes]:
-        """How a record says it."""
+        """How a record says the wait."""
         return _HEADER[self.kind], b"%d" % self.value
 
     def ms(self, now: int) -> int:
-        """How long that is from `now` (epoch ms) on."""
+        """How long the wait is from `now` (epoch ms) on."""
         if self.kind == "level":
             return LEVELS_MS[min(self.value, len(LEVELS_MS)) - 1] if self.value > 0 else 0
         return max(self.value - now, 0) if self.kind == "at" else self.value
@@ -51,8 +51,8 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """It does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`, `no_handler`, and
-    for what cannot go back through duemq `too_large` or `malformed`."""
+    """The message does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`,
+    `no_handler`, and for what cannot go back through duemq `too_large` or `malformed`."""
 
     reason: str
 
@@ -108,10 +108,10 @@ class Pause(Exception):
 
 def pause_s(error: Pause, before: float | None) -> float:
     """How long the consumer pauses (s). `before`: how long it did the last time, where this message goes on pausing."""
-    asked = error.after_s
-    if not isinstance(asked, int | float) or not 0 < asked:  # NaN, too
-        asked = _PAUSE_S
-    return min(asked if before is None else max(asked, _PAUSE_GROWTH * before), _LONGEST_PAUSE_S)
+    wait_s = error.after_s
+    if not isinstance(wait_s, int | float) or not 0 < wait_s:  # NaN, too
+        wait_s = _PAUSE_S
+    return min(wait_s if before is None else max(wait_s, _PAUSE_GROWTH * before), _LONGEST_PAUSE_S)
 
 
 class Policy(Protocol):
@@ -185,18 +185,18 @@ def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
     """
     if isinstance(error, Reject):
         return Dead(str(error.reason))
-    asked = error if isinstance(error, RetryLater) else None
-    if asked is not None and asked.level is not None and asked.level < 0:
+    request = error if isinstance(error, RetryLater) else None
+    if request is not None and request.level is not None and request.level < 0:
         return Dead("rejected")
-    counts = asked is None or asked.counts
-    wait = asked.wait if asked is not None and asked.wait is not None and not counts else policy.wait(retried)
+    counts = request is None or request.counts
+    wait = request.wait if request is not None and request.wait is not None and not counts else policy.wait(retried)
     if wait is None:
         return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
-    wait = _checked(wait if asked is None or asked.wait is None else asked.wait)
+    wait = _check(wait if request is None or request.wait is None else request.wait)
     return wait if counts else replace(wait, counts=False)
 
 
-def _checked(wait: Wait) -> Wait:
+def _check(wait: Wait) -> Wait:
     if not (
         isinstance(wait, Wait) and wait.kind in _HEADER
         and type(wait.value) is int and 0 <= wait.value <= _MAX_MS[wait.kind]

@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from duemq.bus.kafka.aiokafka_internals import mend_timeouts, mend_topics
+from duemq.bus.kafka.aiokafka_internals import mend_requests, mend_topics
 from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
 from duemq.client.consumer.message import Message
@@ -171,7 +171,7 @@ class Returns:
                 producer = AIOKafkaProducer(
                     bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
                 )
-                mend_timeouts(producer.client)
+                mend_requests(producer.client)
                 mend_topics(producer.client)
                 try:
                     await producer.start()

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Pauses:
-    """`begin`: lets these messages begin, in this order, before all others; when the pause is over, `on` is False."""
+    """The messages that wait while a consumer pauses. `begin`: lets these messages begin, in this order, before all
+    others; when the pause is over, `on` is False."""
 
     def __init__(self, begin: Callable[[list[Work]], None]) -> None:
         self._begin = begin
@@ -27,7 +28,7 @@ class Pauses:
         """The message that was let begin to see whether the others may."""
         self._wait_s: float | None = None
         self._paused: deque[Work] = deque()
-        self._held: deque[Work] = deque()
+        self._backlog: deque[Work] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, work: Work, error: Pause, waiting: deque[Work]) -> float | None:
@@ -40,7 +41,7 @@ class Pauses:
             return None
         self.on = True
         self._paused.appendleft(work)  # it was the first, and is tried again
-        self._held.extendleft(reversed(waiting))
+        self._backlog.extendleft(reversed(waiting))
         waiting.clear()
         self._wait_s = pause_s(error, self._wait_s if work is self.tried else None)
         self.tried = None
@@ -48,12 +49,12 @@ class Pauses:
         return self._wait_s
 
     def hold(self, works: Iterable[Work]) -> None:
-        """These begin when the pause is over."""
-        self._held.extend(works)
+        """Have these messages begin when the pause is over."""
+        self._backlog.extend(works)
 
     def hold_first(self, work: Work) -> None:
-        """The same, before all others."""
-        self._held.appendleft(work)
+        """Have this message begin before all others when the pause is over."""
+        self._backlog.appendleft(work)
 
     def ended(self, work: Work) -> None:
         """The message that was tried has ended, and did not ask for a pause again."""
@@ -70,21 +71,21 @@ class Pauses:
             self._begin([self.tried])
 
     def _go_on(self) -> None:
-        works = [*self._paused, *self._held]
+        works = [*self._paused, *self._backlog]
         self._paused.clear()
-        self._held.clear()
+        self._backlog.clear()
         self.on, self.tried, self._wait_s = False, None, None
         self._begin(works)
 
     def release(self) -> list[Work]:
         """Let go of what belongs to partitions that are another member's by now."""
-        gone = [work for work in (*self._paused, *self._held) if work.book.closed]
-        if gone:
+        foreign_works = [work for work in (*self._paused, *self._backlog) if work.book.closed]
+        if foreign_works:
             self._paused = deque(work for work in self._paused if not work.book.closed)
-            self._held = deque(work for work in self._held if not work.book.closed)
-        return gone
+            self._backlog = deque(work for work in self._backlog if not work.book.closed)
+        return foreign_works
 
     def close(self) -> None:
-        """Nothing is tried any more."""
+        """Try nothing any more."""
         if self._timer is not None:
             self._timer.cancel()

@@ -22,12 +22,12 @@ _LITTLE = 8  # a common half of which less than this part is left is taken for f
 
 
 class Room:
-    """`in_place`: failed messages stay in hand until they are tried again."""
+    """The room for messages in one consumer. `in_place`: failed messages stay in hand until they are tried again."""
 
     def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
         self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
         self.messages = self.bytes = 0
-        """In hand. Whoever takes from them calls `look` where `full` is set."""
+        """Messages in hand. Whoever takes from them calls `look` where `full` is set."""
         self.full = False
         """Somebody waits until there is room."""
         self._each_bytes = _FIRST_BYTES  # of the messages that came last, on average
@@ -68,7 +68,7 @@ class Room:
         return min(self._most, max(self._most_bytes * self.messages // self.bytes, 1))
 
     async def wait(self, partitions: int, most_s: float) -> bool:
-        """Until there is room, or `open` is called; False if that takes longer."""
+        """Wait until there is room, or `open` is called; False if that takes longer."""
         # In place any of the partitions may have room now, however much the others have: see what becomes of a few.
         some = max(reserved(self._limit(), partitions) // 2, 1)
         self._enough = self.messages - some if self._in_place else int(self._most * _ENOUGH)
@@ -84,7 +84,7 @@ class Room:
         return True
 
     def look(self) -> None:
-        """Whether there is room again."""
+        """Look whether there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
             self._there.set()
 
@@ -110,6 +110,8 @@ def shared(most: int, limit: int, counts: Mapping[Partition, int]) -> tuple[int,
     common = max(limit - own * len(counts), 0)
     left = common - sum(max(count - own, 0) for count in counts.values())
     if left <= 0 or left < common // _LITTLE:
-        held = frozenset(each for each, count in counts.items() if count >= own)
-        return min(most, min((own - counts[each] for each in counts.keys() - held), default=0)), held
+        full_partitions = frozenset(each for each, count in counts.items() if count >= own)
+        return min(
+            most, min((own - counts[each] for each in counts.keys() - full_partitions), default=0)
+        ), full_partitions
     return min(most, left + min(max(own - count, 0) for count in counts.values())), frozenset()

@@ -9,7 +9,7 @@ from duemq.client.consumer.work.worker_pool import Route
 
 
 class Routes:
-    """In the order in which they were added."""
+    """Routes in the order in which they were added."""
 
     def __init__(self) -> None:
         self._routes: dict[str, list[tuple[TagFilter, Route]]] = {}
@@ -36,14 +36,14 @@ class Routes:
         return routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
 
     def of(self, message: Message, retried: bool) -> Route | None:
-        """The first that fits. Of a retried message where none does any more, the first of its topic: the group took
-        it by the tags it had then, and somebody has to do it. None where it is to be skipped."""
+        """The first route that fits. Of a retried message where none does any more, the first of its topic: the group
+        took it by the tags it had then, and somebody has to do it. None where it is to be skipped."""
         routes = self._routes.get(message.topic)
         if routes is None:
             return UNHANDLED
         headers = message.record.headers
-        found = next((route for tags, route in routes if tags.matches(headers)), None)
-        return routes[0][1] if found is None and retried else found
+        match = next((route for tags, route in routes if tags.matches(headers)), None)
+        return routes[0][1] if match is None and retried else match
 
 
 class NoHandler(Reject):
@@ -52,9 +52,9 @@ class NoHandler(Reject):
     reason = "no_handler"
 
 
-async def _unhandled(message: Message) -> None:
+async def _refuse(message: Message) -> None:
     raise NoHandler(f"no handler here is for messages of {message.topic}")
 
 
-UNHANDLED = Route(_unhandled, 60.0)
-"""Of a retried message whose topic this consumer does not handle any more."""
+UNHANDLED = Route(_refuse, 60.0)
+"""The route of a retried message whose topic this consumer does not handle any more."""

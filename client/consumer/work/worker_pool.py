@@ -51,20 +51,20 @@ class Owner(Protocol):
     """Who is told what became of a message."""
 
     def done(self, work: Work) -> None:
-        """Its handler has done it."""
+        """The handler of a message has done it."""
         ...
 
     async def failed(self, work: Work, error: BaseException) -> float | None:
-        """Its handler failed: what was decided is durable now (None), or it is to be tried again here after so many
-        s."""
+        """The handler of a message failed: what was decided is durable now (None), or it is to be tried again here
+        after so many s."""
         ...
 
     def released(self, work: Work) -> None:
-        """It was not begun, or given up by a stop: somebody else will have it."""
+        """A message was not begun, or given up by a stop: somebody else will have it."""
         ...
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
-        """Its handler asked for a pause: nothing else begins until it is tried again, after so many s."""
+        """The handler of a message asked for a pause: nothing else begins until it is tried again, after so many s."""
         ...
 
     def resumed(self) -> None:
@@ -74,7 +74,7 @@ class Owner(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """`work`: what it has. `failing`: its handler has ended, and it is decided what becomes of it."""
+    """One lane. `work`: what it has. `failing`: its handler has ended, and it is decided what becomes of it."""
 
     task: asyncio.Task[None] | None = None
     work: Work | None = None
@@ -89,7 +89,8 @@ class _Key:
 
 
 class Lanes:
-    """`concurrency`: messages at once. `per_key`: messages of one key at once; None = any number."""
+    """The lanes of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = any
+    number."""
 
     def __init__(self, owner: Owner, concurrency: int, per_key: int | None) -> None:
         self._owner, self._per_key = owner, per_key
@@ -108,7 +109,7 @@ class Lanes:
         return self._pauses.on
 
     async def run(self) -> None:
-        """Until it is cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
+        """Run until it is cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
         self._whole = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -119,7 +120,7 @@ class Lanes:
             self._pauses.close()
 
     async def _lasting(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """What only a stop may end: a task group takes a child that was cancelled for one that is done."""
+        """Run what only a stop may end: a task group takes a child that was cancelled for one that is done."""
         try:
             await work(*arguments)
         except asyncio.CancelledError as error:
@@ -132,7 +133,7 @@ class Lanes:
         return self._whole is not None and self._whole.cancelling() > 0
 
     def put(self, works: Iterable[Work]) -> None:
-        """These may begin, in this order."""
+        """Let these messages begin, in this order."""
         if self._pauses.on:
             self._pauses.hold(works)
             return
@@ -141,14 +142,15 @@ class Lanes:
         self._wake(len(self._ready) - before)
 
     def _begin(self, works: list[Work]) -> None:
-        """These are the next ones: one that is tried after a pause, or, when it is over, all that waited for that."""
+        """Let these messages be the next ones: one that is tried after a pause, or, when it is over, all that waited
+        for that."""
         self._ready.extendleft(reversed(works))
         self._wake(len(works))
         if not self._pauses.on:
             self._owner.resumed()
 
     def _wake(self, count: int) -> None:
-        """So many lanes, if so many rest."""
+        """Wake so many lanes, if so many rest."""
         while count and self._resting:
             resting = self._resting.popleft()
             if not resting.done():
@@ -178,7 +180,7 @@ class Lanes:
                     try:
                         await work.route.handler(work.message)
                     except BaseException as error:
-                        stays = await self._failed(lane, work, error)
+                        stays = await self._handle_failure(lane, work, error)
                     else:
                         owner.done(work)
                     lane.work = None
@@ -190,8 +192,8 @@ class Lanes:
                     pauses.ended(work)
                 work = self._following(work) if work.holds_key and not stays else None
 
-    async def _failed(self, lane: _Lane, work: Work, error: BaseException) -> bool:
-        """Whether the message stays in hand: it is tried again here."""
+    async def _handle_failure(self, lane: _Lane, work: Work, error: BaseException) -> bool:
+        """Settle a failed message; whether it stays in hand: it is tried again here."""
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             raise error  # they end the program, or the loop has gone
         late = lane.timed_out
@@ -199,7 +201,7 @@ class Lanes:
         try:
             self._clear_cancel(lane)
             if isinstance(error, asyncio.CancelledError):
-                error = _cancelled(error, work.route.timeout_s if late else None)
+                error = _cancel_error(error, work.route.timeout_s if late else None)
             if isinstance(error, Pause):
                 return self._pause(work, error)
             again = await self._owner.failed(work, error)
@@ -293,9 +295,9 @@ class Lanes:
             for work in waiting:
                 key.waiting.append(work) if not work.book.closed else self._owner.released(work)
         dropped = [work for work in self._ready if work.book.closed]
-        kept = [work for work in self._ready if not work.book.closed]
+        survivors = [work for work in self._ready if not work.book.closed]
         self._ready.clear()
-        self._ready.extend(kept)
+        self._ready.extend(survivors)
         for work in [work for work in self._suspended if work.book.closed]:
             self._suspended.pop(work).cancel()
             dropped.append(work)
@@ -320,8 +322,8 @@ class Lanes:
         return True
 
 
-def _cancelled(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
-    """What it means that a handler ended with this, though its lane goes on."""
+def _cancel_error(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
+    """The error that it means when a handler ended with this, though its lane goes on."""
     if timeout_s is not None:
         return TimeoutError(f"the handler took longer than {timeout_s:g} s")
     cancelled = RuntimeError("the handler waited for something that was cancelled")

@@ -23,7 +23,7 @@ POSSIBLE: Final[Mapping[str, tuple[Answer, ...]]] = {
     "import": (Answer.FILE_PENDING, Answer.FILE_DUPLICATE),
     "malformed": (),
 }  # fmt: skip
-"""Beside MALFORMED. A schedule without a name has no answer."""
+"""The answers of each kind of command beside MALFORMED. A schedule without a name has no answer."""
 RULES: dict[str, str] = {
     "unanswered": "answer IS NULL",
     "refused": "kind <> 'malformed' AND answer = :malformed AND NOT elsewhere AND NOT doubtful",
@@ -33,8 +33,9 @@ RULES: dict[str, str] = {
     "no_original": "answer = :file_duplicate AND original IS NULL AND whole",
     "no_holder": "by_name AND holder IS NULL AND answer <> :unknown AND answer <> :malformed AND possible AND whole",
 }
-"""Of a command and its answer. `elsewhere`: a plain client has sent it to a partition that its name or file does not
-belong to. `doubtful`: it names an id of which only who has the cluster's secret knows whether it is genuine."""
+"""Conditions on a command and its answer. `elsewhere`: a plain client has sent it to a partition that its name or file
+does not belong to. `doubtful`: it names an id of which only who has the cluster's secret knows whether it is
+genuine."""
 
 
 def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, windows: DataFrame, shards: int) -> DataFrame:
@@ -44,11 +45,15 @@ def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, window
     within = (F.col("offset") >= F.col("known_from")) & (F.col("offset") < F.col("applied"))
     inside = commands.join(applied, "shard").where(within)
     needs = inside.where("kind <> 'schedule' OR name IS NOT NULL")
-    given = answers.groupBy("shard", "offset").agg(F.max("answer").alias("answer"), F.count("*").alias("answers"))
+    answer_counts = answers.groupBy("shard", "offset").agg(
+        F.max("answer").alias("answer"), F.count("*").alias("answers")
+    )
     narrow = ("shard", "offset", "kind", "name", "plain", "sha256", "first_offset", "whole")
-    answered = needs.select(*narrow).join(given, ["shard", "offset"], "left")
+    answered = needs.select(*narrow).join(answer_counts, ["shard", "offset"], "left")
     # The others are few: answers to schedules without a name, and to nothing at all.
-    others = given.join(needs.select("shard", "offset"), ["shard", "offset"], "left_anti").join(applied, "shard")
+    others = answer_counts.join(needs.select("shard", "offset"), ["shard", "offset"], "left_anti").join(
+        applied, "shard"
+    )
     strays = others.where(within).drop("known_from", "applied", "whole")
     unnamed = strays.join(inside.select(*narrow), ["shard", "offset"], "left")
     kinds = answered.withColumn("strange", F.lit(False)).unionByName(unnamed.withColumn("strange", F.lit(True)))
@@ -61,7 +66,7 @@ def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, window
     )
     whole = kinds.join(originals, ["shard", "sha256"], "left").join(holders, ["shard", "offset"], "left")
     possible = reduce(
-        lambda found, one: found.when((F.col("kind") == one[0]) & ~F.col("strange"), _is_one_of(one[1])),
+        lambda cases, one: cases.when((F.col("kind") == one[0]) & ~F.col("strange"), _is_one_of(one[1])),
         list(POSSIBLE.items())[1:],
         F.when((F.col("kind") == "schedule") & ~F.col("strange"), _is_one_of(POSSIBLE["schedule"])),
     )
@@ -81,7 +86,7 @@ def violations(verdicts: DataFrame) -> DataFrame:
     numbers = {one.name.lower(): str(int(one)) for one in Answer}
     name = F.element_at(F.array(*(F.lit(one.name.lower()) for one in Answer)), F.col("answer") + 1)
     about = F.concat(F.lit("command "), "offset", F.lit(", a "), "kind")
-    said = F.concat(about, F.lit(", was answered "), name)
+    sentence = F.concat(about, F.lit(", was answered "), name)
 
     def rule(name: str) -> Column:
         text = RULES[name]
@@ -89,14 +94,14 @@ def violations(verdicts: DataFrame) -> DataFrame:
             text = text.replace(f":{word}", numbers[word])
         return F.expr(text)
 
-    known = ~F.col("no_command")
+    has_command = ~F.col("no_command")
     # One pass over the verdicts, each of which may break several rules.
     broken = (
         (rule("unanswered"), "unanswered", F.concat(about, F.lit(", has no answer"))),
-        (rule("refused"), "refused", said),
-        (rule("false_answer") & known, "false_answer", said),
-        (rule("no_original"), "false_answer", F.concat(said, F.lit(", and no file of this content was wanted"))),
-        (rule("no_holder"), "false_answer", F.concat(said, F.lit(", and no message has its name"))),
+        (rule("refused"), "refused", sentence),
+        (rule("false_answer") & has_command, "false_answer", sentence),
+        (rule("no_original"), "false_answer", F.concat(sentence, F.lit(", and no file of this content was wanted"))),
+        (rule("no_holder"), "false_answer", F.concat(sentence, F.lit(", and no message has its name"))),
         (rule("two_answers"), "ledger", F.concat(about, F.lit(", has more than one answer"))),
         (rule("no_command"), "ledger", F.concat(F.lit("an answer to offset "), "offset", F.lit(", no command"))),
     )
@@ -106,7 +111,7 @@ def violations(verdicts: DataFrame) -> DataFrame:
 
 
 def doubtful(verdicts: DataFrame) -> DataFrame:
-    """Those of which it cannot be known whether they were refused rightly."""
+    """The commands of which it cannot be known whether they were refused rightly."""
     return verdicts.where(F.col("doubtful") & (F.col("answer") == int(Answer.MALFORMED)))
 
 

@@ -40,14 +40,14 @@ def pending_keys(
         return keys.join(shards, "shard").where(waits).select("shard", "due", "offset", "row", "applied")
 
     first = waiting(schedules).join(refused, ["shard", "offset"], "left_anti").unionByName(waiting(files))
-    kept = first.where("offset < applied").join(summary.select(*MESSAGE), list(MESSAGE), "left_anti")
+    plain_keys = first.where("offset < applied").join(summary.select(*MESSAGE), list(MESSAGE), "left_anti")
     changed = first.where("offset < applied").join(summary, list(MESSAGE)).where("place_due IS NULL")
     still = changed.where("cancels = 0 AND NOT is_dead")
     moved = summary.where("place_due IS NOT NULL AND cancels = 0 AND NOT is_dead").select(
         "shard", F.col("place_due").alias("due"), F.col("place_offset").alias("offset"), F.col("place_row").alias("row")
     )
     columns = ("shard", "due", "offset", "row")
-    return kept.select(*columns).unionByName(still.select(*columns)).unionByName(waiting(moved).select(*columns))
+    return plain_keys.select(*columns).unionByName(still.select(*columns)).unionByName(waiting(moved).select(*columns))
 
 
 def sums(keys: DataFrame) -> DataFrame:
@@ -89,8 +89,8 @@ def _mixed(
     x = due ^ offset * np.uint64(0x9E3779B97F4A7C15) ^ row << np.uint64(40)
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    found: npt.NDArray[np.uint64] = x ^ x >> np.uint64(31)
-    return found
+    hashes: npt.NDArray[np.uint64] = x ^ x >> np.uint64(31)
+    return hashes
 
 
 def of_entries(
@@ -106,22 +106,22 @@ def of_entries(
         row.shard: whole(row.high, row.low) for row in sums(pending.withColumn("part", F.lit(NO_PART))).collect()
     }
     last = entries.groupBy("shard").agg(F.max_by("checksum", "n").alias("checksum"), F.max("n").alias("n")).collect()
-    found = []
+    findings = []
     for row in last:
         sum_ = computed.get(row.shard, 0)
         if row.shard in judged and int(row.checksum, 16) != sum_:
-            said = f"entry {row.n} has the checksum {row.checksum}, the messages that are pending {sum_:016x}"
-            found.append(Finding("ledger", row.shard, said))
-    return found
+            sentence = f"entry {row.n} has the checksum {row.checksum}, the messages that are pending {sum_:016x}"
+            findings.append(Finding("ledger", row.shard, sentence))
+    return findings
 
 
 def of_files(imported: DataFrame, entries: DataFrame) -> list[Finding]:
     """Where the checksum or number of rows that the ledger gives of a file is not that of the rows that are in it."""
     keys = imported.where("NOT counted").select("shard", F.col("offset").alias("part"), "due", "offset", "row")
-    said = entries.select("shard", "n", F.explode("imported").alias("one")).where("one.reason = ''")
-    told = said.select("shard", "n", F.col("one.offset").alias("part"), "one.checksum", "one.rows")
+    imports = entries.select("shard", "n", F.explode("imported").alias("one")).where("one.reason = ''")
+    ledger_sums = imports.select("shard", "n", F.col("one.offset").alias("part"), "one.checksum", "one.rows")
     wrong = []
-    for row in sums(keys).join(told, ["shard", "part"]).orderBy("shard", "part").collect():
+    for row in sums(keys).join(ledger_sums, ["shard", "part"]).orderBy("shard", "part").collect():
         computed = whole(row.high, row.low)
         if int(row.checksum, 16) != computed or row.rows != row["keys"]:
             wrong.append(Finding(

@@ -24,7 +24,7 @@ RULES: dict[str, str] = {
     "OR (shard <> :direct AND offset >= read_to AND offset < buffer_end) "
     "OR (shard = :direct AND NOT coalesce(first_due > :anywhere_from, false)))",
 }
-"""Of an id. `known`: the logs have a message of its shard, offset and row."""
+"""Conditions on an id. `known`: the logs have a message of its shard, offset and row."""
 
 
 def missing_ids(
@@ -68,10 +68,10 @@ def missing_ids(
         .groupBy("shard", "offset", "row")
         .agg(F.min("due").alias("due"), F.min("mac").alias("seen_mac"), F.lit(True).alias("known"))
     )
-    found = ids.join(there, ["shard", "offset", "row"], "left").join(
+    matches = ids.join(there, ["shard", "offset", "row"], "left").join(
         F.broadcast(windows.select("shard", "known_from", "read_to", "buffer_end")), "shard", "left"
     )
-    judged = found.withColumn("known", F.coalesce("known", F.lit(False)))
+    judged = matches.withColumn("known", F.coalesce("known", F.lit(False)))
     unprovable = (
         RULES["unprovable"]
         .replace(":direct", str(DIRECT))

@@ -47,10 +47,10 @@ def claims(
         "shard", F.col("offset").alias("earlier"), "place_due", "place_offset", "cancels", "is_dead", "ended_at"
     )
     same = (F.col("plain") == F.col("first.plain")) & (F.col("fingerprint") == F.col("first.fingerprint"))
-    known = repeats.withColumns(
+    with_state = repeats.withColumns(
         {"earlier": F.col("first.offset"), "earlier_due": F.col("first.due"), "same": same}
     ).join(state, ["shard", "earlier"], "left")
-    told = known.join(cycles, ["shard", "n"], "left").join(
+    with_cycle = with_state.join(cycles, ["shard", "n"], "left").join(
         F.broadcast(windows.select("shard", "whole")), "shard"
     )  # fmt: skip
     ended = F.coalesce((F.col("cancels") > 0) | F.col("is_dead"), F.lit(False))
@@ -60,7 +60,7 @@ def claims(
     forgotten = ((key_due < F.col("horizon_before")) & over) | (
         ended & (F.col("ended_at") < F.col("end_horizon_before"))
     )
-    return told.select(
+    return with_cycle.select(
         "shard", "offset", F.col("due").alias("first_due"), "name", "answer", "earlier", "horizon_before", "whole",
         "same", F.coalesce(forgotten, F.lit(False)).alias("forgotten"),
     )  # fmt: skip
@@ -73,15 +73,15 @@ def violations(claims: DataFrame) -> DataFrame:
     for answer in (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT):
         word = f":{answer.name.lower()}"
         rules = {kind: text.replace(word, str(int(answer))) for kind, text in rules.items()}
-    known = claims.withColumn("row", F.lit(0)).withColumn("id", id_text(F.col("first_due"), F.lit(None).cast("bigint")))
+    rows = claims.withColumn("row", F.lit(0)).withColumn("id", id_text(F.col("first_due"), F.lit(None).cast("bigint")))
     twice = F.concat(F.lit("message "), "earlier", F.lit(" of this shard has the name "), "name")
     none = F.concat(F.lit("answered as a repeat, and no message has the name "), "name")
     first = F.concat(F.lit(" message "), "earlier", F.lit(", which has the name "), "name")
     other = F.concat(F.lit("answered as a repeat of"), first, F.lit(" and another content"))
     repeat = F.concat(F.lit("answered as another one than"), first, F.lit(" and the same content"))
     return (
-        listed(known.where(rules["name_twice"]), "name_twice", twice)
-        .unionByName(listed(known.where(rules["no_original"]), "false_answer", none))
-        .unionByName(listed(known.where(rules["no_repeat"]), "false_answer", other))
-        .unionByName(listed(known.where(rules["no_conflict"]), "false_answer", repeat))
+        listed(rows.where(rules["name_twice"]), "name_twice", twice)
+        .unionByName(listed(rows.where(rules["no_original"]), "false_answer", none))
+        .unionByName(listed(rows.where(rules["no_repeat"]), "false_answer", other))
+        .unionByName(listed(rows.where(rules["no_conflict"]), "false_answer", repeat))
     )

@@ -40,7 +40,7 @@ def wrong_partitions(deliveries: DataFrame, partitions: DataFrame) -> DataFrame:
         {"grown": F.coalesce(F.col("at") < F.col("full_from"), F.lit(True)), "fitted": fewer}
     )
     right = F.concat(F.lit(", and its key belongs to partition "), F.pmod("key_hash", "partitions"))
-    wrong = _seen(judged.where(RULES["wrong_partition"]))
+    wrong = _violation_rows(judged.where(RULES["wrong_partition"]))
     return listed(wrong, "wrong_partition", F.concat(F.lit("record "), place_text(F.col("place")), right))
 
 
@@ -55,7 +55,7 @@ def out_of_order(deliveries: DataFrame, changed: DataFrame, entries: DataFrame, 
     before = F.concat(
         F.lit("record "), place_text(F.col("place")), F.lit(" is behind one that was due at "), "last_due"
     )
-    return listed(_seen(judged.where(RULES["applied_then"])), "out_of_order", before)
+    return listed(_violation_rows(judged.where(RULES["applied_then"])), "out_of_order", before)
 
 
 def _behind(deliveries: DataFrame, changed: DataFrame, windows: DataFrame) -> DataFrame:
@@ -88,19 +88,19 @@ def _behind(deliveries: DataFrame, changed: DataFrame, windows: DataFrame) -> Da
 
 
 def _applied_with(behind: DataFrame, entries: DataFrame) -> DataFrame:
-    """For each of those later keys `applied_then`: below which offset all was applied when it left by the ledger."""
-    wanted = behind.select("shard", "last_due", "last_offset", "last_row").distinct()
+    """Later keys of `behind` with `applied_then`: below which offset all was applied when it left by the ledger."""
+    keys = behind.select("shard", "last_due", "last_offset", "last_row").distinct()
     narrow = entries.select("shard", "applied", "cursor_due", "cursor_offset", "cursor_row")
     cursor = F.struct("cursor_due", "cursor_offset", "cursor_row")
 
-    def first(of_wanted: Column, of_entries: Column, name: str) -> DataFrame:
+    def first(of_keys: Column, of_entries: Column, name: str) -> DataFrame:
         """The `applied` of the first entry that is not below each."""
-        marks = wanted.select("*", of_wanted.alias("mark"), F.lit(None).cast("bigint").alias("applied"))
+        marks = keys.select("*", of_keys.alias("mark"), F.lit(None).cast("bigint").alias("applied"))
         line = marks.unionByName(narrow.select("shard", of_entries.alias("mark"), "applied"), allowMissingColumns=True)
         order = Window.partitionBy("shard").orderBy("mark", F.col("applied").asc_nulls_first())
         following = order.rowsBetween(Window.currentRow, Window.unboundedFollowing)
-        found = line.withColumn(name, F.first("applied", ignorenulls=True).over(following))
-        return found.where("last_due IS NOT NULL").drop("mark", "applied")
+        rows = line.withColumn(name, F.first("applied", ignorenulls=True).over(following))
+        return rows.where("last_due IS NOT NULL").drop("mark", "applied")
 
     by_offset = first(F.col("last_offset") + 1, F.col("applied"), "by_offset")
     key = F.struct(
@@ -112,8 +112,8 @@ def _applied_with(behind: DataFrame, entries: DataFrame) -> DataFrame:
     return both.withColumn("applied_then", F.greatest("by_offset", "by_cursor")).drop("by_offset", "by_cursor")
 
 
-def _seen(records: DataFrame) -> DataFrame:
-    """With the columns of `VIOLATIONS` and `place`."""
+def _violation_rows(records: DataFrame) -> DataFrame:
+    """Records with the columns of `VIOLATIONS` and `place`."""
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS) + F.col("offset")
     shown = records.select(
         F.coalesce("shard", F.lit(-1)).alias("shard"), "topic", place.alias("place"), F.col("at").alias("delivered_at"),

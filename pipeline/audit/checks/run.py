@@ -74,8 +74,8 @@ def check(
     unread = {file.shard for file in files if file.why_not}
 
     def findings() -> list[Finding]:
-        found = checksums.of_entries(pending, judged.entries, extent.windows, unread)
-        return found + (checksums.of_files(judged.imported, judged.entries) if files else [])
+        entry_findings = checksums.of_entries(pending, judged.entries, extent.windows, unread)
+        return entry_findings + (checksums.of_files(judged.imported, judged.entries) if files else [])
 
     return CheckResult(rows, doubts, findings)
 

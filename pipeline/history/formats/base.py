@@ -62,12 +62,12 @@ def arranged(kind: str, rows: DataFrame) -> DataFrame:
 @contextmanager
 def writing(spark: SparkSession, file_bytes: int | None = None) -> Iterator[None]:
     """The settings for `arranged`. `file_bytes`: how large a file may become; None for what the session says."""
-    wanted = {
+    settings = {
         "spark.sql.adaptive.enabled": "true",  # streams turn it off at times, and some clusters do
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",  # few files, not one per core
     }
     if file_bytes is not None:
         # What is shuffled is less compressed than a file.
-        wanted["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{4 * file_bytes}b"
-    with override(spark, wanted):
+        settings["spark.sql.adaptive.advisoryPartitionSizeInBytes"] = f"{4 * file_bytes}b"
+    with override(spark, settings):
         yield

@@ -30,14 +30,14 @@ def named(name: str) -> Batches | None:
 
 
 def standing(folders: Iterable[Batches]) -> list[Batches]:
-    """In order, those that no other one holds as well: a merged folder counts in place of those it was made of."""
-    kept: list[Batches] = []
+    """Folders, in order, that no other one holds as well: a merged folder counts in place of those it was made of."""
+    survivors: list[Batches] = []
     end = -1
     for one in sorted(folders, key=lambda one: (one.first, -one.last)):
         if one.last > end:
-            kept.append(one)
+            survivors.append(one)
             end = one.last
-    return kept
+    return survivors
 
 
 def holds(folders: Sequence[Batches], number: int) -> bool:

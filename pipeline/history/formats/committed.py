@@ -55,7 +55,7 @@ class Log(Protocol):
         """The files that count now."""
 
     def commit(self, number: int | None, added: Sequence[DataFile], removed: Sequence[DataFile]) -> None:
-        """From now on these count, and those do not. `number`: of a batch; None where rows only change their files."""
+        """Make `added` files count, and `removed` ones not. `number`: of a batch; None where rows only change files."""
 
     def forget(self) -> None:
         """Drop what tells only of more than `KEPT_MS` ago."""
@@ -128,17 +128,17 @@ class Committed:
             arranged(kind, rows).select(*numbered).write.partitionBy("date").parquet(folder)
         files, path = hadoop_path(self._spark, folder)
         listed = files.listFiles(path, True)
-        found: list[DataFile] = []
+        data_files: list[DataFile] = []
         while listed.hasNext():
             status = listed.next()
             uri: str = status.getPath().toString()
             if date := re.search(r"/date=([^/]+)/[^/]+\.parquet$", uri):
-                found.append(DataFile(uri, status.getLen(), status.getModificationTime(), date[1]))
-        return found
+                data_files.append(DataFile(uri, status.getLen(), status.getModificationTime(), date[1]))
+        return data_files
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """On a disk of this machine one process at a time commits: a rename there replaces what another one has put."""
+        """Let one process at a time commit on a disk of this machine: a rename there replaces what another one put."""
         if not self._path.startswith("file:"):
             yield
             return
@@ -153,21 +153,21 @@ def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
     by_date: dict[str, list[DataFile]] = {}
     for file in sorted(files, key=lambda file: (file.date, file.modified, file.uri)):
         by_date.setdefault(file.date, []).append(file)
-    found: list[list[DataFile]] = [[]]
+    file_groups: list[list[DataFile]] = [[]]
     room = below_bytes
     for of_day in by_date.values():
         for part in _parts(of_day, below_bytes):
             size = sum(file.size for file in part)
             if size > room:
-                found.append([])
+                file_groups.append([])
                 room = below_bytes
-            found[-1] += part
+            file_groups[-1] += part
             room -= size
-    return [group for group in found if group]
+    return [group for group in file_groups if group]
 
 
 def _parts(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:
-    """Of one day: neighbours that together have at most so many bytes, and are more than one."""
+    """Files of one day in parts: neighbours that together have at most so many bytes, and are more than one."""
     parts: list[list[DataFile]] = [[]]
     size = 0
     for file in files:

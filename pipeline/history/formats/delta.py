@@ -52,12 +52,12 @@ class DeltaLog:
     def _exists(self) -> bool:
         """A log whose first commit was cut short is none."""
         files, commits = hadoop_path(self._spark, f"{self._uri}/_delta_log/*.json")
-        found = files.globStatus(commits)
-        return found is not None and len(found) > 0
+        statuses = files.globStatus(commits)
+        return statuses is not None and len(statuses) > 0
 
     def last(self) -> int | None:
-        found = self._snapshot().getLatestTransactionVersion(self._engine, APPLICATION)
-        return int(found.get()) if found.isPresent() else None
+        version = self._snapshot().getLatestTransactionVersion(self._engine, APPLICATION)
+        return int(version.get()) if version.isPresent() else None
 
     def files(self) -> list[DataFile]:
         utils = self._kernel.internal.InternalScanFileUtils
@@ -83,7 +83,7 @@ class DeltaLog:
             hook.threadSafeInvoke(self._engine)
 
     def forget(self) -> None:
-        """Nothing: files that were replaced are for VACUUM."""
+        """Do nothing: files that were replaced are for VACUUM."""
 
     def _added(self, transaction: Any, file: DataFile, new: bool) -> Any:
         optional, none = self._java.java.util.Optional, self._java.java.util.HashMap()
@@ -111,20 +111,20 @@ class DeltaLog:
         ]
 
     def _rows(self) -> list[Any]:
-        """Of the log: one per file that counts."""
+        """The rows of the log: one per file that counts."""
         batches = self._snapshot().getScanBuilder().build().getScanFiles(self._engine)
-        found = []
+        scan_rows = []
         while batches.hasNext():
             rows = batches.next().getRows()
             while rows.hasNext():
-                found.append(rows.next())
-        return found
+                scan_rows.append(rows.next())
+        return scan_rows
 
     def _snapshot(self) -> Any:
         return self._table.getLatestSnapshot(self._engine)
 
     def _root(self) -> Any:
-        """As a `java.net.URI`, which quotes what a path may have, such as a space."""
+        """The table's path as a `java.net.URI`, which quotes what a path may have, such as a space."""
         return self._java.org.apache.hadoop.fs.Path(self._table.getPath(self._engine)).toUri()
 
     def _count(self, uri: str) -> int:
@@ -139,7 +139,7 @@ class DeltaLog:
             reader.close()
 
     def _list(self, values: Sequence[Any]) -> Any:
-        found = self._java.java.util.ArrayList()
+        java_list = self._java.java.util.ArrayList()
         for value in values:
-            found.add(value)
-        return found
+            java_list.add(value)
+        return java_list

@@ -102,10 +102,10 @@ class IcebergLog:
     def _data_files(self, table: Any) -> list[Any]:
         tasks = table.newScan().planFiles()
         try:
-            each, found = tasks.iterator(), []
+            each, files = tasks.iterator(), []
             while each.hasNext():
-                found.append(each.next().file())
-            return found
+                files.append(each.next().file())
+            return files
         finally:
             tasks.close()
 

@@ -70,7 +70,7 @@ class Parquet:
         return holds(self._there[kind], number)
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
-        """One without rows leaves no folder."""
+        """Add a batch; one without rows leaves no folder."""
         if not self.has(kind, number):
             self._put(kind, Batches(number, number), rows, _STAGING)
             self._there[kind] = standing([*self._there[kind], Batches(number, number)])
@@ -87,7 +87,8 @@ class Parquet:
         self._files.delete(self._at(staging), True)
 
     def _rename(self, old: Any, new: Any) -> None:
-        """To a name that is free: where another process has put the same batch there meanwhile, that one stands."""
+        """Rename a folder to a name that is free: where another process has put the same batch there meanwhile, that
+        one stands."""
         context = self._java.org.apache.hadoop.fs.FileContext.getFileContext(
             new.toUri(), self._spark._jsc.hadoopConfiguration()
         )
@@ -119,8 +120,8 @@ class Parquet:
     def _all(self, kind: str) -> list[Batches]:
         if not self._files.exists(self._at(kind)):
             return []
-        found = (named(status.getPath().getName()) for status in self._files.listStatus(self._at(kind)))
-        return [one for one in found if one is not None]
+        folders = (named(status.getPath().getName()) for status in self._files.listStatus(self._at(kind)))
+        return [one for one in folders if one is not None]
 
     # --- merging ------------------------------------------------------------------------------------------------------
 
@@ -151,7 +152,7 @@ class Parquet:
 
     def _remove_merged(self, kind: str) -> None:
         folders = self._all(kind)
-        kept = set(standing(folders))
+        survivors = set(standing(folders))
         for one in folders:
-            if one not in kept:
+            if one not in survivors:
                 self._files.delete(self._at(kind, one.name), True)

@@ -137,7 +137,7 @@ class OAuthKafka(KafkaServers):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._token_ports = self._numbered(())
+        self._token_ports = self._by_server(())
 
     @property
     def bootstrap_of_tokens(self) -> str:

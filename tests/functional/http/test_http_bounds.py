@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import httpx
 import pytest
 
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 from duemq.proxy.response.render import records_bytes
 from duemq.web.connections import ConnectionLimits
 from duemq.web.settings import HttpSettings
@@ -58,7 +58,7 @@ async def test_a_head_without_end_is_refused() -> None:
 async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered = 0
 
-    def counted(partition: int, stored: list[Stored]) -> list[bytes]:
+    def counted(partition: int, stored: list[StoredRecord]) -> list[bytes]:
         nonlocal rendered
         rendered += sum(len(one.frame) for one in stored)
         return records_bytes(partition, stored)

@@ -203,7 +203,7 @@ async def test_a_server_that_was_asked_to_stop_serves_on_and_says_so() -> None:
         assert "connection" not in (await one_answer(kept[0]))[1]
         await at.gateway.asked.wait()
         at.stop.ask()
-        await at.stop.asked.wait()
+        await at.stop.request.wait()
         status, fields, problem = parts(await at.rest_of(GET.replace(b"healthz", b"readyz")))
         assert (status, problem["code"], fields["connection"]) == (503, "closing", "close")
         kept[1].write(POST)

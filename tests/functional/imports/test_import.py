@@ -24,7 +24,7 @@ from duemq.model.ledger import FileDecision
 from duemq.model.message import CANCEL, Change, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, Here
+from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED, LocalFile
 from duemq.storage.jobs.jobs import ImportJob
 from duemq.storage.jobs.parent import Unresponsive, lines_of
 from tests.functional.imports.import_site import DRAFTS, WINDOW, Others, hand_over, master_and_standby, outcome, pending
@@ -77,7 +77,7 @@ async def test_a_process_takes_files_in(world: World) -> None:
     assert await importer.step()
     (said,) = importer.decide(world.now)
     assert (said.offset, said.rows, said.reason) == (0, 10, "")
-    assert importer.here(0).path.exists()
+    assert importer.local_file(0).path.exists()
 
 
 async def test_a_wrong_row_is_named_and_the_file_refused_as_a_whole(world: World) -> None:
@@ -294,8 +294,8 @@ async def test_a_follower_compares_the_file_with_the_ledger(world: World) -> Non
     await world.tick(master)
     await standby.follow(ledger_end=1)
     await standby.importer.step()
-    here = standby.importer.here(0)
-    standby.importer._found[0] = Here(here.about, here.checksum + 1, here.path)
+    here = standby.importer.local_file(0)
+    standby.importer._outcomes[0] = LocalFile(here.about, here.checksum + 1, here.path)
     with pytest.raises(CorruptStore, match="checksum"):
         await standby.follow()
 
@@ -316,7 +316,7 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     waiting = asyncio.create_task(importer.have(FileDecision(0, said.rows, said.checksum)))
     await importer.step()
     assert not waiting.done()
-    assert "No such file" in (importer.waiting() or "")
+    assert "No such file" in (importer.why_waiting() or "")
     clock += 60_001
     await importer.step()
     with pytest.raises(Behind, match="No such file"):
@@ -380,8 +380,8 @@ async def test_a_pipe_a_device_and_a_circle_of_links_are_refused_at_once(world: 
         )
     await world.tick(node)
     assert await node.importer.step()
-    assert "no regular file" in node.importer.why_wanted(0)
-    assert "symbolic links" in node.importer.why_wanted(1)
+    assert "no regular file" in node.importer.why_pending(0)
+    assert "symbolic links" in node.importer.why_pending(1)
 
 
 async def test_long_names_make_no_long_reasons(world: World) -> None:
@@ -436,7 +436,7 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
     with pytest.raises(Ended):
         await importer.run()
     assert counts.failures == 3 and pauses == [5, 10, 20]
-    assert "nobody thought of it" in importer.why_wanted(0)
+    assert "nobody thought of it" in importer.why_pending(0)
 
 
 async def test_a_mount_that_hangs_holds_up_nothing_beside_it(world: World) -> None:

@@ -42,7 +42,7 @@ async def test_a_file_is_imported_when_as_many_replicas_have_it_as_must(world: W
     await master.importer.ask()
     await world.tick(master)
     assert outcome(master) == (PENDING, "")
-    assert master.importer.why_wanted(0) == "1 of 2 replicas have it"
+    assert master.importer.why_pending(0) == "1 of 2 replicas have it"
     await standby.follow()
     assert await standby.importer.step()
     others.nodes = others_of(standby).nodes
@@ -125,11 +125,11 @@ async def test_a_copy_that_arrives_damaged_is_not_taken(world: World) -> None:
     standby.importer._peers = others
     await standby.importer.ask()
     assert not await standby.importer.step()
-    assert "No such file" in standby.importer.why_wanted(0)
+    assert "No such file" in standby.importer.why_pending(0)
     others.content = sound
     await standby.importer.ask()
     assert await standby.importer.step()
-    assert standby.importer.here(0).about.rows == 10
+    assert standby.importer.local_file(0).about.rows == 10
 
 
 async def test_a_new_master_without_the_source_does_not_refuse_what_another_replica_has(world: World) -> None:

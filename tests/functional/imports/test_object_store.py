@@ -24,7 +24,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports import import_process
 from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import glance
-from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetched, outside, wrong_uri
+from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetch_object, outside, wrong_uri
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, Reading, encode, import_job
@@ -107,9 +107,12 @@ def test_a_store_that_is_away_says_nothing_about_the_file(s3: S3Site, tmp_path: 
     job = replace(job_of(s3, uri, path, target), store=nobody)
     tried = answers_to(replace(job, files=[*job.files] * 3))
     assert [one.skipped for one in tried] == [False, True, True] and len({one.reason for one in tried}) == 1
-    with pytest.raises(StoreAway), fetched(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
+    with pytest.raises(StoreAway), fetch_object(uri, tmp_path / "copy", nobody, [uri.rpartition("/")[0]]):
         pass
-    with pytest.raises(BadDelayFile, match=r"delay_files\.import_from"), fetched(uri, tmp_path / "copy", s3.store, []):
+    with (
+        pytest.raises(BadDelayFile, match=r"delay_files\.import_from"),
+        fetch_object(uri, tmp_path / "copy", s3.store, []),
+    ):
         pass
     assert not (tmp_path / "copy").exists()
 
@@ -167,7 +170,7 @@ async def test_a_shard_waits_for_a_store_as_long_as_the_window_allows(world: Wor
         await taking.step()
         clock += 90_000
         assert taking.decide(clock) == []
-    assert "cannot be had of its store" in taking.why_wanted(0)
+    assert "cannot be had of its store" in taking.why_pending(0)
     near = import_command.window - policy.lead_ms + 1
     (said,) = taking.decide(near)
     assert "one by one" in said.reason and "cannot be had of its store" in said.reason

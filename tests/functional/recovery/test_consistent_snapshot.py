@@ -15,7 +15,7 @@ import pytest
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.shard_reader import Query
-from duemq.delay.api.control_socket import SOCKET, Control, frozen
+from duemq.delay.api.control_socket import SOCKET, Control, server_snapshot
 from duemq.delay.node import Node
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.delay.shard.states import ShardState
@@ -23,7 +23,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.backup.backups import Backups, Made
+from duemq.storage.backup.backups import Backups, NewBackup
 from duemq.storage.backup.restore import restore
 from duemq.storage.data_folder import read_info
 from duemq.storage.imports.records import IMPORTED, PENDING
@@ -39,7 +39,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def make(node: Node, at_rest: Path, into: Path) -> Made:
+def make(node: Node, at_rest: Path, into: Path) -> NewBackup:
     with Backups(into) as backups:
         return backups.make(node.folder.info, at_rest, NOW, nothing)
 
@@ -214,17 +214,17 @@ async def test_what_was_given_is_there_until_it_is_given_back(tmp_path: Path, de
 
         def ask() -> None:
             for number in range(3):
-                with frozen(data) as path:
+                with server_snapshot(data) as path:
                     assert path is not None and snapshots(data) == [path.name]
                     with Backups(tmp_path / "into") as backups:
                         backups.make(read_info(data), path, NOW + number, nothing)
-                    with pytest.raises(Unavailable, match="another backup"), frozen(data):
+                    with pytest.raises(Unavailable, match="another backup"), server_snapshot(data):
                         pass
                 assert snapshots(data) == []
 
         await asyncio.to_thread(ask)
     assert not (data / SOCKET).exists()
-    with frozen(data) as path:
+    with server_snapshot(data) as path:
         assert path is None
 
 
@@ -264,7 +264,7 @@ async def test_a_node_that_refuses_says_why_by_the_socket(tmp_path: Path) -> Non
     data = tmp_path / "data"
 
     def ask() -> None:
-        with pytest.raises(Unavailable, match="on fire"), frozen(data):
+        with pytest.raises(Unavailable, match="on fire"), server_snapshot(data):
             pass
 
     async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
@@ -286,11 +286,11 @@ async def test_a_disk_without_sockets_is_no_hindrance(
             assert "not possible while this runs" in caplog.text
         monkeypatch.undo()
     assert (data / SOCKET).exists()  # as one that was killed leaves it
-    with frozen(data) as path:
+    with server_snapshot(data) as path:
         assert path is None
 
     def ask() -> None:
-        with frozen(data) as path:
+        with server_snapshot(data) as path:
             assert path is not None
 
     async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):

@@ -154,7 +154,7 @@ NODE = textwrap.dedent("""
 
     async def drain(node, gateway):
         for number, shard in node.shards.items():
-            await shard.progress.reached(await node.bus.end_offset(BUFFER, number) - 1, 30)
+            await shard.progress.wait_until_applied(await node.bus.end_offset(BUFFER, number) - 1, 30)
         while any(shard["pending"] for shard in gateway.cluster()["shards"]):
             await asyncio.sleep(0.02)
 

@@ -17,11 +17,12 @@ from duemq.delay.core import command_batch as batch
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View
 from duemq.delay.core.cycle import Cycle, Phase
 from duemq.delay.core.outbox import Outbox
+from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
-from duemq.model.ledger import Answer, Deferred, Entry
+from duemq.model.ledger import Answer, DeferredMessage, Entry
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.model.record import Partition
 from duemq.storage.shard.rocksdb import Memory
@@ -93,19 +94,25 @@ def cursor_past_undelivered(patch: Patch) -> None:
 
 def local_before_commit(patch: Patch) -> None:
     """The local state moves first, then the commit is tried."""
-    outbox, advance = Master._outbox, Replica.advance
+    init, outbox, advance = Master.__init__, Dispatch.outbox, Replica.advance
+    masters: dict[Dispatch, Master] = {}
 
-    async def outbox_and_advance(self: Master, cycle: Cycle, now: int) -> Outbox:
-        made = await outbox(self, cycle, now)
-        end = await self._bus.end_offset(LEDGER, self._shard)
-        advance(self._replica, cycle, cycle.entry(now), end + 1)
-        return made
+    def init_and_note(self: Master, *args: Any) -> None:
+        init(self, *args)
+        masters[self._dispatch] = self
+
+    async def outbox_and_advance(self: Dispatch, cycle: Cycle, now: int) -> Outbox:
+        result, master = await outbox(self, cycle, now), masters[self]
+        end = await master._bus.end_offset(LEDGER, master._shard)
+        advance(master._replica, cycle, cycle.entry(now), end + 1)
+        return result
 
     def advance_once(self: Replica, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
         if entry.number > self.entry.number:
             advance(self, cycle, entry, ledger_offset)
 
-    patch.setattr(Master, "_outbox", outbox_and_advance)
+    patch.setattr(Master, "__init__", init_and_note)
+    patch.setattr(Dispatch, "outbox", outbox_and_advance)
     patch.setattr(Replica, "advance", advance_once)
 
 
@@ -136,7 +143,7 @@ def retry_below_cursor(patch: Patch) -> None:
     """A retry counts from the clock alone, also where that went back behind the cursor."""
     defer = Cycle.defer
 
-    def defer_plainly(self: Cycle, due: Any, deferred: Deferred) -> None:
+    def defer_plainly(self: Cycle, due: Any, deferred: DeferredMessage) -> None:
         if deferred.to is not None and deferred.reason == "unknown_topic" and self.before.cursor > due[0]:
             deferred = replace(deferred, to=make_key(due_of(due[0]) + 1, offset_of(deferred.to), 0))
         defer(self, due, deferred)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from duemq.model.ended import DEAD, Ended
+from duemq.model.ended import DEAD, EndedMessage
 from duemq.model.errors import FolderRefused
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, make_key
-from duemq.model.ledger import START, Answer, Deferred, Entry, OutcomeCounts
+from duemq.model.ledger import START, Answer, DeferredMessage, Entry, OutcomeCounts
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, ROW, U64, WHEN, Position
 from duemq.storage.shard.rocksdb import Memory
@@ -57,10 +57,10 @@ def test_a_scan_of_keys_does_not_see_later_writes(store: ShardStore) -> None:
 
 
 def test_look_ups_answer_in_the_order_asked(store: ShardStore) -> None:
-    ended = Ended(DEAD, 77, "expired", b"row")
+    ended = EndedMessage(DEAD, 77, "expired", b"row")
     write(store, [(ROW + KEYS[0], b"a"), (ROW + KEYS[1], b"b"), (ENDED + KEYS[2], ended.encode())])
     assert store.rows([KEYS[1], KEYS[7], KEYS[0]]) == [b"b", None, b"a"]
-    assert store.ended([KEYS[0], KEYS[2]]) == [None, ended]
+    assert store.endings([KEYS[0], KEYS[2]]) == [None, ended]
     assert store.rows([]) == store.names([]) == []
 
 
@@ -79,7 +79,7 @@ def test_delivered_at_is_the_later_of_cursor_and_apply(store: ShardStore) -> Non
 def test_position_and_windows_come_with_the_same_write(tmp_path: Path) -> None:
     store = ShardStore(tmp_path / "store", MEMORY)
     answers = {5: Answer.OK, 6: Answer.OK, 9: Answer.UNKNOWN}
-    deferred = (Deferred(KEYS[0], KEYS[4], 2, "unknown_topic"), Deferred(KEYS[1], None, 3, "expired"))
+    deferred = (DeferredMessage(KEYS[0], KEYS[4], 2, "unknown_topic"), DeferredMessage(KEYS[1], None, 3, "expired"))
     entry = Entry(7, 10, KEYS[3], 123, answers, deferred, 3, 2**64 - 1, OutcomeCounts(9, 4, 1, 1))
     first, second = window_of(10 * WINDOW_MS + 5), window_of(99 * WINDOW_MS)
     store.write([(ROW + KEYS[0], b"a")], [], Position(START, 0), {first: 2, second: 1})

@@ -15,7 +15,7 @@ from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Draft, schedule_frame
-from duemq.model.record import Stored, unpack_record
+from duemq.model.record import StoredRecord, unpack_record
 from tests.support.node.memory_nodes import ManualClock, MemoryNode, empty, values
 
 pytestmark = pytest.mark.anyio
@@ -154,7 +154,7 @@ class DeposedBus(MemoryBus):
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         found = await super().read(topic, partition, offset, max_records, max_bytes)
         return [one for one in found if topic != LEDGER or self.end is None or one.offset < self.end]
 

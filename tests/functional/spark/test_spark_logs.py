@@ -18,7 +18,7 @@ from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.import_command import ImportCommand, import_frame
 from duemq.model.key import KEY, last_key_at, make_key
-from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
+from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import (
     CANCEL,
     COMMAND_BODY,
@@ -32,8 +32,8 @@ from duemq.model.message import (
     schedule_frame,
 )
 from duemq.model.plain import dead_letter
-from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shortened
-from duemq.model.row import changed, dead_frame, direct_frame, frame_in, row_of
+from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shorten
+from duemq.model.row import change_row, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.kafka import configured, reading
 from duemq.pipeline.sources.logs import commands, dead_letters, deliveries, entries, read_topics
@@ -211,8 +211,8 @@ def test_ledger_entries(spark: SparkSession) -> None:
     second = Entry(
         1, 9, KEY.pack(NOW, 7, 0), NOW + 1, {n: Answer.OK for n in range(3, 9)},
         (
-            Deferred(KEY.pack(1, 2, 3), KEY.pack(4, 2, 3), 1, "unknown_topic"),
-            Deferred(KEY.pack(9, 9, 0), None, 2, "expired"),
+            DeferredMessage(KEY.pack(1, 2, 3), KEY.pack(4, 2, 3), 1, "unknown_topic"),
+            DeferredMessage(KEY.pack(9, 9, 0), None, 2, "expired"),
         ), 4, 5, OutcomeCounts(6, 1, 1, 0), 8, (FileDecision(7, 2, 3), FileDecision(8, 0, 0, "no")),
     )  # fmt: skip
     values = [first.encode(), second.encode(), b"{}"]
@@ -238,7 +238,7 @@ def test_deliveries_and_dead_letters(spark: SparkSession) -> None:
     ids = [IDS.issue_bytes(3, NOW, 2**33 + 1), IDS.issue_bytes(DIRECT, NOW, 2**47, 2**32 - 1)]
     row = row_of(schedule_frame(Draft("orders", b"v", key=b"k", labels=("a",)), NOW), ids[0])
     frames = [
-        frame_in(changed(row, due=NOW + 1, attempt=2)), direct_frame(Draft("orders", b"w"), ids[1], NOW),
+        frame_in(change_row(row, due=NOW + 1, attempt=2)), direct_frame(Draft("orders", b"w"), ids[1], NOW),
         pack_record(None, (("mine", b"1"),), b"another program's"),
         pack_record(None, (("mine", b"1"), ("duemq-id", b"short"), ("duemq-due", b"soon")), b""),
         pack_record(None, (("duemq-id", b"*" * 32),), b""),
@@ -286,7 +286,7 @@ def test_the_letter_of_a_record_that_was_malformed_tells_its_place(spark: SparkS
     letter = dead_letter(pack_record(b"k", theirs, b"value"), 4, 77, "unknown_field: duemq-id is not a header here")
     older = pack_record(b"k", (("duemq-reason", b"malformed"), ("duemq-error", b"x"), ("duemq-offset", b"77"), *theirs),
                         b"value")  # fmt: skip
-    frames = [letter, older, shortened(letter, len(letter) - 1)]
+    frames = [letter, older, shorten(letter, len(letter) - 1)]
     records = [record("duemq.dlq", 0, n, NOW, frame) for n, frame in enumerate(frames)]
     whole, old, short = rows_of(dead_letters(kafka_frame(spark, records)))
     assert [(one["command"], one["command_shard"]) for one in (whole, old, short)] == [(77, 4), (77, None), (77, 4)]

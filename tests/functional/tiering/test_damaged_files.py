@@ -234,7 +234,7 @@ async def test_damage_found_at_rewriting_is_mended_by_a_peer(tmp_path: Path, mon
             assert file.read_bytes() != keep
         await until(lambda: node.shards[0].store is not before and node.shards[0].leading, "it is rebuilt")
         # By this node, or by the peer before its replica was copied.
-        await until(lambda: not node.shards[0].store.delay_files.all_dropped().get(WINDOWS[0]), "it is rewritten")
+        await until(lambda: not node.shards[0].store.delay_files.drop_counts().get(WINDOWS[0]), "it is rewritten")
         page = await gateway.find(Query(limit=1_000))
         assert [state.id for state in page.messages] == ids[COUNT // 2 + 1 :]
 

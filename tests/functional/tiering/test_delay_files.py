@@ -18,9 +18,9 @@ from duemq.model.record import pack_record
 from duemq.model.row import ROW as ROW_HEAD
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.backup.checkpoint import make_checkpoint
-from duemq.storage.delay_files.catalog import Sealed, remove
+from duemq.storage.delay_files.catalog import CatalogFile, remove
 from duemq.storage.delay_files.sealed_file import About, DelayFile
-from duemq.storage.delay_files.tiering_process import described, perform
+from duemq.storage.delay_files.tiering_process import job_file, perform
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
 from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, tiering_job
 from duemq.storage.shard.change_journal import Journal
@@ -57,7 +57,7 @@ class Windows(RuleBasedStateMachine):
         self.journal: Journal | None = None  # of the work that is being done
         self.work = ""
         self.windows: list[int] = []
-        self.written: list[Sealed] | None = None
+        self.written: list[CatalogFile] | None = None
         self.marked = False
         self.sst: Path | None = None
         self.again: set[int] = set()
@@ -110,12 +110,12 @@ class Windows(RuleBasedStateMachine):
 
     def paths(self, windows: list[int]) -> list[tuple[int, str]]:
         delay_files, folder = self.store.delay_files, self.store.path
-        return [(window, str(folder / Sealed.name_of(window, delay_files.next_number(window)))) for window in windows]
+        return [
+            (window, str(folder / CatalogFile.name_of(window, delay_files.next_number(window)))) for window in windows
+        ]
 
     def files(self, windows: list[int]) -> list[JobFile]:
-        return [
-            described(self.store.path, sealed) for window in windows for sealed in self.store.delay_files.of(window)
-        ]
+        return [job_file(self.store.path, sealed) for window in windows for sealed in self.store.delay_files.of(window)]
 
     def list_dropped(self, windows: list[int]) -> Path:
         path = self.folder / "dropped"
@@ -125,9 +125,9 @@ class Windows(RuleBasedStateMachine):
     def keep(self, abouts: list[About | None]) -> None:
         """What a process wrote."""
         number_of = self.store.delay_files.next_number
-        self.written = [Sealed(about, number_of(about.window)) for about in abouts if about is not None]
+        self.written = [CatalogFile(about, number_of(about.window)) for about in abouts if about is not None]
 
-    def found(self, sealed: Sealed) -> frozenset[bytes]:
+    def found(self, sealed: CatalogFile) -> frozenset[bytes]:
         assert self.journal is not None
         early = self.journal.windows[sealed.about.window].early
         return frozenset(DelayFile(self.store.path / sealed.name).rows(early))
@@ -264,7 +264,7 @@ class Windows(RuleBasedStateMachine):
         delay_files = self.store.delay_files
         keys = [key for key, _ in self.store.each(DROPPED) if window_of(due_of(key)) not in delay_files.loading]
         assert delay_files.reader.rows(delay_files.by_file(keys)).keys() == set(keys)
-        assert {window: delay_files.dropped(window) for window in WINDOWS if window not in delay_files.loading} == {
+        assert {window: delay_files.drop_count(window) for window in WINDOWS if window not in delay_files.loading} == {
             window: sum(window_of(due_of(key)) == window for key in keys)
             for window in WINDOWS
             if window not in delay_files.loading

@@ -130,11 +130,11 @@ async def test_what_is_moved_away_while_it_is_sealed_is_counted_exactly(node: Si
     await node.delay_files.step()
     node.world.meanwhile = None
     assert node.store.delay_files.pending(FIRST) == COUNT - 7
-    assert node.store.delay_files.dropped(FIRST) == 7
+    assert node.store.delay_files.drop_count(FIRST) == 7
     node.world.check(node)
     node.store.flush()
     node.kill()
-    assert (node.store.delay_files.pending(FIRST), node.store.delay_files.dropped(FIRST)) == (COUNT - 7, 7)
+    assert (node.store.delay_files.pending(FIRST), node.store.delay_files.drop_count(FIRST)) == (COUNT - 7, 7)
 
 
 async def test_a_load_that_fails_is_begun_again_without_what_was_cancelled(
@@ -172,9 +172,9 @@ async def test_dropped_messages_are_counted_over_a_second_file_and_a_restart(nod
     await world.tick(node)
     await node.delay_files.step()
     assert len(files_in(node)) == 4
-    assert node.store.delay_files.dropped(FIRST) == 3
+    assert node.store.delay_files.drop_count(FIRST) == 3
     node.kill()
-    assert (node.store.delay_files.dropped(FIRST), node.store.delay_files.pending(FIRST)) == (3, 2 * COUNT - 3)
+    assert (node.store.delay_files.drop_count(FIRST), node.store.delay_files.pending(FIRST)) == (3, 2 * COUNT - 3)
 
 
 async def test_a_window_with_nothing_left_loses_its_file_without_a_process(node: SimNode) -> None:
@@ -197,7 +197,7 @@ async def test_a_file_with_many_dead_messages_is_rewritten_while_more_die(node: 
     await node.delay_files.step()
     keys = keys_of(node, 2)
     await node.world.produce([Change(CANCEL, key, 0) for key in keys[: COUNT // 2]])
-    while node.store.delay_files.dropped(FIRST + 2 * WINDOW_MS) < COUNT // 2:
+    while node.store.delay_files.drop_count(FIRST + 2 * WINDOW_MS) < COUNT // 2:
         await node.world.tick(node)
     turn = iter([keys[COUNT // 2 :][:3], keys[COUNT // 2 :][3:5]])
 
@@ -210,7 +210,7 @@ async def test_a_file_with_many_dead_messages_is_rewritten_while_more_die(node: 
     node.world.meanwhile = None
     assert files_in(node)[-1] == f"{FIRST + 2 * WINDOW_MS}/000002.parquet" and len(files_in(node)) == 3
     assert node.store.delay_files.rows(FIRST + 2 * WINDOW_MS) == COUNT // 2
-    assert node.store.delay_files.dropped(FIRST + 2 * WINDOW_MS) == 5
+    assert node.store.delay_files.drop_count(FIRST + 2 * WINDOW_MS) == 5
     node.world.check(node)
     assert not await node.delay_files.step()
 
@@ -237,8 +237,8 @@ async def test_what_is_cancelled_while_dropped_keys_are_listed_is_counted_once(
     monkeypatch.setattr(tiering, "asyncio", mine)
     assert await node.delay_files.step()
     files = node.store.delay_files
-    assert (files.rows(FIRST), files.dropped(FIRST)) == (COUNT // 2, 1), "in the new file, and dropped there"
-    assert (files.rows(FIRST + WINDOW_MS), files.dropped(FIRST + WINDOW_MS)) == (COUNT // 2 - 1, 0), "not in it"
+    assert (files.rows(FIRST), files.drop_count(FIRST)) == (COUNT // 2, 1), "in the new file, and dropped there"
+    assert (files.rows(FIRST + WINDOW_MS), files.drop_count(FIRST + WINDOW_MS)) == (COUNT // 2 - 1, 0), "not in it"
     node.world.check(node)
 
 
@@ -326,7 +326,7 @@ async def test_what_was_in_no_file_is_looked_up_again_once_there_are_others(node
     (key, *_) = [key for key, _ in node.store.each(ROW)]
     (row,) = node.store.rows([key])
     view = PrefetchedView(node.store)
-    view._known[key] = None  # as one would find that looked between two batches
+    view._rows[key] = None  # as one would find that looked between two batches
     await node.delay_files.step()
     assert len(files_in(node)) == 4
     assert view.rows([key]) == [row]
@@ -434,9 +434,9 @@ async def test_a_cancel_reads_no_payload_and_keeps_what_it_would_keep_of_any_row
     await node.world.produce([Change(CANCEL, second, 0), Change(MOVE, third, FIRST + 7)])
     await node.world.tick(node)
     assert asked == [False, True]
-    ended = node.store.ended([first, second])
+    ended = node.store.endings([first, second])
     assert [one and one.row for one in ended] == [without_payload(before[first]), without_payload(before[second])]
-    (moved,) = node.store.moved([third])
+    (moved,) = node.store.current_keys([third])
     assert moved is not None
     assert read_row(node.store.rows([moved])[0] or b"").payload == read_row(before[third]).payload
     node.world.check(node)

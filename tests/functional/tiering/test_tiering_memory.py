@@ -21,15 +21,15 @@ from duemq.model.key import LOWEST, make_key
 from duemq.model.ledger import START
 from duemq.model.message import CANCEL, MOVE, Change, Draft, change_frame, schedule_frame
 from duemq.model.plain import RecordPosition
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 from duemq.model.row import row_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files import sealed_file
-from duemq.storage.delay_files.catalog import Sealed
+from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile, parts_of, write
-from duemq.storage.delay_files.tiering_process import described
+from duemq.storage.delay_files.tiering_process import job_file
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
@@ -102,7 +102,7 @@ def test_a_message_among_many_of_its_ms_is_looked_for_in_few_groups(
 
 
 def test_parts_that_are_kept_are_bounded(tmp_path: Path) -> None:
-    files = [Sealed(written(tmp_path / Sealed.name_of(WINDOW, number), 8), number) for number in range(1, 13)]
+    files = [CatalogFile(written(tmp_path / CatalogFile.name_of(WINDOW, number), 8), number) for number in range(1, 13)]
     reader = DelayFileReader(tmp_path, IDS)
     for file in files:
         assert reader.part(file, LOWEST, 1) is not None
@@ -131,7 +131,7 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
     rows = dict(large(number) for number in range(60))
     store.write([(ROW + key, row) for key, row in rows.items()], [], Position(START), {})
     frames = [change_frame(kind, key, WINDOW) for key in rows]
-    commands = [Stored(offset, 0, frame) for offset, frame in enumerate(frames)]
+    commands = [StoredRecord(offset, 0, frame) for offset, frame in enumerate(frames)]
     left = understand(commands, RecordPosition(0, 1, IDS), None)
     sizes = []
     while left.commands:
@@ -176,14 +176,14 @@ def test_processes_that_seal_rewrite_and_load_hold_some_messages_at_a_time(tmp_p
         store.write([(ROW + key, row)], [], Position(START), {})
     make_checkpoint(store, tmp_path / "checkpoint", delay_files=False)
     store.close()
-    path = tmp_path / Sealed.name_of(WINDOW, 1)
+    path = tmp_path / CatalogFile.name_of(WINDOW, 1)
     (about,), peak = peak_of_child(SealJob(str(tmp_path / "checkpoint"), 0, [(WINDOW, str(path))]))
     assert (about["rows"], peak < most) == (count, True), peak
     dropped = tmp_path / "dropped"
     dropped.write_bytes(large(3)[0])
-    files = [described(tmp_path, Sealed(About(**about), 1))]
+    files = [job_file(tmp_path, CatalogFile(About(**about), 1))]
     secret = (b"s" * 32).hex()
-    again = tmp_path / Sealed.name_of(WINDOW, 2)
+    again = tmp_path / CatalogFile.name_of(WINDOW, 2)
     (rewritten,), peak = peak_of_child(RewriteJob(0, secret, str(dropped), [(WINDOW, str(again), files)]))
     assert (rewritten["rows"], peak < most) == (count - 1, True), peak
     said, peak = peak_of_child(LoadJob(files, secret, str(dropped), str(tmp_path / "sst")))

@@ -54,14 +54,14 @@ async def test_the_next_owner_waits_until_the_last_one_has_finished(nodes: Clust
     await nodes.settled()
     first.hands_over = False
     second = await nodes.add("b")
-    await nodes.until(first, lambda: len(first.election.owned()) == 4)
-    moved = frozenset(range(8)) - first.election.owned()
-    await second.election.changed(0.3)
-    assert second.election.owned() == frozenset()
+    await nodes.until(first, lambda: len(first.election.owned_shards()) == 4)
+    moved = frozenset(range(8)) - first.election.owned_shards()
+    await second.election.wait_for_change(0.3)
+    assert second.election.owned_shards() == frozenset()
     assert second.election.masters() == dict.fromkeys(range(8), "a")
     for shard in moved:
         await first.election.release(shard)
-    await nodes.until(second, lambda: second.election.owned() == moved)
+    await nodes.until(second, lambda: second.election.owned_shards() == moved)
 
 
 async def test_what_nobody_looked_at_needs_no_release(nodes: Cluster) -> None:
@@ -71,7 +71,7 @@ async def test_what_nobody_looked_at_needs_no_release(nodes: Cluster) -> None:
     await blind.join()
     async with asyncio.timeout(300):
         while len(blind.masters()) < 8:
-            await blind.changed()
+            await blind.wait_for_change()
     await nodes.add("a")
     await nodes.until(nodes.nodes["a"], lambda: len(nodes.owned()) == 4)
     await blind.leave()
@@ -91,7 +91,7 @@ async def test_a_drained_node_hands_over_and_takes_part_again_when_it_may(nodes:
     await nodes.settled()
     await operator.resume("a")
     await operator.resume("b")
-    await nodes.until(first, lambda: len(first.election.owned()) == 4)
+    await nodes.until(first, lambda: len(first.election.owned_shards()) == 4)
     with pytest.raises(Rejected, match="no node c"):
         await operator.drain("c")
     with pytest.raises(Rejected, match="no node"):
@@ -109,16 +109,16 @@ async def test_a_node_that_is_not_ready_any_more_gives_up_its_shards(nodes: Clus
 async def test_a_living_node_declared_dead_by_mistake_gives_up_and_comes_back(nodes: Cluster) -> None:
     first, second = await nodes.add("a"), await nodes.add("b")
     await nodes.settled()
-    born, seen = second.registry.registered["a"].born, set()
-    first.registry.listen(lambda: seen.add(("a" in first.registry.registered, first.election.owned())))
+    born, seen = second.registry.registrations["a"].born, set()
+    first.registry.listen(lambda: seen.add(("a" in first.registry.registrations, first.election.owned_shards())))
     await second.registry.bury("a", born)
     await nodes.until(first, lambda: (False, frozenset()) in seen)
-    await nodes.until(first, lambda: "a" in first.registry.registered and len(first.election.owned()) == 4)
+    await nodes.until(first, lambda: "a" in first.registry.registrations and len(first.election.owned_shards()) == 4)
     await nodes.settled()
     await second.registry.bury("a", born)  # the one they meant is not there any more
-    await second.election.changed(0.1)
+    await second.election.wait_for_change(0.1)
     await nodes.settled()
-    assert first.registry.registered["a"].born != born
+    assert first.registry.registrations["a"].born != born
 
 
 async def test_two_living_nodes_cannot_have_one_name(nodes: Cluster) -> None:

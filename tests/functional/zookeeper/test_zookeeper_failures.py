@@ -43,10 +43,10 @@ def options(zookeeper: ZooKeeperServers) -> ZooKeeperOptions:
 async def test_a_killed_process_is_replaced_long_before_its_session_expires(options: ZooKeeperOptions) -> None:
     async with cluster(options) as nodes, child(options, "victim") as victim:
         survivor = await nodes.add("a")
-        await nodes.until(survivor, lambda: len(survivor.election.owned()) == 4)
+        await nodes.until(survivor, lambda: len(survivor.election.owned_shards()) == 4)
         await nodes.until(survivor, lambda: survivor.election.masters().keys() == set(range(8)))
         victim.kill()
-        assert await nodes.until(survivor, lambda: len(survivor.election.owned()) == 8) < DEAD_WITHIN_S
+        assert await nodes.until(survivor, lambda: len(survivor.election.owned_shards()) == 8) < DEAD_WITHIN_S
         assert [member.name for member in survivor.election.members()] == ["a"]
 
 
@@ -56,7 +56,7 @@ async def test_a_killed_process_can_come_back_under_its_name_at_once(options: Zo
         await victim.wait()
         async with cluster(options) as nodes:
             again = await nodes.add("victim")
-            assert await nodes.until(again, lambda: len(again.election.owned()) == 8) < DEAD_WITHIN_S
+            assert await nodes.until(again, lambda: len(again.election.owned_shards()) == 8) < DEAD_WITHIN_S
 
 
 @pytest.mark.slow
@@ -65,28 +65,28 @@ async def test_a_frozen_process_is_replaced_when_its_session_expires(zookeeper: 
     async with cluster(options) as nodes, child(options, "victim") as victim:
         survivor = await nodes.add("a")
         await nodes.until(survivor, lambda: len(survivor.election.masters()) == 8)
-        await nodes.until(survivor, lambda: len(survivor.election.owned()) == 4)
+        await nodes.until(survivor, lambda: len(survivor.election.owned_shards()) == 4)
         victim.send_signal(signal.SIGSTOP)
         try:
-            took_s = await nodes.until(survivor, lambda: len(survivor.election.owned()) == 8)
+            took_s = await nodes.until(survivor, lambda: len(survivor.election.owned_shards()) == 8)
         finally:
             victim.send_signal(signal.SIGCONT)
         assert 1 < took_s < 6
-        await nodes.until(survivor, lambda: len(survivor.election.owned()) == 4)
+        await nodes.until(survivor, lambda: len(survivor.election.owned_shards()) == 4)
 
 
 async def test_a_node_whose_session_expired_owns_nothing_and_comes_back(options: ZooKeeperOptions) -> None:
     async with cluster(options) as nodes:
         first, second = await nodes.add("a"), await nodes.add("b")
         await nodes.settled()
-        instance = first.registry.registered["a"].born
+        instance = first.registry.registrations["a"].born
         lost = asyncio.Event()
-        first.registry.listen(lambda: None if first.election.owned() else lost.set())
+        first.registry.listen(lambda: None if first.election.owned_shards() else lost.set())
         await asyncio.to_thread(expire, options.hosts, first.registry.session._client.client_id)
         async with asyncio.timeout(300):
             await lost.wait()
-        await nodes.until(first, lambda: len(first.election.owned()) == 4)
-        assert first.registry.registered["a"].born != instance
+        await nodes.until(first, lambda: len(first.election.owned_shards()) == 4)
+        assert first.registry.registrations["a"].born != instance
         await nodes.until(second, lambda: len(nodes.owned()) == 8)
 
 
@@ -99,10 +99,10 @@ async def test_without_a_server_masters_pause_and_keep_what_they_own(
         node = await nodes.add("a")
         await nodes.settled()
         await asyncio.to_thread(servers.kill, 1)
-        await nodes.until(node, node.election.paused)
-        assert len(node.election.owned()) == 8
+        await nodes.until(node, node.election.is_paused)
+        assert len(node.election.owned_shards()) == 8
         await asyncio.to_thread(servers.start, 1)
-        await nodes.until(node, lambda: not node.election.paused())
+        await nodes.until(node, lambda: not node.election.is_paused())
         await nodes.settled()
 
 

@@ -20,7 +20,7 @@ from duemq.election.single import SingleElection
 from duemq.model.message import Draft
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.backup.backups import Backups, Made
+from duemq.storage.backup.backups import Backups, NewBackup
 from duemq.storage.backup.manifest import Backup, check
 from duemq.storage.data_folder import Folder, read_info
 from duemq.storage.imports.policy import ImportPolicy
@@ -100,7 +100,7 @@ def wrong(path: Path) -> list[str]:
     return asyncio.run(run())
 
 
-def back_up(data: Path, into: Path, at: int = NOW) -> Made:
+def back_up(data: Path, into: Path, at: int = NOW) -> NewBackup:
     """Of a folder at rest."""
     with Backups(into) as backups:
         return backups.make(read_info(data), data, at, nothing)

@@ -52,13 +52,13 @@ class ManualElection:
     async def join(self) -> None:
         self._joined = True
 
-    def owned(self) -> frozenset[int]:
+    def owned_shards(self) -> frozenset[int]:
         return self._owned if self._joined else frozenset()
 
-    def paused(self) -> bool:
+    def is_paused(self) -> bool:
         return self.away
 
-    async def changed(self, timeout_s: float | None = None) -> bool:
+    async def wait_for_change(self, timeout_s: float | None = None) -> bool:
         return await self._changes.wait(timeout_s)
 
     async def release(self, shard: int) -> None:

@@ -28,9 +28,9 @@ class Node:
 
     async def obey(self) -> None:
         while True:
-            await self.election.changed()
+            await self.election.wait_for_change()
             for shard in range(64):
-                if self.hands_over and shard not in self.election.owned():
+                if self.hands_over and shard not in self.election.owned_shards():
                     await self.election.release(shard)
 
 
@@ -62,7 +62,7 @@ class Cluster:
         """The owner of each shard, by what these nodes (default: all) say themselves. No shard may have two."""
         table: dict[int, str] = {}
         for name in names or self.nodes:
-            for shard in self.nodes[name].election.owned():
+            for shard in self.nodes[name].election.owned_shards():
                 assert shard not in table, f"shard {shard} is owned by {table[shard]} and {name}"
                 table[shard] = name
         return table
@@ -73,7 +73,7 @@ class Cluster:
         started = loop.time()
         async with asyncio.timeout(within_s):
             while not condition():
-                await node.election.changed(0.05)
+                await node.election.wait_for_change(0.05)
         return loop.time() - started
 
     async def settled(self, *names: str) -> None:

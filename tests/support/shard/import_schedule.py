@@ -16,7 +16,7 @@ from duemq.model.import_command import ImportCommand
 from duemq.model.message import Draft
 from duemq.model.record import pack_headers, unpack_headers
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.imports.records import Here
+from duemq.storage.imports.records import LocalFile
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_oracle import Handed
 from tests.support.shard.shard_world import Killed
@@ -122,7 +122,7 @@ class ImportSchedule(TieringSchedule):
         """Whoever handed a file over may remove it once it is imported, and all replicas have it."""
         for handed in self.handed:
             offset = self.world.oracle.contents.get(handed.import_command.sha256, -1)
-            if all(isinstance(node.importer._found.get(offset), Here) for node in self.world.nodes):
+            if all(isinstance(node.importer._outcomes.get(offset), LocalFile) for node in self.world.nodes):
                 os.unlink(handed.import_command.path)
                 self.handed.remove(handed)
                 return

@@ -14,7 +14,7 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
-from duemq.model.ledger import Answer, Deferred, Entry, FileDecision, OutcomeCounts
+from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Partition, Record, unpack_headers
@@ -249,7 +249,7 @@ class Oracle:
     def _leave(
         self,
         message: Message,
-        deferred: dict[bytes, Deferred],
+        deferred: dict[bytes, DeferredMessage],
         at: int,
         entry: Entry,
         expected: dict[Partition, list[Record]],
@@ -268,7 +268,9 @@ class Oracle:
         else:
             self._bury(deferred.pop(key, None), message, "unknown_topic", message.attempt + 1, at, entry, expected)
 
-    def _defer(self, told: Deferred | None, message: Message, reason: str, attempt: int, at: int, entry: Entry) -> None:
+    def _defer(
+        self, told: DeferredMessage | None, message: Message, reason: str, attempt: int, at: int, entry: Entry
+    ) -> None:
         assert told is not None and told.to is not None, f"{message.key.hex()} should be deferred: {reason}"
         assert (told.reason, told.attempt) == (reason, attempt)
         assert told.to > entry.cursor, f"deferred to a key the cursor has passed: lost ({reason})"
@@ -283,7 +285,7 @@ class Oracle:
 
     def _bury(
         self,
-        told: Deferred | None,
+        told: DeferredMessage | None,
         message: Message,
         reason: str,
         attempt: int,
@@ -291,7 +293,7 @@ class Oracle:
         entry: Entry,
         expected: dict[Partition, list[Record]],
     ) -> None:
-        assert told == Deferred(message.key, None, attempt, reason)
+        assert told == DeferredMessage(message.key, None, attempt, reason)
         del self.pending[message.key]
         more = (("duemq-topic", message.draft.topic.encode()), ("duemq-reason", reason.encode()))
         self._send(expected, entry, self.cycle_limits.dead_letter_topic, message.draft.key, self._record(message, more))

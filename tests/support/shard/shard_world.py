@@ -29,11 +29,11 @@ from duemq.model.import_command import import_frame
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
-from duemq.model.record import Partition, Stored, pack_record, unpack_record
+from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.records import Here
+from duemq.storage.imports.records import LocalFile
 from duemq.storage.jobs.jobs import ImportJob, TieringJob, encode, import_job, tiering_job
 from duemq.storage.shard.keyspace import (
     APPLIED,
@@ -65,7 +65,7 @@ class NodeBus(MemoryBus):
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         records = await super().read(topic, partition, offset, max_records, max_bytes)
         if topic == LEDGER and self.ledger_end is not None:
             return [record for record in records if record.offset < self.ledger_end]
@@ -87,11 +87,11 @@ class Taking(FileImporter):
         for answer in answers:
             yield answer
 
-    async def have(self, said: FileDecision) -> None:
-        while not isinstance(self._found.get(said.offset), Here):
-            self._to_look_at = [(0, offset) for offset in self._wanted()]
+    async def have(self, decision: FileDecision) -> None:
+        while not isinstance(self._outcomes.get(decision.offset), LocalFile):
+            self._to_look_at = [(0, offset) for offset in self._pending_records()]
             assert await self.step()
-        await super().have(said)
+        await super().have(decision)
 
 
 class Killed(BaseException):
@@ -255,7 +255,7 @@ class World:
 
     def observe(self) -> bool:
         """Show the oracle what was committed since the last call; True if something was."""
-        grown: dict[Partition, list[Stored]] = {}
+        grown: dict[Partition, list[StoredRecord]] = {}
         for topic, partitions in self.log.topics.items():
             for number, partition in enumerate(partitions):
                 seen = self._seen.get((topic, number), 0)

@@ -106,9 +106,11 @@ run_workers(1, run)
 def test_other_signals_reach_the_workers_too() -> None:
     done = parent("""
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
+read, write = os.pipe()
 def run(number):
     signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getppid(), signal.SIGTERM))
-    if number: os.kill(os.getppid(), signal.SIGHUP)
+    if number == 0: os.write(write, b"listening")
+    else: os.read(read, 9), os.kill(os.getppid(), signal.SIGHUP)
     wait()
 run_workers(2, run)
 print("all ended")

@@ -19,8 +19,8 @@ def entry(applied: int, **answers: Answer) -> Entry:
 def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
     async def scenario() -> None:
         progress = Progress()
-        waits = {offset: asyncio.create_task(progress.reached(offset, 60)) for offset in (7, 3, 5, 9)}
-        again = asyncio.create_task(progress.reached(3, 60))
+        waits = {offset: asyncio.create_task(progress.wait_until_applied(offset, 60)) for offset in (7, 3, 5, 9)}
+        again = asyncio.create_task(progress.wait_until_applied(3, 60))
         await asyncio.sleep(0)
         assert progress.waiting == 5
         progress.publish(entry(6, _3=Answer.OK))
@@ -30,7 +30,7 @@ def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
         assert not waits[7].done() and not waits[9].done() and progress.waiting == 2
         progress.publish(entry(10))
         assert await waits[7] and await waits[9] and progress.waiting == 0
-        assert await progress.reached(9, 0)
+        assert await progress.wait_until_applied(9, 0)
 
     asyncio.run(scenario())
 
@@ -38,9 +38,9 @@ def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
 def test_those_who_waited_in_vain_leave_nothing() -> None:
     async def scenario() -> None:
         progress, offsets = Progress(), count(DELAY_FILE)
-        stays = asyncio.create_task(progress.reached(0, 60))
+        stays = asyncio.create_task(progress.wait_until_applied(0, 60))
         for _ in range(20):
-            assert not any(await asyncio.gather(*(progress.reached(next(offsets), 0) for _ in range(500))))
+            assert not any(await asyncio.gather(*(progress.wait_until_applied(next(offsets), 0) for _ in range(500))))
             assert progress.waiting == len(progress._waiters) == 1 and len(progress._offsets) <= 2
         progress.publish(entry(1))
         assert await stays and not progress._waiters
@@ -51,7 +51,7 @@ def test_those_who_waited_in_vain_leave_nothing() -> None:
 def test_whoever_leaves_takes_only_himself_out() -> None:
     async def scenario() -> None:
         progress = Progress()
-        stays, goes = (asyncio.create_task(progress.reached(4, 60)) for _ in range(2))
+        stays, goes = (asyncio.create_task(progress.wait_until_applied(4, 60)) for _ in range(2))
         await asyncio.sleep(0)
         goes.cancel()
         await asyncio.wait({goes})
@@ -65,9 +65,9 @@ def test_whoever_leaves_takes_only_himself_out() -> None:
 def test_beyond_the_bound_nobody_waits_and_no_command_is_appended() -> None:
     async def scenario() -> None:
         progress = Progress(most=3)
-        waits = [asyncio.create_task(progress.reached(offset, 60)) for offset in range(3)]
+        waits = [asyncio.create_task(progress.wait_until_applied(offset, 60)) for offset in range(3)]
         await asyncio.sleep(0)
-        assert not await progress.reached(DELAY_FILE, 60)
+        assert not await progress.wait_until_applied(DELAY_FILE, 60)
         with pytest.raises(Unavailable, match="3 requests wait"):
             progress.check()
         progress.publish(entry(1))

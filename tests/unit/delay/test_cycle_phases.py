@@ -12,7 +12,7 @@ from duemq.delay.core.command_batch import CommandBatch, View
 from duemq.delay.core.cycle import Cycle, Phase, PhaseError
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
-from duemq.model.ledger import START, Deferred
+from duemq.model.ledger import START, DeferredMessage
 
 NOTHING = CommandBatch([], [], {})
 KEY = make_key(2_000, 0, 0)
@@ -24,7 +24,7 @@ STEPS: dict[str, tuple[Phase, Callable[[Cycle], object]]] = {
     "follow": (Phase.COMMANDS, lambda cycle: cycle.follow(START, [], {})),
     "settle": (Phase.DUE, lambda cycle: cycle.settle(())),
     "rest_at": (Phase.DUE, lambda cycle: cycle.rest_at(KEY)),
-    "defer": (Phase.DUE, lambda cycle: cycle.defer((KEY, b""), Deferred(KEY, None, 0, "expired"))),
+    "defer": (Phase.DUE, lambda cycle: cycle.defer((KEY, b""), DeferredMessage(KEY, None, 0, "expired"))),
     "entry": (Phase.DUE, lambda cycle: cycle.entry(1_000)),
 }
 FIRST: dict[Phase, tuple[str, ...]] = {

@@ -14,7 +14,7 @@ from duemq.bus.partitioner import partition_of
 from duemq.cluster.internal_topics import BUFFER
 from duemq.delay.core.limits import CycleLimits
 from duemq.model.message import Draft
-from duemq.model.record import Record, pack_record, shortened, unpack_record
+from duemq.model.record import Record, pack_record, shorten, unpack_record
 from tests.support.shard.shard_world import SHARD, START, World
 
 PACE = CycleLimits(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
@@ -92,10 +92,10 @@ def test_without_a_dead_letter_topic_messages_wait_and_garbage_does_not_stop_the
 
 def test_a_shortened_record_says_so_and_fits() -> None:
     frame = pack_record(b"k" * 50, [("a", b"1" * 20), ("b", b"2" * 300)], b"v" * 900)
-    assert shortened(frame, len(frame)) == frame
-    assert unpack_record(shortened(frame, 500)).key == b"k" * 50
+    assert shorten(frame, len(frame)) == frame
+    assert unpack_record(shorten(frame, 500)).key == b"k" * 50
     for most in (500, 200, 100):
-        short = shortened(frame, most)
+        short = shorten(frame, most)
         assert len(short) <= most
         assert unpack_record(short).header("duemq-shortened") == b"%d" % len(frame)
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.imports.import_candidates import Candidates
-from duemq.model.ended import Ended
+from duemq.model.ended import EndedMessage
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand, import_frame
 from duemq.model.ledger import START, Answer, Entry, FileDecision
-from duemq.model.record import Stored
+from duemq.model.record import StoredRecord
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import PENDING, ImportRecord
@@ -107,10 +107,10 @@ class Empty:
     def contents(self, sums: Sequence[str]) -> list[int | None]:
         return [None] * len(sums)
 
-    def ended(self, keys: object) -> list[Ended | None]:
+    def endings(self, keys: object) -> list[EndedMessage | None]:
         return []
 
-    moved = names = rows
+    current_keys = names = rows
 
 
 def test_many_files_in_one_cycle_are_told_apart_without_comparing_each_with_each() -> None:
@@ -128,7 +128,7 @@ def test_many_files_in_one_cycle_are_told_apart_without_comparing_each_with_each
     import_commands = [ImportCommand("/f", f"{offset % (count - 1):064x}", 1, NOW, 1) for offset in range(count)]
     cycle = Cycle(START, Empty(), IdCodec(b"s" * 32), 0, 1)
     batch = cycle.read(
-        [Stored(offset, 0, import_frame(import_command)) for offset, import_command in enumerate(import_commands)]
+        [StoredRecord(offset, 0, import_frame(import_command)) for offset, import_command in enumerate(import_commands)]
     )
     for offset, import_command in enumerate(import_commands):
         batch.others[offset] = replace(import_command, sha256=Sum(import_command.sha256))

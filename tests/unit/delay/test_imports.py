@@ -11,7 +11,7 @@ from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import HEADER, MAX_ROWS, ImportCommand, import_frame, shard_of_content
 from duemq.model.plain import Malformed, RecordPosition, command_of
-from duemq.model.record import Stored, pack_record
+from duemq.model.record import StoredRecord, pack_record
 from duemq.model.timing import WINDOW_MS
 
 SHA = "9f" * 32
@@ -69,7 +69,7 @@ def test_what_is_no_object_is_refused(raw: bytes) -> None:
 
 
 def meant(frame: bytes, shard: int, shards: int | None) -> object:
-    stored = Stored(7, 1_000, frame)
+    stored = StoredRecord(7, 1_000, frame)
     return command_of(stored.frame, stored.timestamp, RecordPosition(shard, shards, IdCodec(b"s" * 32)))
 
 

@@ -26,7 +26,7 @@ from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
-from duemq.model.record import Stored, pack_record
+from duemq.model.record import StoredRecord, pack_record
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 
 KEY = make_key(1, 0, 0)
@@ -38,7 +38,7 @@ class MarkedBus(MemoryBus):
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         found = await super().read(topic, partition, offset, 1_000, max_bytes)
         return [record for record in found if record.frame != b"marker"][:max_records]
 
@@ -50,8 +50,8 @@ class Held:
         self.bus = MarkedBus(MemoryLog())
         self.progress = Progress()
         store = SimpleNamespace(
-            names=lambda names: [None], moved=lambda keys: [None], ended=lambda keys: [None],
-            rows=lambda keys, known: [None], sealed=lambda keys: [], scan_part=lambda *asked: ([], [], None),
+            names=lambda names: [None], current_keys=lambda keys: [None], endings=lambda keys: [None],
+            rows=lambda keys, known: [None], sealed_keys=lambda keys: [], scan_part=lambda *asked: ([], [], None),
             delay_files=DelayFileCatalog(Path(), (), (), ()),
         )  # fmt: skip
         replica = SimpleNamespace(entry=Entry(0, 0, KEY, 0))

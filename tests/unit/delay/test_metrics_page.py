@@ -47,7 +47,7 @@ CONSTANTS = {
     for name, value in vars(module).items()
     if name.isupper() and isinstance(value, str)
 }
-REASON_AT = {"DestinationRefused": 1, "Deferred": 3, "_Back": 2, "refuse": 1}  # which argument of a call it is
+REASON_AT = {"DestinationRefused": 1, "DeferredMessage": 3, "_Back": 2, "refuse": 1}  # which argument of a call it is
 DAY_MS = 86_400_000
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from duemq.delay.tiering import tiering_policy
-from duemq.delay.tiering.tiering_policy import Settled, TieringPolicy, runs_of
+from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.key import make_key
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import DelayFileCatalog, Sealed
+from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog
 from duemq.storage.delay_files.sealed_file import About
 
 NOW = 1_000 * WINDOW_MS + 7
@@ -25,7 +25,7 @@ def start(number: int) -> int:
 def table(rows: dict[int, int], dropped: dict[int, int] | None = None) -> DelayFileCatalog:
     delay_files = DelayFileCatalog(Path("nowhere"), (), (), ())
     for number, count in rows.items():
-        delay_files.add(Sealed(About(0, start(number), count, "", "", ""), 1), (dropped or {}).get(number, 0))
+        delay_files.add(CatalogFile(About(0, start(number), count, "", "", ""), 1), (dropped or {}).get(number, 0))
     return delay_files
 
 
@@ -66,28 +66,28 @@ def test_a_dropped_message_counts_once_and_is_forgotten_with_its_window() -> Non
     delay_files.drop([make_key(start(3), 1, 0), make_key(start(4), 2, 0), make_key(start(4), 3, 0)])
     assert (delay_files.messages, delay_files.pending(start(3)), delay_files.pending(start(4))) == (1, 1, 0)
     delay_files.forget(start(4))
-    assert (delay_files.messages, delay_files.dropped(start(4)), delay_files.first) == (1, 0, start(3))
+    assert (delay_files.messages, delay_files.drop_count(start(4)), delay_files.first) == (1, 0, start(3))
 
 
 def test_windows_settle_once_they_hardly_grow() -> None:
-    settled = Settled(10)
-    assert settled.among({1: 1_000, 2: 1_000}, 0) == []
-    assert settled.among({1: 1_010, 2: 1_011}, 9) == []
-    assert settled.among({1: 1_010, 2: 1_011}, 10) == [1]
-    assert settled.among({1: 1_010, 2: 1_011}, 19) == [1, 2]
-    settled.forget(1)
-    assert settled.among({1: 1_010, 2: 1_011}, 19) == [2]
-    assert settled.among({}, 20) == []
-    assert settled.among({2: 1_011}, 21) == [], "it was away meanwhile"
+    tracker = SettleTracker(10)
+    assert tracker.among({1: 1_000, 2: 1_000}, 0) == []
+    assert tracker.among({1: 1_010, 2: 1_011}, 9) == []
+    assert tracker.among({1: 1_010, 2: 1_011}, 10) == [1]
+    assert tracker.among({1: 1_010, 2: 1_011}, 19) == [1, 2]
+    tracker.forget(1)
+    assert tracker.among({1: 1_010, 2: 1_011}, 19) == [2]
+    assert tracker.among({}, 20) == []
+    assert tracker.among({2: 1_011}, 21) == [], "it was away meanwhile"
 
 
 def test_one_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiering_policy, "_MAX_WINDOWS", 2)
     monkeypatch.setattr(tiering_policy, "_MAX_ROWS", 100)
-    settled = Settled(0)
-    assert settled.among({3: 10, 1: 10, 2: 10}, 0) == [1, 2]
-    assert settled.among({1: 60, 2: 41}, 0) == [1]
-    assert settled.among({1: 1_000, 2: 1}, 0) == [1]
+    tracker = SettleTracker(0)
+    assert tracker.among({3: 10, 1: 10, 2: 10}, 0) == [1, 2]
+    assert tracker.among({1: 60, 2: 41}, 0) == [1]
+    assert tracker.among({1: 1_000, 2: 1}, 0) == [1]
 
 
 def test_neighbours_are_one_run() -> None:

@@ -17,7 +17,7 @@ from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
-from duemq.cluster.shard_reader import MessageState, Named, Query, SearchPart, Status
+from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart, Status
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
@@ -49,7 +49,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.named_found: dict[bytes, Named] = {}
+        self.named_found: dict[bytes, NamedMessage] = {}
         self.unreadable: Unavailable | None = None
         self.health = NodeHealth(NodeState.READY)
         self.leading: Mapping[int, str] = {0: "a"}
@@ -58,7 +58,9 @@ class Cluster:
         self.asked.append(asked)
         return None
 
-    async def named(self, shard: int, names: Sequence[bytes], offset: int | None = None) -> list[Named | None]:
+    async def messages_by_name(
+        self, shard: int, names: Sequence[bytes], offset: int | None = None
+    ) -> list[NamedMessage | None]:
         self.asked.append((shard, tuple(names), offset))
         if self.unreadable is not None:
             raise self.unreadable
@@ -257,7 +259,7 @@ def test_of_a_named_message_without_delay_the_receipt_says_what_became_of_it(sta
     async def scenario(site: Site) -> None:
         site.gateway = CommandGateway(site.backend, site.selection, answer_s=30.0)
         if status is not None:
-            site.cluster.named_found[b"order-1"] = Named(b"f" * 16, MessageState("id", status, "orders", NOW))
+            site.cluster.named_found[b"order-1"] = NamedMessage(b"f" * 16, MessageState("id", status, "orders", NOW))
         sending = asyncio.create_task(site.gateway.send([Draft("orders", b"p", None, name=b"order-1")]))
         shard = shard_of_name(b"order-1", SHARDS)
         while not await site.bus.end_offset(BUFFER, shard):  # noqa: ASYNC110

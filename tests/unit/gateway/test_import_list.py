@@ -52,7 +52,7 @@ def site() -> tuple[LocalReader, Rows]:
         rebuilding=False,
         stopped=False,
         store=SimpleNamespace(imports=ImportRecords(rows)),
-        why_wanted=lambda _: "waits",
+        why_pending=lambda _: "waits",
     )
     return LocalReader(cast(Any, SimpleNamespace(shards={0: shard}))), rows
 

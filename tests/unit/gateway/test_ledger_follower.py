@@ -12,7 +12,7 @@ from duemq.cluster.internal_topics import LEDGER
 from duemq.model.errors import CorruptStore, LogFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
-from duemq.model.record import Stored, pack_record
+from duemq.model.record import StoredRecord, pack_record
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 
 
@@ -23,7 +23,7 @@ class GappyBus(MemoryBus):
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
-    ) -> list[Stored]:
+    ) -> list[StoredRecord]:
         if self.failing:
             self.failing -= 1
             raise LogFailed("the broker is away")
@@ -74,7 +74,8 @@ def test_it_begins_with_the_last_entry_however_far_back_that_is(gap: int) -> Non
         assert follower.progress[0].applied == 100 and follower.progress[1].applied == 0
         await commit(bus, 100)
         await commit(bus, 0, shard=1)
-        assert await follower.progress[0].reached(100, 5) and await follower.progress[1].reached(0, 5)
+        assert await follower.progress[0].wait_until_applied(100, 5)
+        assert await follower.progress[1].wait_until_applied(0, 5)
         answered = follower.progress[0].answer(100)
         assert answered is not None and answered.answer is Answer.OK
 
@@ -90,7 +91,7 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_missed() -> None:
         while follower.why_not_ready() is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert "the broker is away" in str(follower.why_not_ready())
-        assert await follower.progress[0].reached(2, 5)
+        assert await follower.progress[0].wait_until_applied(2, 5)
         assert all(follower.progress[0].answer(number) for number in range(3))
         await ready(follower)
 

@@ -10,7 +10,7 @@ import pytest
 
 from duemq.bus.base import Batches
 from duemq.cluster.internal_topics import BUFFER
-from duemq.cluster.shard_reader import MessageState, Named
+from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
@@ -47,7 +47,7 @@ def test_of_many_names_each_is_answered_as_its_shard_says() -> None:
     async def scenario(site: Site) -> None:
         names = names_of_shard(1, 5)
         _, repeated, conflicting, forgotten, _ = names
-        site.cluster.named_found = {name: Named(PRINT, FIRST) for name in (repeated, conflicting)}
+        site.cluster.named_found = {name: NamedMessage(PRINT, FIRST) for name in (repeated, conflicting)}
         sending = site.gateway.send([*named(*names), later()])
         answers = [Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT, Answer.DUPLICATE]
         accepted, known, conflict, gone, unknown, other = await when_appended(site, 1, 5, sending, answers)
@@ -71,7 +71,7 @@ def test_a_name_of_which_nobody_can_say_is_not_known() -> None:
         with pytest.raises(OutcomeUnknown, match="no replica answers"):
             await site.gateway.named([(names[0], PRINT)])
         site.cluster.unreadable = None
-        site.cluster.named_found[names[1]] = Named(b"g" * 16, FIRST)
+        site.cluster.named_found[names[1]] = NamedMessage(b"g" * 16, FIRST)
         pairs = [(names[0], PRINT), (names[1], PRINT), (names[1], b"g" * 16)]
         missing, conflict, first = await site.gateway.named(pairs)
         assert missing is None and conflict is not None and conflict.conflict

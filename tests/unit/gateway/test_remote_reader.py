@@ -10,8 +10,8 @@ import httpx
 import orjson
 import pytest
 
-from duemq.cluster.codec import TOKEN_HEADER, found_from_json, found_to_json, query_from_json, query_to_json
-from duemq.cluster.paging import merge, shortened
+from duemq.cluster.codec import TOKEN_HEADER, query_from_json, query_to_json, search_part_from_json, search_part_to_json
+from duemq.cluster.paging import merge, shorten
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import Rejected, Unavailable
@@ -169,7 +169,7 @@ def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() 
             return DOWN
         document = orjson.loads(request.content)
         assert query_from_json(document["query"]) == Query("t", key="k")
-        return httpx.Response(200, json={shard: found_to_json(found[int(shard)]) for shard in document["after"]})
+        return httpx.Response(200, json={shard: search_part_to_json(found[int(shard)]) for shard in document["after"]})
 
     nodes = Nodes(node("a"), node("b"), node("c", holds=frozenset((0,))), masters={0: "a", 1: "b", 2: "a"})
 
@@ -186,7 +186,7 @@ def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() 
 
 def test_values_come_back_as_they_were() -> None:
     for found in (SearchPart([(KEY, state(1)), (KEY, state(2))], KEY), SearchPart([], None)):
-        assert found_from_json(orjson.loads(orjson.dumps(found_to_json(found)))) == found
+        assert search_part_from_json(orjson.loads(orjson.dumps(search_part_to_json(found)))) == found
     query = Query("t", "dead", "k", "l", 1, 2, 3, "c")
     assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
 
@@ -198,6 +198,6 @@ def test_what_is_surely_not_on_the_page_is_left_out_and_the_page_is_the_same() -
         for shard, of in dues.items()
     }
     for limit in range(1, 12):
-        short = shortened(found, limit)
+        short = shorten(found, limit)
         assert merge(list(short.values()), limit)[0] == merge(list(found.values()), limit)[0]
         assert sum(len(part.messages) for part in short.values()) <= limit + 1

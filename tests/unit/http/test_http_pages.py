@@ -12,7 +12,7 @@ import pytest
 from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.errors import LogFailed
-from duemq.model.record import Stored, pack_record
+from duemq.model.record import StoredRecord, pack_record
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_cursor import decode_cursor
@@ -130,7 +130,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of the frames that each turn rendered."""
     turns: list[int] = []
 
-    def counted(partition: int, some: list[Stored]) -> list[bytes]:
+    def counted(partition: int, some: list[StoredRecord]) -> list[bytes]:
         turns.append(sum(len(one.frame) for one in some))
         return records_bytes(partition, some)
 
@@ -212,7 +212,7 @@ def test_a_page_whose_rest_cannot_be_read_ends_with_the_cursor_of_what_was_sent(
         bus, client = await filled(*[64 * KIB] * 100, partitions=2), Client()
         read, calls = bus.read, 0
 
-        async def failing(*arguments: Any) -> list[Stored]:
+        async def failing(*arguments: Any) -> list[StoredRecord]:
             nonlocal calls
             calls += 1
             if calls > 3:  # the second partition of the second piece, after the place in the first one moved

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import TopicInfo
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.errors import Rejected
-from duemq.model.record import Stored, pack_record
+from duemq.model.record import StoredRecord, pack_record
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
@@ -238,7 +238,7 @@ def test_a_record_reads_the_same_by_template_and_by_dict(
     key: bytes | None, payload: bytes, system: dict[str, str]
 ) -> None:
     frame = pack_record(key, ((name, value.encode()) for name, value in system.items()), payload)
-    (text,) = records_bytes(3, [Stored(7, 1_795_255_200_000, frame)])
+    (text,) = records_bytes(3, [StoredRecord(7, 1_795_255_200_000, frame)])
     record = orjson.loads(text)
     assert (record["partition"], record["offset"], record["timestamp_ms"]) == (3, 7, 1_795_255_200_000)
     assert record["headers"] == system
@@ -254,7 +254,7 @@ def test_a_record_reads_the_same_by_template_and_by_dict(
 
 def test_a_header_that_is_not_text_is_escaped() -> None:
     frame = pack_record(None, (("h", b"a\xff"),), b"")
-    assert orjson.loads(records_bytes(0, [Stored(0, 0, frame)])[0])["headers"] == {"h": "a\\xff"}
+    assert orjson.loads(records_bytes(0, [StoredRecord(0, 0, frame)])[0])["headers"] == {"h": "a\\xff"}
 
 
 def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_unknown() -> None:

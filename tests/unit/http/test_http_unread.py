@@ -267,13 +267,13 @@ def test_as_many_files_as_may_be(
 def test_a_stop_is_heard_at_once_and_comes_when_it_is_time() -> None:
     stop = Stop()
     stop.ask()
-    assert stop.asked.is_set() and stop.is_set()
+    assert stop.request.is_set() and stop.is_set()
     stop = Stop()
     stop.drains = True
     stop.ask()
-    assert stop.asked.is_set() and not stop.is_set()
+    assert stop.request.is_set() and not stop.is_set()
     stop.ask()
     assert stop.is_set()
     stop = Stop()
     stop.set()
-    assert stop.asked.is_set()
+    assert stop.request.is_set()

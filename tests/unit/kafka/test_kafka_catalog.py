@@ -21,7 +21,7 @@ from duemq.bus.kafka.topics.catalog import Catalog, Replicas, TopicMetadata
 from duemq.bus.kafka.topics.topics import _refusal
 from duemq.cluster.destinations import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
-from duemq.model.record import Partition, Stored
+from duemq.model.record import Partition, StoredRecord
 
 OWN = ("duemq.ledger",)
 UNKNOWN_CODE = errors.for_code(87)  # INVALID_RECORD, which aiokafka has no class for
@@ -230,7 +230,10 @@ def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() ->
     async def test() -> None:
         ends = LogEnds()
         reader, asked = Reader(cast(Wire, None), ends.set), list[int]()
-        old, new = [Stored(0, 1, b"old"), Stored(1, 1, b"older")], [Stored(0, 2, b"new"), Stored(1, 2, b"newer")]
+        old, new = (
+            [StoredRecord(0, 1, b"old"), StoredRecord(1, 1, b"older")],
+            [StoredRecord(0, 2, b"new"), StoredRecord(1, 2, b"newer")],
+        )
         chunks = [RunPart(0, 2, each, 8) for each in (old, new)]
 
         async def fetch(partition: Partition, offset: int, wait_ms: int) -> RunPart:
@@ -242,7 +245,7 @@ def test_what_is_kept_of_a_topic_that_is_gone_is_not_read_from_the_next_one() ->
         assert await reader.read(("t", 0), 0, 1, 100, 0) == old[:1]
         reader.forget("t")
         ends.forget("t")
-        assert (ends.find(("t", 0)), ends.known(("t", 0))) == (None, 0)
+        assert (ends.find(("t", 0)), ends.end_of(("t", 0))) == (None, 0)
         assert await reader.read(("t", 0), 1, 1, 100, 0) == new[1:]
         assert asked == [0, 1], "the rest of the old one was kept"
 

@@ -7,11 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
-from aiokafka.errors import RequestTimedOutError
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaConnectionError, RequestTimedOutError
+from aiokafka.protocol.metadata import MetadataRequest
 
-from duemq.bus.kafka.aiokafka_internals import mend_timeouts
+from duemq.bus.kafka.aiokafka_internals import mend_requests
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
@@ -44,7 +47,7 @@ class Silent:
 def test_each_request_of_a_connection_that_went_away_times_out() -> None:
     async def run() -> None:
         client: Any = AIOKafkaClient()
-        mend_timeouts(client)
+        mend_requests(client)
         silent = client._conns[CONNECTION] = Silent()
         first, second = (asyncio.create_task(client.send(1, None)) for _ in range(2))
         while len(silent.answers) < 2:  # noqa: ASYNC110
@@ -60,6 +63,32 @@ def test_each_request_of_a_connection_that_went_away_times_out() -> None:
         client._conns.clear()
 
     asyncio.run(run())
+
+
+def test_a_request_on_a_connection_that_was_just_closed_is_a_kafka_error() -> None:
+    """Not so without the mend: uvloop raises a RuntimeError, which ends whoever asked."""
+
+    async def run() -> None:
+        async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            client: Any = AIOKafkaClient()
+            mend_requests(client)
+            connection = AIOKafkaConnection(host, port)
+            connection._reader, connection._writer = await asyncio.open_connection(host, port)
+            connection._versions = {MetadataRequest.API_KEY: (0, 5)}
+            connection._read_task = connection._create_reader_task()
+            client._conns[CONNECTION] = connection
+            connection._writer.transport.abort()  # its reader is told a turn of the loop later
+            with pytest.raises(KafkaConnectionError):
+                await client.send(1, MetadataRequest([], allow_auto_topic_creation=False))
+            assert not connection.connected()
+            client._conns.clear()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
 
 
 async def consume() -> None:

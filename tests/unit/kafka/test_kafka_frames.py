@@ -12,7 +12,7 @@ from duemq.bus.kafka.fetch.records import decode
 from duemq.bus.kafka.fetch.runs import Run, RunPart
 from duemq.bus.kafka.produce.batches import append_result, batches_of, too_large
 from duemq.model.message import CANCEL, MAX_HEADERS, Draft, change_frame, schedule_frame
-from duemq.model.record import Record, Stored, pack_record, unpack_record
+from duemq.model.record import Record, StoredRecord, pack_record, unpack_record
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 RECORDS = st.builds(
@@ -76,7 +76,7 @@ def test_where_the_frames_of_several_batches_landed() -> None:
 
 
 def chunk(first: int, end: int, *offsets: int) -> RunPart:
-    return RunPart(first, end, [Stored(offset, 0, b"0123456789") for offset in offsets], 10 * len(offsets))
+    return RunPart(first, end, [StoredRecord(offset, 0, b"0123456789") for offset in offsets], 10 * len(offsets))
 
 
 def test_a_run_of_chunks_is_read_from_anywhere_and_dropped_from_its_start() -> None:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.errors import CorruptStore
-from duemq.model.ledger import START, Answer, Barrier, Deferred, Entry, FileDecision, OutcomeCounts, read_ledger
+from duemq.model.ledger import START, Answer, Barrier, DeferredMessage, Entry, FileDecision, OutcomeCounts, read_ledger
 
 keys = st.binary(min_size=20, max_size=20)
 numbers = st.integers(0, 2**53)
-deferrals = st.builds(Deferred, keys, st.none() | keys, st.integers(0, 65_535), st.text("ab ", max_size=9))
+deferrals = st.builds(DeferredMessage, keys, st.none() | keys, st.integers(0, 65_535), st.text("ab ", max_size=9))
 imports = st.builds(FileDecision, numbers, numbers, st.integers(0, 2**64 - 1), st.text("ab ", max_size=9))
 entries = st.builds(
     Entry, numbers, numbers, keys, numbers,

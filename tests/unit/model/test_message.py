@@ -25,7 +25,7 @@ from duemq.model.record import Headers, pack_headers, pack_record, unpack_record
 from duemq.model.row import (
     any_expires,
     attempt_of,
-    changed,
+    change_row,
     dead_frame,
     direct_frame,
     expires_of,
@@ -106,7 +106,7 @@ def test_a_changed_row_keeps_everything_else(
     given_: tuple[Draft, Headers], due: int | None, attempt: int | None
 ) -> None:
     row, _ = row_from(given_[0])
-    before, after = read_row(row), changed(changed(row, attempt=2), due=due, attempt=attempt)
+    before, after = read_row(row), change_row(change_row(row, attempt=2), due=due, attempt=attempt)
     tried = 2 if attempt is None else attempt
     assert read_row(after) == before._replace(due=before.due if due is None else due, attempt=tried)
     assert unpack_record(frame_in(after)).header("duemq-attempt") == b"%d" % (tried + 1)
@@ -152,7 +152,7 @@ def test_what_is_read_of_a_damaged_envelope_can_be_worked_with(
     fields = read_schedule(damaged)
     if fields is not None:
         row = row_of(damaged, IDS.issue_bytes(1, fields.due, OFFSET), fields)
-        assert read_row(changed(row, due=1, attempt=3)).due == 1
+        assert read_row(change_row(row, due=1, attempt=3)).due == 1
         unpack_record(dead_frame(row, "expired"))
     read_change(damaged)
 

@@ -114,7 +114,7 @@ class WheelMachine(RuleBasedStateMachine):
 
     @invariant()
     def touched_totals_are_enough_to_restore(self) -> None:
-        self.saved.update(self.wheel.window_totals(self.wheel.take_touched()))
+        self.saved.update(self.wheel.window_totals(self.wheel.take_touched_windows()))
         assert +Counter(self.saved) == Counter(due - due % Level.WINDOW for due in self.rows)
 
     @invariant()
