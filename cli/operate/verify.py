@@ -77,10 +77,10 @@ async def _verify(path: Path, json: bool) -> bool:
         print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return good
     table = Table(box=None, pad_edge=False)
-    for column in ("", "check", "found"):
+    for column in ("", "check", "detail"):
         table.add_column(column)
     for check in checks:
-        table.add_row("[green]ok[/green]" if check.good else "[red]WRONG[/red]", check.what, check.found)
+        table.add_row("[green]ok[/green]" if check.good else "[red]WRONG[/red]", check.what, check.detail)
     console = Console()
     console.print(table)
     console.print(f"{path}: " + ("all is well" if good else "[red]something is wrong[/red]"))

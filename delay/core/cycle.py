@@ -269,10 +269,8 @@ class Cycle:
         last = last_key_at(now) if complete else keys[-1]
         for key in [key for key in self.placed if key <= cursor and requested_dues.get(key, due_of(key)) > now]:
             # The clock went back: a key below T that is not due yet goes to the first ms after T, never out early.
-            to = make_key(due_of(self.cursor) + 1, offset_of(key), 0)
-            self.defer(
-                (key, self.placed[key]), DeferredMessage(key, to, attempt_of(self.placed[key]), "clock went back")
-            )
+            row, to = self.placed[key], make_key(due_of(self.cursor) + 1, offset_of(key), 0)
+            self.defer((key, row), DeferredMessage(key, to, attempt_of(row), "clock went back"))
         placed_keys = sorted(key for key in self.placed if key <= last or key <= cursor)
         if placed_keys and placed_keys[-1] > self.cursor:
             self.cursor = placed_keys[-1]

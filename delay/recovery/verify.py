@@ -43,11 +43,11 @@ Ids = npt.NDArray[np.bytes_]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was checked. `found` says what was seen, and for a violation where."""
+    """One thing that was checked. `detail` says what was seen, and for a violation where."""
 
     what: str
     good: bool
-    found: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)

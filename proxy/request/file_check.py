@@ -48,13 +48,13 @@ class Inspector:
         async with aclosing(self._lines(job)) as answers:
             async for line in answers:
                 match inspect_answer(line):
-                    case Inspected() as found:
-                        return ImportCommand(path, found.sha256, found.size, found.window, found.rows, link)
+                    case Inspected() as file:
+                        return ImportCommand(path, file.sha256, file.size, file.window, file.rows, link)
                     case NotImportable(reason=reason, away=True):
                         raise Unavailable(reason, _RETRY_S)
-                    case NotImportable() as found:
-                        row = {} if found.row is None else {"row": found.row}
-                        raise Rejected("bad_delay_file", found.reason, found.column or "path", **row)
+                    case NotImportable() as defect:
+                        row = {} if defect.row is None else {"row": defect.row}
+                        raise Rejected("bad_delay_file", defect.reason, defect.column or "path", **row)
         raise Unavailable(f"{path} could not be read")
 
 

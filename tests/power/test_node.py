@@ -79,7 +79,7 @@ class Site:
             folder, bus = Folder.open(self.data), await EmbeddedBus.open(self.log)
             try:
                 checks = await verify(folder, bus, Memory(8 << 20, 8 << 20), lambda what, rows: None)
-                return [f"{check.what}: {check.found}" for check in checks if not check.good]
+                return [f"{check.what}: {check.detail}" for check in checks if not check.good]
             finally:
                 await bus.close()
                 folder.close()

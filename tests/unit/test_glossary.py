@@ -26,6 +26,7 @@ OLD_NAMES = {
     r"[gs]et_place": "consumer cursor",
     r"_?MOST_\w+": "MAX_",
     r"tail_bytes": "buffer_bytes",
+    r"_?(found|said|wanted|told|held|here|kept|handed|landed|settled)": "a noun for what it is",
 }
 """Names in the code, as patterns of whole names, and what is said now."""
 

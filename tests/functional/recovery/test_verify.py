@@ -183,4 +183,4 @@ def test_a_file_that_was_imported_since_the_last_flush_is_verified(tmp_path: Pat
     lost = shutil.copytree(killed, tmp_path / "lost")
     assert wrong(killed) == []
     next(lost.rglob("a*.parquet")).unlink()
-    assert any("was imported, but is not here" in check.found for check in wrong(lost))
+    assert any("was imported, but is not here" in check.detail for check in wrong(lost))

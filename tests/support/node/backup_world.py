@@ -92,7 +92,7 @@ def wrong(path: Path) -> list[str]:
         bus = await EmbeddedBus.open(path / "bus")
         try:
             checks = await verify(folder, bus, Memory(8 << 20, 8 << 20), lambda what, rows: None)
-            return [f"{check.what}: {check.found}" for check in checks if not check.good]
+            return [f"{check.what}: {check.detail}" for check in checks if not check.good]
         finally:
             await bus.close()
             folder.close()
