@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def token_headers(token: str) -> dict[str, str]:
-    """What lets a request in at a node's door; nothing where no token is set."""
+    """The token that a node asks for; nothing where none is set."""
     return {TOKEN_HEADER: token} if token else {}
 
 

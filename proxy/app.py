@@ -1,4 +1,4 @@
-"""The HTTP front door as an ASGI application: request ids, pages of others, API keys, routing, problem documents.
+"""The HTTP API as an ASGI application: request ids, pages of others, API keys, routing, problem documents.
 
 Handlers are plain functions of (service, request) and answer with finished bytes. There is no middleware stack: all of
 what it would do fits in one call, and this is a hot path.
@@ -44,7 +44,7 @@ def create_app(
     clock: Callable[[], int],
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
-) -> FrontDoor:
+) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
@@ -54,10 +54,10 @@ def create_app(
     keys = tuple(settings.api_keys)
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=bool(keys))
-    return FrontDoor(service, keys, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+    return Application(service, keys, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
 
 
-class FrontDoor:
+class Application:
     """See `create_app`."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a front door takes in at a time: so many requests, and so many bytes for all of them.
+"""The bounds of a server: how many requests are under way, and how many bytes they hold.
 
 What is over a bound is refused at once with 503, before any of it is read: nothing waits in memory for better times.
 """

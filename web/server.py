@@ -95,7 +95,7 @@ async def serve_http(
     """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
 
     Once it is asked to stop, it is not ready any more but serves for `limits.drain_s`, so that a balancer stops sending
-    first. Then the front door closes, then the work: no request meets something that is gone.
+    first. Then the server closes, then the work: every request finds what it needs.
     """
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
     connections = Connections(limits)
@@ -109,11 +109,11 @@ async def serve_http(
     )  # fmt: skip
     _tune_interpreter()
 
-    async def door() -> None:
+    async def serve() -> None:
         await server.serve(sockets=[listener])
         shut.set()
 
-    async def porter() -> None:
+    async def drain_and_stop() -> None:
         await stop.request.wait()
         log.info("duemq stops", extra={"action": "stop"})
         connections.drain()
@@ -123,7 +123,7 @@ async def serve_http(
         stop.set()
         server.should_exit = True
 
-    async def beside() -> None:
+    async def announce() -> None:
         await ready()
         stop.drains = limits.drain_s > 0
         log.info("duemq serves %s", url, extra={"action": "serve", "url": url})
@@ -131,9 +131,9 @@ async def serve_http(
             await companion(url, stop)
 
     async with asyncio.TaskGroup() as group:
-        helper = group.create_task(beside(), name="companion")
-        group.create_task(porter(), name="porter")
-        group.create_task(door(), name="http")
+        helper = group.create_task(announce(), name="companion")
+        group.create_task(drain_and_stop(), name="drain and stop")
+        group.create_task(serve(), name="http")
         watch = group.create_task(connections.run(), name="connections")
         try:
             await work(shut)

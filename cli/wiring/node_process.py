@@ -13,7 +13,7 @@ from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, node_options, open_bus, registry
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
-from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.api.peers import HttpPeers
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -94,8 +94,8 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
-        door = create_door(backend, metrics, settings.node.token, more, admission)
+        app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
-            door, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
+            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
             limits=connection_limits(settings),
         )  # fmt: skip

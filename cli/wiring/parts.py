@@ -94,7 +94,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
 
 
 def import_policy(settings: Settings) -> ImportPolicy:
-    """What files may be imported: the same at a front door as on the nodes."""
+    """What files may be imported: the same in the HTTP API as on the nodes."""
     own = settings.limits
     limits = ImportLimits(
         max_payload_bytes=own.max_payload_bytes,
@@ -179,7 +179,7 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def front_door(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
+def http_api(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
     """The HTTP API in front of a backend. `closing`: see `create_app`. The log says who may use it."""
     if keys := len(settings.http.api_keys):
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})

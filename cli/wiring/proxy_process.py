@@ -9,7 +9,14 @@ from contextlib import AsyncExitStack, suppress
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
-from duemq.cli.wiring.parts import check_cluster, connection_limits, front_door, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import (
+    check_cluster,
+    connection_limits,
+    guarded_clock,
+    http_api,
+    open_bus,
+    registry,
+)
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -76,7 +83,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
             directory, directory, watch, metrics, age,
         )  # fmt: skip
-        app = front_door(settings, backend, metrics, stop)
+        app = http_api(settings, backend, metrics, stop)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:

@@ -9,7 +9,7 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import connection_limits, front_door, guarded_clock, node_options, open_bus, registry
+from duemq.cli.wiring.parts import connection_limits, guarded_clock, http_api, node_options, open_bus, registry
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -43,7 +43,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             metrics,
             clock,
         )
-        app = front_door(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
+        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
         grace_s = settings.http.shutdown_grace_s
         async with Control(folder.info.path, partial(freeze, node), node.recover):
             limits = connection_limits(settings)

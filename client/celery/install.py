@@ -58,7 +58,7 @@ def hold_of(app: Celery) -> CeleryDeferral:
 def _amqp(base: Any, hold: CeleryDeferral) -> Any:
     class HoldingAMQP(base):  # type: ignore[misc]
         def _create_task_sender(self) -> Any:
-            # What it returns is the one door of all tasks: calls, retries, chains, groups, chords, links.
+            # All tasks pass through what it returns: calls, retries, chains, groups, chords, links.
             send = super()._create_task_sender()
 
             def send_task_message(producer: Any, *args: Any, **options: Any) -> Any:

@@ -46,7 +46,7 @@ _KEYS_BYTES = 4 << 20  # for 10,000 keys, in hexadecimal, four times what it tak
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
-def create_door(
+def create_internal_app(
     backend: NodeBackend,
     registry: CollectorRegistry,
     token: str = "",

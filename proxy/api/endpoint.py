@@ -17,7 +17,7 @@ from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
-from duemq.proxy.request.unread import Border, unexpected_body
+from duemq.proxy.request.request_rules import RequestRules, unexpected_body
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
@@ -101,7 +101,7 @@ class Router:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._routes = [
-            (Route(one.path, one.handler, methods=[one.method]), RouteMatch(_handler_of(one)), _border_of(one))
+            (Route(one.path, one.handler, methods=[one.method]), RouteMatch(_handler_of(one)), _rules_of(one))
             for one in endpoints
         ]
 
@@ -109,20 +109,20 @@ class Router:
         """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
         scope = request.scope
         allowed: set[str] = set()
-        for route, full_match, border in self._routes:
+        for route, full_match, rules in self._routes:
             match, child = route.matches(scope)
             if match is Match.FULL:
                 scope["path_params"] = child["path_params"]
                 assert full_match.handler is not None
-                return RouteMatch(_without_body(full_match.handler)) if border.check(scope) else full_match
+                return RouteMatch(_without_body(full_match.handler)) if rules.check(scope) else full_match
             if match is Match.PARTIAL and route.methods:
                 allowed |= route.methods
         return RouteMatch(None, tuple(sorted(allowed)))
 
 
-def _border_of(endpoint: Endpoint) -> Border:
+def _rules_of(endpoint: Endpoint) -> RequestRules:
     query = [parameter.name for parameter in endpoint.parameters if parameter.place == "query"]
-    return Border(query, body=endpoint.body is not None, raw=endpoint.raw_body)
+    return RequestRules(query, body=endpoint.body is not None, raw=endpoint.raw_body)
 
 
 def _handler_of(endpoint: Endpoint) -> Handler:

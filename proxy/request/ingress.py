@@ -1,4 +1,4 @@
-"""The gate: what a producer sent becomes a `Draft`, or is refused with the field and the rule.
+"""The check of what a producer sent: it becomes a `Draft`, or is refused with the field and the rule.
 
 Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
 than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got

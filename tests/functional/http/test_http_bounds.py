@@ -40,7 +40,7 @@ async def test_a_client_that_does_not_send_its_request_is_cut_off(sends: bytes) 
     async with site(QUICK) as at, asyncio.timeout(300):
         assert await at.rest_of(sends) == b""
         await at.is_well()
-        await until(lambda: at.door.admission.bytes == at.door.admission.requests == 0)
+        await until(lambda: at.app.admission.bytes == at.app.admission.requests == 0)
 
 
 async def test_a_head_without_end_is_refused() -> None:
@@ -71,7 +71,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch:
         for client in clients:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.sendall(request)
-        admission = at.door.admission
+        admission = at.app.admission
         await until(lambda: admission.requests == len(clients))
         await until(lambda: admission.requests == 0)
         assert 0 < rendered <= len(clients) * (512 << 10)

@@ -67,7 +67,7 @@ async def test_what_is_no_request_is_answered_with_a_problem(sends: bytes, caplo
         assert fields["content-type"] == "application/problem+json" and fields["connection"] == "close"
         assert fields["x-request-id"]
         assert at.gateway.sent == []
-        await until(lambda: at.door.admission.requests == 0)
+        await until(lambda: at.app.admission.requests == 0)
     assert caplog.records == []
 
 
@@ -122,7 +122,7 @@ async def test_fields_behind_a_body_are_no_headers(pieces: int) -> None:
             answer = parts(await at.rest_of(request + trailers))
         else:
             reader, writer = await at.connect(request)
-            await until(lambda: at.door.admission.requests == 1)
+            await until(lambda: at.app.admission.requests == 1)
             writer.write(trailers)
             answer = await one_answer(reader)
             writer.close()
@@ -150,7 +150,7 @@ async def test_a_reader_that_has_gone_is_not_waited_for(caplog: pytest.LogCaptur
         for accept in (b"", b"accept: text/event-stream\r\n"):
             for ahead in (b"", GET):
                 await at.rest_of(POLL.replace(b"host", accept + b"host") + ahead, half_closed=True)
-                await until(lambda: at.door.admission.requests == 0)
+                await until(lambda: at.app.admission.requests == 0)
     assert caplog.records == []
 
 
@@ -188,7 +188,7 @@ async def test_who_waits_for_the_outcome_of_a_change_is_not_closed() -> None:
     async with site(PATIENT._replace(connections=2)) as at, asyncio.timeout(300):
         at.gateway.open.clear()
         both = [await at.connect(POST) for _ in range(2)]
-        await until(lambda: at.door.admission.requests == 2)
+        await until(lambda: at.app.admission.requests == 2)
         assert await at.rest_of(b"") == b""
         at.gateway.open.set()
         for reader, writer in both:
@@ -214,7 +214,7 @@ async def test_a_server_that_was_asked_to_stop_serves_on_and_says_so() -> None:
             assert await reader.read() == b""
             writer.close()
         poll = await at.connect(POLL)
-        await until(lambda: at.door.admission.requests == 1)
+        await until(lambda: at.app.admission.requests == 1)
         assert not at.stop.is_set()
         at.stop.ask()  # not to wait any longer
         status, fields, page = await one_answer(poll[0])
@@ -260,5 +260,5 @@ async def test_heads_without_end_are_bounded_all_together() -> None:
         await at.is_well()
         for _, writer in opened:
             writer.close()
-        await until(lambda: at.door.admission.requests == 0)
+        await until(lambda: at.app.admission.requests == 0)
         assert (await at.rest_of(part + b"\r\nconnection: close\r\n\r\n")).startswith(b"HTTP/1.1 404")

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.cluster.codec import TOKEN_HEADER
 from duemq.delay.api.imported_files import routes
-from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.api.peers import HttpPeers
 from duemq.delay.imports.copies import PART_BYTES, Copy, fetch_copy
 from duemq.delay.node_backend import NodeBackend
@@ -63,7 +63,7 @@ def node_of(shard: FakeShard) -> AbstractAsyncContextManager[str]:
     """The URL of a node with this one shard."""
     backend = SimpleNamespace(reader=None, why_not_ready=lambda: None)
     holder = cast(ShardHolder, SimpleNamespace(shards={0: shard}))
-    return served(create_door(cast(NodeBackend, backend), CollectorRegistry(), TOKEN, routes(holder)))
+    return served(create_internal_app(cast(NodeBackend, backend), CollectorRegistry(), TOKEN, routes(holder)))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A proxy without a store in front of a node's door, both on one log in memory, for tests: two servers in a thread."""
+"""A proxy without a store in front of a node, both on one log in memory, for tests: two servers in a thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
-from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.core.linger import Linger
 from duemq.delay.node import Node, NodeOptions
@@ -91,8 +91,8 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
     log = MemoryLog()
     (door_listener, door_url), (listener, url) = bound(), bound()
     async with running_node(folder, log, door_url) as node, asyncio.TaskGroup() as group:
-        door = Server(create_door(NodeBackend(node, _ANSWER_S), CollectorRegistry(), TOKEN), door_listener)
-        group.create_task(door.run_here(), name="door")
+        internal = Server(create_internal_app(NodeBackend(node, _ANSWER_S), CollectorRegistry(), TOKEN), door_listener)
+        group.create_task(internal.run_here(), name="internal")
         bus, registry = MemoryBus(log), CollectorRegistry()
         follower = LedgerFollower(bus, SHARDS)
         following = group.create_task(follower.run(), name="follower")
@@ -110,13 +110,13 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
             app = create_app(gateway, ingress, HttpSettings(), registry, wall_clock, stop, importing(folder))
             front = Server(app, listener)
             serving = group.create_task(front.run_here(), name="front")
-            while backend.why_not_ready() is not None or not front.started or not door.started:  # noqa: ASYNC110
+            while backend.why_not_ready() is not None or not front.started or not internal.started:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             started.set_result(url)
             await stop.wait()
             front.should_exit = True
             await serving
-            door.should_exit = True
+            internal.should_exit = True
             following.cancel()
 
 

@@ -1,4 +1,4 @@
-"""The front door behind the real HTTP server, in the loop of a test, and clients that write bytes."""
+"""The HTTP API behind the real server, in the loop of a test, and clients that write bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.record import pack_record
-from duemq.proxy.app import FrontDoor, create_app
+from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.connections import ConnectionLimits
@@ -41,8 +41,8 @@ class SlowGateway(FakeGateway):
 
 
 class Site:
-    def __init__(self, url: str, bus: MemoryBus, door: FrontDoor, gateway: SlowGateway, stop: Stop) -> None:
-        self.url, self.bus, self.door, self.gateway, self.stop = url, bus, door, gateway, stop
+    def __init__(self, url: str, bus: MemoryBus, app: Application, gateway: SlowGateway, stop: Stop) -> None:
+        self.url, self.bus, self.app, self.gateway, self.stop = url, bus, app, gateway, stop
         self.port = int(url.rpartition(":")[2])
 
     async def fill(self, megabytes: int) -> None:
@@ -81,7 +81,7 @@ async def site(limits: ConnectionLimits = PATIENT, settings: HttpSettings | None
     bus, stop, ready = MemoryBus(MemoryLog()), Stop(), asyncio.Event()
     gateway = SlowGateway()
     cast(Any, gateway).bus, cast(Any, gateway).topic_lateness = bus, lambda topic: {"count": 0}
-    door = create_app(
+    app = create_app(
         cast(Gateway, gateway),
         Ingress(MessageLimits()),
         settings or HttpSettings(),
@@ -102,10 +102,10 @@ async def site(limits: ConnectionLimits = PATIENT, settings: HttpSettings | None
     async def work(shut: asyncio.Event) -> None:
         await shut.wait()
 
-    serving = asyncio.create_task(serve_http(door, listener, url, 1, stop, told, work, companion, limits))
+    serving = asyncio.create_task(serve_http(app, listener, url, 1, stop, told, work, companion, limits))
     try:
         await ready.wait()
-        yield Site(url, bus, door, gateway, stop)
+        yield Site(url, bus, app, gateway, stop)
     finally:
         gateway.open.set()
         stop.set()

@@ -1,4 +1,4 @@
-"""A node's door: who is let in, what is understood, and how far a shard has to be before it answers."""
+"""A node's internal HTTP: who is let in, what is understood, and how far a shard has to be before it answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from duemq.cluster.codec import TOKEN_HEADER
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import Query
-from duemq.delay.api.internal_http import create_door
+from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
@@ -121,7 +121,7 @@ def test_the_door_answers_those_who_know_the_token() -> None:
     async def scenario(held: Held) -> None:
         held.apply(1)
         backend = SimpleNamespace(reader=held.reader, why_not_ready=lambda: "joining", cluster=lambda: {"nodes": []})
-        app = create_door(
+        app = create_internal_app(
             cast(NodeBackend, backend), CollectorRegistry(), "secret", [Route("/internal/snapshots/1", more)]
         )
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://node") as http:
@@ -159,7 +159,7 @@ def test_no_page_of_a_browser_reads_the_messages_of_a_node(header: dict[str, str
 
     async def scenario(held: Held) -> None:
         held.apply(1)
-        app = create_door(cast(NodeBackend, SimpleNamespace(reader=held.reader)), CollectorRegistry(), token)
+        app = create_internal_app(cast(NodeBackend, SimpleNamespace(reader=held.reader)), CollectorRegistry(), token)
         own = {TOKEN_HEADER: token} if token else {}
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app), base_url="http://node", headers=own

@@ -1,4 +1,4 @@
-"""What a front door takes in at a time."""
+"""How much an application takes in at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the front door does for every request: ids, keys, limits, errors."""
+"""What the application does for every request: ids, keys, limits, errors."""
 
 from __future__ import annotations
 

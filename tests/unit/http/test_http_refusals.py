@@ -17,7 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Endpoint
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome
-from duemq.proxy.request.unread import Border
+from duemq.proxy.request.request_rules import RequestRules
 from duemq.web.problem import CODES
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, app_over, refused, with_app
 
@@ -199,7 +199,7 @@ def test_whatever_headers_say_they_are_taken_or_refused(headers: list[tuple[byte
     scope = {"headers": headers, "query_string": b""}
     for body, raw in ((True, False), (True, True), (False, False)):
         try:
-            Border((), body=body, raw=raw).check(scope)
+            RequestRules((), body=body, raw=raw).check(scope)
         except Rejected as error:
             assert CODES[error.code].status in (400, 415)
 

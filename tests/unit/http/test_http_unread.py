@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import front_door, registry
-from duemq.delay.api.internal_http import create_door
+from duemq.cli.wiring.parts import http_api, registry
+from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
 from duemq.proxy.api.endpoint import Endpoint
@@ -153,7 +153,7 @@ def test_the_start_says_whether_keys_are_asked_for(caplog: pytest.LogCaptureFixt
         backend: Any = cast(Any, type("Backend", (), {"shards": 1, "clock": lambda: 0, "why_clock_out": None}))
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            front_door(Settings.load(overrides=settings), backend, registry(), asyncio.Event())
+            http_api(Settings.load(overrides=settings), backend, registry(), asyncio.Event())
         return caplog.records[0].levelno, caplog.records[0].getMessage()
 
     level, sentence = told(http={"api_keys": ["first-key"]})
@@ -199,7 +199,7 @@ def test_what_the_server_as_a_whole_knows() -> None:
 
 def test_a_nodes_own_door_names_requests_and_says_what_it_asks_for() -> None:
     async def scenario() -> None:
-        door = create_door(cast(NodeBackend, type("Backend", (), {"reader": None})), registry(), "the-token")
+        app = create_internal_app(cast(NodeBackend, type("Backend", (), {"reader": None})), registry(), "the-token")
         for path, status in (("/internal/search", 401), ("/nothing", 404), ("/healthz", 200)):
             sent: list[Any] = []
 
@@ -209,7 +209,7 @@ def test_a_nodes_own_door_names_requests_and_says_what_it_asks_for() -> None:
             scope = {
                 "type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "root_path": "",
             }  # fmt: skip
-            await door(scope, cast(Any, None), send)
+            await app(scope, cast(Any, None), send)
             headers = dict(sent[0]["headers"])
             assert sent[0]["status"] == status and headers[b"x-request-id"]
             assert (b"www-authenticate" in headers) == (status == 401)

@@ -1,4 +1,4 @@
-"""What comes with a request and is not read by its endpoint is refused, before anything is done."""
+"""What an endpoint takes: a request with anything else is refused before anything is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CODED, _IF_MATCH = b"content-encoding", b"if-match"
 _LOOKED_AT: Final = frozenset((_TYPE, _LENGTH, _CHUNKED, _CODED, _IF_MATCH))
 
 
-class Border:
+class RequestRules:
     """What one endpoint takes: `query` parameters or none, a body or none, and that as JSON alone unless `raw`."""
 
     def __init__(self, query: Collection[str], *, body: bool, raw: bool) -> None:
