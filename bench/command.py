@@ -162,12 +162,16 @@ def steady(
     seconds: Annotated[int, typer.Option(min=1, help="How long to send.")] = 60,
     due_from: Annotated[float, typer.Option(help="Soonest due, seconds ahead.")] = 5.0,
     due_to: Annotated[float, typer.Option(help="Latest due, seconds ahead.")] = 20.0,
+    every: Annotated[float, typer.Option(min=0.5, help="Milliseconds between two batches.")] = 20.0,
 ) -> "list[Step]":
     """A constant stream on a fixed schedule; due times uniform in a range."""
     from duemq.bench.plans.plan import Step
 
-    parameters = {"rate": rate, "seconds": seconds, "due_from_s": due_from, "due_to_s": due_to}
+    parameters = {
+        "rate": rate, "seconds": seconds, "due_from_s": due_from, "due_to_s": due_to, "every_ms": every
+    }  # fmt: skip
     title = f"steady: {rate:,} msg/s for {seconds} s, due {due_from:g} to {due_to:g} s ahead"
+    title += "" if every == 20 else f", a batch every {every:g} ms"
     return [Step("steady", title, parameters)]
 
 
@@ -239,6 +243,18 @@ def cancel(
     if singles >= count - 1:
         raise typer.BadParameter("some have to be left for the bulk cancels", param_hint="--singles")
     return [cancel_step(count, {}, singles, batch, connections)]
+
+
+@command("cancel-callers")
+def cancel_callers(
+    count: Annotated[int, typer.Option(min=10, help="Messages cancelled for each number of callers.")] = 5_000,
+    callers: Annotated[list[int] | None, typer.Option(min=1, help="At a time; may be repeated.")] = None,
+    by_name: Annotated[bool, typer.Option("--by-name", help="By the sender's names instead of ids.")] = False,
+) -> "list[Step]":
+    """Single cancels by 1, 8 and 64 callers, each of whom waits for the answer to the last one."""
+    from duemq.bench.plans.plan import callers_step
+
+    return [callers_step(count, tuple(callers or (1, 8, 64)), by_name, {})]
 
 
 @command("consume")

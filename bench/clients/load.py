@@ -16,7 +16,7 @@ from duemq.bench.harness.workers import WorkerLink
 
 REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the outcome of a message as its sender knows it; open: no answer came
 
-TICKS_PER_S = 50
+EVERY_MS = 20.0
 LATE_SEND_MS = 5.0
 _RETRY_S = 0.25
 
@@ -47,6 +47,11 @@ class Job:
     payload_bytes: int = 256
     seed: int = 1
     keep_every: int = 0
+    named: bool = False
+
+    def name(self, seq: int) -> str:
+        """The name that message `seq` has where messages are `named`."""
+        return f"{self.topic}.{seq}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +120,14 @@ class _Sender:
         dues = self.job.window.draw(self.random, count, base_ms)
         self.dues[first : first + count] = dues
         topic = self.job.topic
-        return [
+        drafts: list[dict[str, Any]] = [
             {"topic": topic, "payload": payload, "deliver_at": due}
             for payload, due in zip(self.payloads.make(first, count), dues.tolist(), strict=True)
         ]
+        if self.job.named:
+            for seq, draft in enumerate(drafts, first):
+                draft["name"] = self.job.name(seq)
+        return drafts
 
     async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:
         """Send one batch. `again`: a server that asks to come back later is asked again, as a patient producer does."""
@@ -184,20 +193,22 @@ class _Sender:
         )
 
 
-async def send_steadily(link: WorkerLink, job: Job, rate: float, connections: int = 64) -> SentMessages:
-    """Open loop: a batch every 20 ms by the clock, whether or not earlier ones were answered.
+async def send_steadily(
+    link: WorkerLink, job: Job, rate: float, every_ms: float = EVERY_MS, connections: int = 64
+) -> SentMessages:
+    """Open loop: a batch every so many ms by the clock, whether or not earlier ones were answered.
 
     Due times count from the moment a batch should leave. A batch that leaves more than 5 ms late is counted.
     """
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
         loop = asyncio.get_running_loop()
-        start, began_ms = loop.time() + 0.1, now_ms() + 100
+        start, began_ms, every_s = loop.time() + 0.1, now_ms() + 100, every_ms / 1000
         async with asyncio.TaskGroup() as tasks:
             first, tick = 0, 0
             while first < job.count and not link.stopped.is_set():
-                until = min(int((tick + 1) * rate / TICKS_PER_S), job.count)
-                at_s = tick / TICKS_PER_S
+                until = min(int((tick + 1) * rate * every_s), job.count)
+                at_s = tick * every_s
                 if (ahead := start + at_s - loop.time()) > 0:
                     await asyncio.sleep(ahead)
                 if until > first:

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.markup import escape
 
+from duemq.bench.clients.load import EVERY_MS
 from duemq.bench.far.imports import import_windows
 from duemq.bench.far.load_window import load
 from duemq.bench.far.pending import pending
@@ -15,6 +16,7 @@ from duemq.bench.harness.progress_bar import Screen
 from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.cancel import cancel
+from duemq.bench.scenarios.cancel_callers import cancel_callers
 from duemq.bench.scenarios.cancel_race import cancel_race
 from duemq.bench.scenarios.consume import consume
 from duemq.bench.scenarios.destinations import destinations
@@ -31,11 +33,13 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "accept-singles": accept_singles,
     "accept-batches": accept_batches,
     "cancel": cancel,
+    "cancel-callers": cancel_callers,
     "consume": consume,
     "destinations": destinations,
     "load": load,
     "import": import_windows,
 }
+_CALLERS = (1, 8, 64)
 ALONE: dict[str, Callable[..., ScenarioOutcome]] = {"wheel": wheel}
 """Scenarios that need no site."""
 
@@ -72,10 +76,11 @@ def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
     return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 
-def steady_step(rate: int, seconds: int, targets: Mapping[str, Target]) -> Step:
+def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms: float = EVERY_MS) -> Step:
     """A stream that has to be accepted in full."""
-    parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0}
+    parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0, "every_ms": every_ms}
     title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
+    title += "" if every_ms == EVERY_MS else f", a batch every {every_ms:g} ms"
     return Step("steady", title, parameters, {"rate": Target(rate * 0.99, at_least=True), **targets})
 
 
@@ -116,11 +121,19 @@ def cancel_step(
     return Step("cancel", "cancel: single on an idle node, and in bulk", parameters, targets)
 
 
+def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: Mapping[str, Target]) -> Step:
+    """Single cancels by so many callers at a time, by id or by name."""
+    title = f"cancel by {'name' if by_name else 'id'}, {', '.join(map(str, callers))} at a time"
+    return Step("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
+
+
 def everything(quick: bool) -> list[Step]:
     """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
+    cancels = {f"rate_{callers}": Target(rate, at_least=True) for callers, rate in ((1, 800), (8, 4_000), (64, 12_000))}
     return [
+        steady_step(2_000, seconds, {"late_p50": Target(2), "late_p99": Target(6), "cpu_us": Target(170)}, every_ms=2),
         steady_step(5_000, seconds, {"late_p50": Target(8), "late_p99": Target(40)}),
         steady_step(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
@@ -131,6 +144,8 @@ def everything(quick: bool) -> list[Step]:
         batches_step(400_000 // part, {"rate": Target(40_000, at_least=True)}),
         race_step(5_000 // part),
         cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
+        callers_step(5_000 // part, _CALLERS, False, cancels),
+        callers_step(5_000 // part, _CALLERS, True, cancels),
         Step(
             "pending",
             f"pending: {pending_count:,} a day ahead",

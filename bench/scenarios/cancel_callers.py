@@ -1,0 +1,52 @@
+"""`cancel-callers`: single cancels by a few callers at a time, each of whom waits for the answer to the last one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from duemq.bench.clients import cancels
+from duemq.bench.clients.load import SendWindow
+from duemq.bench.harness.harness import Harness
+from duemq.bench.harness.reconciliation import spread
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
+from duemq.bench.scenarios import parts
+
+_AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
+_OTHERS = 1_000  # messages that nobody cancels: some of them are looked at in the end
+
+
+def cancel_callers(stage: Harness, *, count: int, callers: Sequence[int], by_name: bool) -> ScenarioOutcome:
+    """Cancel `count` messages for each number of callers, by id or by the name that the sender chose."""
+    low = int(now_ms() + _AHEAD_MS)
+    total = count * len(callers) + _OTHERS
+    job = replace(stage.job(total, SendWindow(low, low + _WIDTH_MS), 1), named=by_name)
+    before = stage.site.bill()
+    sent = stage.fill(job, "filling")
+    refs = [job.name(seq) for seq in range(total)] if by_name else sent.ids
+    figures: list[Figure] = []
+    words = []
+    refusal = None
+    for turn, number in enumerate(callers):
+        some = refs[turn * count : (turn + 1) * count]
+        worker = stage.spawn(cancels.cancel_singly, stage.site.url, some, None, number)
+        answers = stage.wait(worker, f"cancels by {number}", count)
+        seconds = float((answers.asked_ms + answers.wait_ms).max() - answers.asked_ms.min()) / 1000
+        waits = spread(answers.wait_ms)
+        figures += (
+            Figure(f"rate_{number}", f"cancels by {number}", count / seconds, "cancels/s"),
+            Figure(f"p50_{number}", f"cancel p50, {number} at a time", waits.p50, "ms"),
+            Figure(f"p99_{number}", f"cancel p99, {number} at a time", waits.p99, "ms"),
+        )
+        words.append(answers.word)
+        refusal = refusal or answers.refusal
+    wrong = int(np.count_nonzero(np.concatenate(words) != cancels.CANCELLED))
+    cost = parts.cost_figures(stage, before, sent.accepted)
+    figures += (
+        vital("not_cancelled", "answered other than cancelled", wrong),
+        vital("missing", "not cancelled, yet not scheduled any more (sample)", stage.missing(sent.ids[-_OTHERS:])),
+        *cost,
+    )
+    notes = parts.notes(sent, cost) + ((f"the first refusal: {refusal}",) if refusal else ())
+    return ScenarioOutcome(tuple(figures), notes)
