@@ -110,6 +110,12 @@ def command_of(
         return Malformed(f"{error.code}: {error.detail}")
 
 
+def change_by_name(kind: int, name: str, due: int) -> bytes:
+    """The frame of a cancel, or of a move to `due` (ms), of the message that a client named so."""
+    headers = [(_CANCEL, name.encode())] if kind == CANCEL else [(_MOVE, name.encode()), (_AT, b"%d" % due)]
+    return pack_record(None, headers, b"")
+
+
 def read_record(frame: bytes) -> Record | None:
     """The record in a frame, or None where the bytes are no frame."""
     if len(frame) < HEAD.size:

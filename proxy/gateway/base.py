@@ -66,7 +66,7 @@ class MessagePage(NamedTuple):
 
 
 class Gateway(Protocol):
-    """One door to all shards. Every call may raise Unavailable (503: nothing was accepted, nothing was changed).
+    """The access to all shards. Every call may raise Unavailable (503: nothing was accepted, nothing was changed).
 
     Those that write may raise OutcomeUnknown (504: nobody knows), and those that read never do.
     """

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
-from itertools import count, islice, repeat
+from itertools import count, islice
 from typing import Any, ParamSpec, TypeVar
 
 from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
@@ -22,18 +22,18 @@ from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.paging import before, merge, read_cursor, write_cursor
-from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, Draft, change_frame, schedule_frame, shard_of_name
+from duemq.model.message import Draft, schedule_frame, shard_of_name
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
 from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, Receipt
+from duemq.proxy.gateway.changes import Changes, applied_in_time
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
 from duemq.proxy.gateway.names import AppendedNames, Names
 from duemq.proxy.gateway.shard_router import ByKey, Selection
@@ -42,8 +42,6 @@ from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
 _IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
 _IMPORTER = "import"  # who appends the commands of many files at once, of all proxies
-_WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
-_ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -83,6 +81,7 @@ class CommandGateway:
         self._backend, self._answer_s = backend, answer_s
         self._selection = selection or ByKey(backend.shards)
         self._addresses, self._names = Addresses(backend), Names(backend, answer_s)
+        self._changes = Changes(backend, self._addresses, self._append, answer_s)
         self._turn = count()
         # Ids of direct messages only have to differ; 2**40 leaves room to count up from anywhere.
         self._unique = count(secrets.randbits(40))
@@ -256,71 +255,7 @@ class CommandGateway:
         self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
     ) -> list[ChangeOutcome]:
         self._check()
-        dues = repeat(due) if isinstance(due, int) else due
-        targets = await self._resolve(refs)
-        batches: dict[Partition, list[bytes]] = {}
-        positions: list[int] = []
-        for one, at in zip(targets, dues, strict=False):
-            if isinstance(one, Address):
-                batch = batches.setdefault((BUFFER, one.shard), [])
-                positions.append(len(batch))
-                batch.append(change_frame(kind, one.first_key, at))
-            else:
-                positions.append(-1)
-        results: AppendResults = {}
-        progress_of: dict[int, Progress] = {}
-        if batches:
-            progress_of |= {shard: self._backend.progress(shard) for _, shard in batches}
-            for progress in progress_of.values():
-                progress.check()
-            results = await self._append(batches)
-            await asyncio.gather(
-                *(
-                    self._reached(progress_of[shard], results[topic, shard].offset(len(batch) - 1))
-                    for (topic, shard), batch in batches.items()
-                )
-            )
-        outcomes: list[ChangeOutcome] = []
-        ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
-        for ref, one, position in zip(refs, targets, positions, strict=True):
-            if one is None:
-                outcomes.append(ChangeOutcome(ref, Answer.UNKNOWN))
-            elif isinstance(one, MessageState):
-                outcomes.append(ChangeOutcome(one.id, Answer.DELIVERED, one.delivered_at))
-            else:
-                offset = results[BUFFER, one.shard].offset(position)
-                answered = progress_of[one.shard].answer(offset)
-                if answered is None:
-                    outcome = ChangeOutcome(one.id, None)
-                elif answered.answer is Answer.OK:
-                    outcome = ChangeOutcome(one.id, Answer.OK, answered.at if kind == CANCEL else 0)
-                else:
-                    outcome = ChangeOutcome(one.id, answered.answer)
-                    if answered.answer in _ENDED:
-                        ended.setdefault(one.shard, []).append((len(outcomes), one.first_key, offset))
-                outcomes.append(outcome)
-        if times or len(refs) <= _WITH_TIME:
-            for shard, places in ended.items():
-                keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
-                try:
-                    end_times = await self._backend.reader.when_ended(shard, keys, last)
-                except Unavailable:
-                    continue  # the answers are known, and some of the changes may be made
-                for (place, _, _), at in zip(places, end_times, strict=True):
-                    outcomes[place] = outcomes[place]._replace(at=at)
-        return outcomes
-
-    @_reading
-    async def _resolve(self, refs: Sequence[str]) -> list[Address | MessageState | None]:
-        by_id, find = self._addresses.by_id, self._addresses.find
-        return [by_id(ref) or await find(ref) for ref in refs]
-
-    async def _reached(self, progress: Progress, offset: int) -> bool:
-        """As `Progress.reached`, for a command that is in the log already: it is never refused any more."""
-        try:
-            return await progress.wait_until_applied(offset, self._answer_s)
-        except Unavailable:
-            return False
+        return await self._changes.make(kind, refs, due, times=times)
 
     # --- importing files -------------------------------------------------------------------------------------------
 
@@ -333,7 +268,7 @@ class CommandGateway:
         results = await self._append({(BUFFER, shard): [import_frame(import_command)]})
         offset = results[BUFFER, shard].first_offset
         id_ = f"{shard}-{offset}"
-        if not await self._reached(progress, offset) or (answered := progress.answer(offset)) is None:
+        if not await applied_in_time(progress, offset, self._answer_s) or (answered := progress.answer(offset)) is None:
             return ImportStatus(id_, shard, None)
         if answered.answer is Answer.FILE_PENDING:
             return ImportStatus(id_, shard, ImportRecord(offset, import_command, PENDING, answered.at))
@@ -362,7 +297,9 @@ class CommandGateway:
         results = await self._append_whole(batches)
         offsets = [results[BUFFER, shard].offset(position) for shard, position in places]
         lasts: dict[int, int] = dict(zip((shard for shard, _ in places), offsets, strict=True))
-        reached = await asyncio.gather(*(self._reached(progress[shard], last) for shard, last in lasts.items()))
+        reached = await asyncio.gather(
+            *(applied_in_time(progress[shard], last, self._answer_s) for shard, last in lasts.items())
+        )
         records: dict[int, dict[str, ImportRecord]] = {}
         with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
             records = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}

@@ -26,6 +26,14 @@ class Address(NamedTuple):
         return offset_of(self.first_key)
 
 
+class NamedAddress(NamedTuple):
+    """Whatever message of a shard has this name. `ref`: the name as its client gave it."""
+
+    ref: str
+    shard: int
+    name: bytes
+
+
 class Addresses:
     """Resolves ids and names. A direct message was delivered when it was sent: its id is all that is known of it."""
 
@@ -40,21 +48,29 @@ class Addresses:
             return None
         return Address(ref, message_id.shard, message_id.key)
 
+    def by_name(self, ref: str) -> NamedAddress | None:
+        """Where the message of a name is, if there is one; None for what is an id. Nothing is looked up."""
+        if self._backend.ids.read(ref) is not None:
+            return None
+        name = CLIENT_NAME + ref.encode()
+        return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
+
+    async def holder(self, address: NamedAddress) -> Address | None:
+        """The message that has this name. Raises Unavailable."""
+        shard = address.shard
+        first_key = await self._backend.reader.holder(shard, address.name)
+        if first_key is None:
+            return None
+        return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+
     async def find(self, ref: str) -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
         if address := self.by_id(ref):
             return address
+        if named := self.by_name(ref):
+            return await self.holder(named)
         message_id = self._backend.ids.read(ref)
-        if message_id is None:
-            return await self._by_name(ref)
-        return await self._direct(ref, message_id) if message_id.direct else None
-
-    async def _by_name(self, ref: str) -> Address | None:
-        backend = self._backend
-        name = CLIENT_NAME + ref.encode()
-        shard = shard_of_name(name, backend.shards)
-        first_key = await backend.reader.holder(shard, name)
-        return None if first_key is None else Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+        return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
 
     async def _direct(self, ref: str, message_id: MessageId) -> MessageState | None:
         topic = self._direct_topics.get(message_id.row)

@@ -119,6 +119,10 @@ class Site:
         self.follower.progress[shard].publish(Entry(1, offset + 1, make_key(1, 0, 0), NOW, {offset: answer}))
 
 
+NOBODY = next(name for name in map(str, range(100)) if shard_of_name(b"n:" + name.encode(), SHARDS) == 0)
+"""A name that no message has. The first shard decides about it."""
+
+
 class Noting(ByKey):
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
@@ -212,16 +216,17 @@ def test_an_answer_is_the_ledgers_or_that_it_is_not_known() -> None:
         (receipt,) = await site.receipts(later())
         (pending,) = await site.gateway.change(CANCEL, [receipt.id])
         assert (pending.id, pending.answer) == (receipt.id, None)
-        cancelling = asyncio.create_task(site.gateway.change(CANCEL, [receipt.id, "nobody"]))
-        while await site.bus.end_offset(BUFFER, 0) < 3:  # noqa: ASYNC110
+        cancelling = asyncio.create_task(site.gateway.change(CANCEL, [receipt.id, NOBODY]))
+        while await site.bus.end_offset(BUFFER, 0) < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        site.answer(0, 2, Answer.DELIVERED)
+        answers = {2: Answer.DELIVERED, 3: Answer.UNKNOWN}
+        site.follower.progress[0].publish(Entry(1, 4, make_key(1, 0, 0), NOW, answers))
         late, unknown = await cancelling
         assert (late.answer, late.at, unknown.answer) == (Answer.DELIVERED, 77, Answer.UNKNOWN)
         # A replica that is asked has to be as far as the answer, and as all that was seen here before.
         assert site.cluster.asked[-1][2] == 2
         await site.gateway.state(receipt.id)
-        assert site.cluster.asked[-1][2] == 2
+        assert site.cluster.asked[-1][2] == 3
 
     at_site(scenario)
 
@@ -233,14 +238,15 @@ def test_each_is_moved_to_its_own_time_and_of_many_the_times_are_looked_up_where
 
         async def moved(times: bool) -> list[ChangeOutcome]:
             first = await site.bus.end_offset(BUFFER, 0)
-            targets = ["nobody", *[receipt.id] * 17]
+            targets = [NOBODY, *[receipt.id] * 17]
             moving = asyncio.create_task(site.gateway.change(MOVE, targets, range(100, 118), times=times))
-            while await site.bus.end_offset(BUFFER, 0) < first + 17:  # noqa: ASYNC110
+            while await site.bus.end_offset(BUFFER, 0) < first + 18:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             records = await site.bus.read(BUFFER, 0, first, 1 << 20)
             assert [found.due for one in records if (found := read_change(one.frame))] == list(range(101, 118))
-            said = {first + at: Answer.DELIVERED if at % 2 else Answer.OK for at in range(17)}
-            site.follower.progress[0].publish(Entry(1, first + 17, make_key(1, 0, 0), NOW, said))
+            answers = {first + 1 + at: Answer.DELIVERED if at % 2 else Answer.OK for at in range(17)}
+            answers[first] = Answer.UNKNOWN
+            site.follower.progress[0].publish(Entry(1, first + 18, make_key(1, 0, 0), NOW, answers))
             return await moving
 
         assert {outcome.at for outcome in await moved(False)} == {0}

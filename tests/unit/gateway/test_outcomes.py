@@ -14,7 +14,8 @@ from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
-from duemq.model.message import CANCEL, Draft, shard_of_name
+from duemq.model.message import CANCEL, DELIVER_NOW, Draft, shard_of_name
+from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from tests.unit.gateway.test_gateway import NOW, SHARDS, Site, at_site, later
@@ -138,11 +139,37 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
         site.bus.committer = failing  # type: ignore[assignment]
         (receipt,) = await site.receipts(later())
         for work in (
-            site.gateway.change(CANCEL, ["order-17"]), site.gateway.state(receipt.id), site.gateway.import_files(FILES),
+            site.gateway.change(DELIVER_NOW, ["order-17"]), site.gateway.state(receipt.id),
+            site.gateway.import_files(FILES),
         ):  # fmt: skip
             with pytest.raises(Unavailable) as refused:
                 await work
             assert refused.value.code == "unavailable"
+
+    at_site(scenario)
+
+
+def test_a_cancel_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be_looked_up() -> None:
+    async def scenario(site: Site) -> None:
+        async def failing(*asked: object) -> None:
+            raise Unavailable("no replica answers")
+
+        async def first_key(*asked: object) -> bytes:
+            return make_key(NOW, 7, 0)
+
+        shard = shard_of_name(b"n:order-17", SHARDS)
+        for offset, holder in enumerate((failing, first_key)):
+            site.cluster.holder = holder  # type: ignore[assignment]
+            cancelling = asyncio.create_task(site.gateway.change(CANCEL, ["order-17"]))
+            while await site.bus.end_offset(BUFFER, shard) == offset:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            site.answer(shard, offset, Answer.OK)
+            (outcome,) = await cancelling
+            assert (outcome.answer, outcome.at) == (Answer.OK, NOW)
+            assert outcome.id == ("order-17" if holder is failing else site.backend.ids.issue(shard, NOW, 7))
+        (record, _) = await site.bus.read(BUFFER, shard, 0, 10)
+        meant = command_of(record.frame, NOW, RecordPosition(shard, SHARDS, site.backend.ids))
+        assert meant == ByName(CANCEL, b"n:order-17", 0)
 
     at_site(scenario)
 

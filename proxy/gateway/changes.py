@@ -1,0 +1,136 @@
+"""Changes: cancels, moves, deliver-nows and redrives go into the log, and the ledger says what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import repeat
+
+from duemq.bus.base import AppendResults, Batches
+from duemq.cluster.backend import Backend
+from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.progress import Progress
+from duemq.cluster.shard_reader import MessageState
+from duemq.model.errors import OutcomeUnknown, Unavailable
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, MOVE, change_frame
+from duemq.model.plain import change_by_name
+from duemq.model.record import Partition
+from duemq.proxy.gateway.base import ChangeOutcome
+from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
+
+_LOOKUPS = 16  # of names at a time
+_WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
+_ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
+
+
+class Changes:
+    """`append` makes commands durable; `answer_s`: how long to wait for what a shard says."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        addresses: Addresses,
+        append: Callable[[Batches], Awaitable[AppendResults]],
+        answer_s: float,
+    ) -> None:
+        self._backend, self._addresses, self._append, self._answer_s = backend, addresses, append, answer_s
+
+    async def make(
+        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[ChangeOutcome]:
+        """See `Gateway.change`."""
+        dues = repeat(due) if isinstance(due, int) else due
+        targets = await self._resolve(refs, kind)
+        batches: dict[Partition, list[bytes]] = {}
+        positions: list[int] = []
+        for one, at in zip(targets, dues, strict=False):
+            if isinstance(one, Address):
+                batch = batches.setdefault((BUFFER, one.shard), [])
+                positions.append(len(batch))
+                batch.append(change_frame(kind, one.first_key, at))
+            elif isinstance(one, NamedAddress):
+                batch = batches.setdefault((BUFFER, one.shard), [])
+                positions.append(len(batch))
+                batch.append(change_by_name(kind, one.ref, at))
+            else:
+                positions.append(-1)
+        results: AppendResults = {}
+        progress_of: dict[int, Progress] = {}
+        holders: dict[str, Address] = {}
+        if batches:
+            progress_of |= {shard: self._backend.progress(shard) for _, shard in batches}
+            for progress in progress_of.values():
+                progress.check()
+            results = await self._append(batches)
+            waits = [
+                applied_in_time(progress_of[shard], results[topic, shard].offset(len(batch) - 1), self._answer_s)
+                for (topic, shard), batch in batches.items()
+            ]
+            named = [one for one in targets if isinstance(one, NamedAddress)]
+            if len(waits) == 1 and not named:
+                await waits[0]
+            else:  # names are looked up while the shards decide: the answers show ids
+                holders, _ = await asyncio.gather(self._holders(named), asyncio.gather(*waits))
+        outcomes: list[ChangeOutcome] = []
+        ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
+        for ref, one, position in zip(refs, targets, positions, strict=True):
+            if one is None:
+                outcomes.append(ChangeOutcome(ref, Answer.UNKNOWN))
+            elif isinstance(one, MessageState):
+                outcomes.append(ChangeOutcome(one.id, Answer.DELIVERED, one.delivered_at))
+            else:
+                message = one if isinstance(one, Address) else holders.get(ref)
+                id_ = ref if message is None else message.id
+                offset = results[BUFFER, one.shard].offset(position)
+                answered = progress_of[one.shard].answer(offset)
+                if answered is None:
+                    outcome = ChangeOutcome(id_, None)
+                elif answered.answer is Answer.OK:
+                    outcome = ChangeOutcome(id_, Answer.OK, answered.at if kind == CANCEL else 0)
+                else:
+                    outcome = ChangeOutcome(id_, answered.answer)
+                    if answered.answer in _ENDED and message is not None:
+                        ended.setdefault(one.shard, []).append((len(outcomes), message.first_key, offset))
+                outcomes.append(outcome)
+        if times or len(refs) <= _WITH_TIME:
+            for shard, places in ended.items():
+                keys, last = [key for _, key, _ in places], max(offset for _, _, offset in places)
+                try:
+                    end_times = await self._backend.reader.when_ended(shard, keys, last)
+                except Unavailable:
+                    continue  # the answers are known, and some of the changes may be made
+                for (place, _, _), at in zip(places, end_times, strict=True):
+                    outcomes[place] = outcomes[place]._replace(at=at)
+        return outcomes
+
+    async def _resolve(self, refs: Sequence[str], kind: int) -> list[Address | NamedAddress | MessageState | None]:
+        """Where each message is. A cancel and a move go to the shard under the name, which it looks up itself."""
+        by_id, by_name, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
+        named = kind in (CANCEL, MOVE)
+        try:
+            return [by_id(ref) or (by_name(ref) if named else None) or await find(ref) for ref in refs]
+        except OutcomeUnknown as error:  # of a look-up, which changes nothing
+            raise Unavailable(error.detail) from error
+
+    async def _holders(self, names: Sequence[NamedAddress]) -> dict[str, Address]:
+        """The messages of names, for the answers alone: what cannot be looked up is answered under its name."""
+        turn = asyncio.Semaphore(_LOOKUPS)
+
+        async def look_up(name: NamedAddress) -> Address | None:
+            async with turn:
+                try:
+                    return await self._addresses.holder(name)
+                except (Unavailable, OutcomeUnknown):
+                    return None
+
+        holders = await asyncio.gather(*map(look_up, names))
+        return {name.ref: holder for name, holder in zip(names, holders, strict=True) if holder is not None}
+
+
+async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:
+    """Wait until a shard has applied a command that is in the log already: it is never refused any more."""
+    try:
+        return await progress.wait_until_applied(offset, answer_s)
+    except Unavailable:
+        return False
