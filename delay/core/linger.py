@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _REST = 1.5  # by the time a cycle took: one that took long says that the machine or the brokers have enough to do
 _MAX_S = 0.05
 _MEMORY_S = 0.5
-_LIGHT_PER_S = 1_000  # commands and deliveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,13 @@ class Linger:
     each_s: float = 0.0
 
 
+class NextStart(NamedTuple):
+    """When the next cycle may start (s): at once for somebody who waits for an answer, and for all others."""
+
+    for_waiters: float
+    for_all: float
+
+
 class LingerState:
     """The gathering of one master. Times in s, of any clock that goes on steadily."""
 
@@ -31,16 +38,15 @@ class LingerState:
         self._recent = 0.0  # commands and deliveries lately, older ones counting less
         self._last = -math.inf
 
-    @property
-    def light(self) -> bool:
-        """Whether there is so little to do that a cycle more, for somebody who waits for an answer, is no matter."""
-        return self._recent < _LIGHT_PER_S * _MEMORY_S
+    def next_start(self, started: float, ended: float, handled: int, full: bool) -> NextStart:
+        """When the next cycle may start, after one that handled so many.
 
-    def until(self, started: float, ended: float, handled: int, full: bool) -> float:
-        """When the next cycle may start, after one that handled so many. A backlog (`full`) does not wait for long."""
+        Whoever waits for an answer waits no longer than cycles are dear: a part of the time that this one took. A
+        backlog (`full`) does not wait for long either.
+        """
         fading = math.exp((self._last - started) / _MEMORY_S)
         self._recent, self._last = self._recent * fading + handled, started
         if full:
-            return started + self._least_s
-        wider = max(_REST * (ended - started), self._each_s * self._recent / _MEMORY_S)
-        return started + max(self._least_s, min(wider, _MAX_S))
+            return NextStart(started + self._least_s, started + self._least_s)
+        wider = min(max(_REST * (ended - started), self._each_s * self._recent / _MEMORY_S), _MAX_S)
+        return NextStart(started + wider, started + max(self._least_s, wider))

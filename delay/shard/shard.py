@@ -341,11 +341,12 @@ class Shard:
                     self._ledger_emptied = False
                 started = loop.time()
                 pause = await master.tick()
-                rest_until = gather.until(started, loop.time(), master.handled, master.full)
+                next_start = gather.next_start(started, loop.time(), master.handled, master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
-                rest = max(rest_until - loop.time(), 0)
-                await (self.progress.wait_for_waiter(rest) if gather.light else asyncio.sleep(rest))
+                await asyncio.sleep(max(next_start.for_waiters - loop.time(), 0))
+                if (rest := next_start.for_all - loop.time()) > 0:
+                    await self.progress.wait_for_waiter(rest)
             if not node.election.is_paused():
                 await master.renew_last_entry()
         finally:

@@ -12,7 +12,7 @@ def pauses(rate: float, spent_s: float = 0.002, seconds: float = 3.0, full: bool
     gather, now, waited = LingerState(DEAR), 0.0, 0.004
     found = []
     while now < seconds:
-        next_start = gather.until(now, now + spent_s, round(rate * waited), full)
+        next_start = gather.next_start(now, now + spent_s, round(rate * waited), full).for_all
         waited = next_start - now
         found.append(waited)
         now = next_start
@@ -40,16 +40,19 @@ def test_a_backlog_does_not_wait() -> None:
 
 def test_one_burst_does_not_hold_up_the_next_messages() -> None:
     gather = LingerState(DEAR)
-    assert gather.until(0.0, 0.002, 1_000, False) < 0.006
+    assert gather.next_start(0.0, 0.002, 1_000, False).for_all < 0.006
 
 
-def test_much_to_do_is_not_light() -> None:
+@pytest.mark.parametrize(("spent_s", "waits_s"), [(0.001, 0.0015), (0.01, 0.015), (1.0, 0.05)])
+def test_who_waits_for_an_answer_waits_as_long_as_cycles_are_dear(spent_s: float, waits_s: float) -> None:
+    next_start = LingerState(Linger(0.008)).next_start(0.0, spent_s, 10, False)
+    assert next_start.for_waiters == pytest.approx(waits_s)
+    assert next_start.for_all == pytest.approx(max(0.008, waits_s))
+
+
+def test_on_a_log_whose_cycles_are_dear_many_who_wait_share_one() -> None:
     gather, now = LingerState(DEAR), 0.0
-    assert gather.light
-    for each, light in ((2, True), (20, False)):  # every 4 ms: 500 and 5,000 a second
-        for _ in range(500):
-            now += 0.004
-            gather.until(now, now + 0.002, each, False)
-        assert gather.light is light
-    gather.until(now + 5, now + 5, 0, False)
-    assert gather.light
+    for _ in range(500):  # 10,000 a second
+        next_start = gather.next_start(now, now + 0.001, 40, False)
+        now += 0.004
+    assert next_start.for_waiters - now == pytest.approx(0.01 - 0.004, rel=0.05)
