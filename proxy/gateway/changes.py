@@ -18,8 +18,8 @@ from duemq.model.plain import change_by_name
 from duemq.model.record import Partition
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
+from duemq.proxy.gateway.name_lookups import NameLookups
 
-_LOOKUPS = 16  # of names at a time
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
@@ -35,6 +35,7 @@ class Changes:
         answer_s: float,
     ) -> None:
         self._backend, self._addresses, self._append, self._answer_s = backend, addresses, append, answer_s
+        self._names = NameLookups(backend)
 
     async def make(
         self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
@@ -67,11 +68,20 @@ class Changes:
                 applied_in_time(progress_of[shard], results[topic, shard].offset(len(batch) - 1), self._answer_s)
                 for (topic, shard), batch in batches.items()
             ]
-            named = [one for one in targets if isinstance(one, NamedAddress)]
-            if len(waits) == 1 and not named:
+            named: dict[int, list[NamedAddress]] = {}
+            for one in targets:
+                if isinstance(one, NamedAddress):
+                    named.setdefault(one.shard, []).append(one)
+            look_ups = [
+                self._holders(shard, names, results[BUFFER, shard].offset(len(batches[BUFFER, shard]) - 1))
+                for shard, names in named.items()
+            ]
+            if len(waits) == 1 and not look_ups:
                 await waits[0]
-            else:  # names are looked up while the shards decide: the answers show ids
-                holders, _ = await asyncio.gather(self._holders(named), asyncio.gather(*waits))
+            else:  # names are looked up as the shards decide: the answers show ids
+                parts, _ = await asyncio.gather(asyncio.gather(*look_ups), asyncio.gather(*waits))
+                for part in parts:
+                    holders |= part
         outcomes: list[ChangeOutcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
         for ref, one, position in zip(refs, targets, positions, strict=True):
@@ -113,19 +123,21 @@ class Changes:
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error
 
-    async def _holders(self, names: Sequence[NamedAddress]) -> dict[str, Address]:
-        """The messages of names, for the answers alone: what cannot be looked up is answered under its name."""
-        turn = asyncio.Semaphore(_LOOKUPS)
+    async def _holders(self, shard: int, names: Sequence[NamedAddress], offset: int) -> dict[str, Address]:
+        """The messages that have these names once the command at `offset` is applied.
 
-        async def look_up(name: NamedAddress) -> Address | None:
-            async with turn:
-                try:
-                    return await self._addresses.holder(name)
-                except (Unavailable, OutcomeUnknown):
-                    return None
-
-        holders = await asyncio.gather(*map(look_up, names))
-        return {name.ref: holder for name, holder in zip(names, holders, strict=True) if holder is not None}
+        For the answers alone: what cannot be looked up is answered under its name.
+        """
+        try:
+            messages = await self._names.messages(shard, [name.name for name in names], offset)
+        except (Unavailable, OutcomeUnknown):
+            return {}
+        holders: dict[str, Address] = {}
+        for name in names:
+            message = messages.get(name.name)
+            if message is not None and (address := self._addresses.by_id(message.state.id)) is not None:
+                holders[name.ref] = address
+        return holders
 
 
 async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:

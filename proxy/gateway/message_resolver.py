@@ -55,20 +55,16 @@ class Addresses:
         name = CLIENT_NAME + ref.encode()
         return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
 
-    async def holder(self, address: NamedAddress) -> Address | None:
-        """The message that has this name. Raises Unavailable."""
-        shard = address.shard
-        first_key = await self._backend.reader.holder(shard, address.name)
-        if first_key is None:
-            return None
-        return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
-
     async def find(self, ref: str) -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
         if address := self.by_id(ref):
             return address
         if named := self.by_name(ref):
-            return await self.holder(named)
+            backend, shard = self._backend, named.shard
+            first_key = await backend.reader.holder(shard, named.name)
+            if first_key is None:
+                return None
+            return Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
         message_id = self._backend.ids.read(ref)
         return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from duemq.model.message import CANCEL, DELIVER_NOW, Draft, shard_of_name
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.name_lookups import NameLookups
 from tests.unit.gateway.test_gateway import NOW, SHARDS, Site, at_site, later
 from tests.unit.gateway.test_gateway_imports import FILES
 
@@ -151,27 +152,65 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
 
 def test_a_cancel_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be_looked_up() -> None:
     async def scenario(site: Site) -> None:
-        async def failing(*asked: object) -> None:
-            raise Unavailable("no replica answers")
-
-        async def first_key(*asked: object) -> bytes:
-            return make_key(NOW, 7, 0)
-
         shard = shard_of_name(b"n:order-17", SHARDS)
-        for offset, holder in enumerate((failing, first_key)):
-            site.cluster.holder = holder  # type: ignore[assignment]
+        id_ = site.backend.ids.issue(shard, NOW, 7)
+        state = MessageState(id_, "cancelled", "orders", NOW)
+        site.cluster.named_found[b"n:order-17"] = NamedMessage(PRINT, state)
+        for offset, unreadable in enumerate((Unavailable("no replica answers"), None)):
+            site.cluster.unreadable = unreadable
             cancelling = asyncio.create_task(site.gateway.change(CANCEL, ["order-17"]))
             while await site.bus.end_offset(BUFFER, shard) == offset:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             site.answer(shard, offset, Answer.OK)
             (outcome,) = await cancelling
-            assert (outcome.answer, outcome.at) == (Answer.OK, NOW)
-            assert outcome.id == ("order-17" if holder is failing else site.backend.ids.issue(shard, NOW, 7))
+            assert outcome == ChangeOutcome("order-17" if unreadable else id_, Answer.OK, NOW)
+            assert site.cluster.asked[-1] == (shard, (b"n:order-17",), offset), "as of its own command"
         (record, _) = await site.bus.read(BUFFER, shard, 0, 10)
         meant = command_of(record.frame, NOW, RecordPosition(shard, SHARDS, site.backend.ids))
         assert meant == ByName(CANCEL, b"n:order-17", 0)
 
     at_site(scenario)
+
+
+def test_names_that_are_looked_up_at_the_same_time_share_a_request() -> None:
+    async def scenario(site: Site) -> None:
+        lookups, names = NameLookups(site.backend), names_of_shard(0, 4)
+        site.cluster.named_found = {name: NamedMessage(PRINT, FIRST) for name in names[:3]}
+        first = asyncio.create_task(lookups.messages(0, names[:1], 1))
+        others = [asyncio.create_task(lookups.messages(0, [name], at)) for at, name in enumerate(names, 2)]
+        assert names[0] in await first
+        await asyncio.gather(*others)
+        assert site.cluster.asked == [(0, tuple(names), 5)], "none was sent when the others came"
+        lookup = lookups.messages(0, names[:1], 6)
+        held_up, gate = asyncio.create_task(lookup), asyncio.Event()
+        site.cluster.messages_by_name, answer = _after(gate, site.cluster.messages_by_name)  # type: ignore[method-assign]
+        await asyncio.wait_for(answer, 5)
+        late = [asyncio.create_task(lookups.messages(0, [name], 7)) for name in names]
+        await asyncio.sleep(0)
+        late[0].cancel()
+        gate.set()
+        assert (await held_up).keys() == {names[0]}
+        for one in late[1:]:
+            assert (await one).keys() == set(names[:3]), "the one that gave up cost the others nothing"
+        assert site.cluster.asked[1:] == [(0, (names[0],), 6), (0, tuple(names), 7)]
+        site.cluster.unreadable = Unavailable("no replica answers")
+        with pytest.raises(Unavailable):
+            await lookups.messages(0, names, 8)
+
+    at_site(scenario)
+
+
+def _after(gate: asyncio.Event, ask: Any) -> tuple[Any, asyncio.Future[None]]:
+    """Ask only once the gate is open; the future says that somebody waits at it."""
+    reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def asking(*arguments: Any) -> Any:
+        if not reached.done():
+            reached.set_result(None)
+        await gate.wait()
+        return await ask(*arguments)
+
+    return asking, reached
 
 
 def test_changes_that_were_made_are_told_although_nobody_says_when_others_ended() -> None:
