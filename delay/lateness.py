@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,20 +11,43 @@ import numpy.typing as npt
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.samples import Sample
 
+from duemq.model.key import dues_of
+
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
+_GATHER = 256  # keys of deliveries that are kept before they are counted: numpy has a price per call
 _LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
 
 
 class Lateness:
-    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms)."""
+    """Lateness of one topic's deliveries: a histogram since the start, and the latest values for quantiles (ms).
+
+    `buckets`, `total_ms` and `highest_ms` are those of the last `count`.
+    """
 
     def __init__(self) -> None:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
         self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
         self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
         self._count = self._next = 0
+        self._keys: list[bytes] = []  # of deliveries that are not counted yet
+        self._cycles: list[tuple[int, int]] = []  # when (epoch ms) they were made, and how many at a time
+
+    def note(self, keys: Sequence[bytes], at_ms: int) -> None:
+        """Note the messages that a cycle delivered, by their keys, at this time (epoch ms)."""
+        self._keys += keys
+        self._cycles.append((at_ms, len(keys)))
+        self.at_ms = at_ms
+        if len(self._keys) >= _GATHER:
+            self.count()
+
+    def count(self) -> None:
+        """Count what was noted since the last time."""
+        if self._keys:
+            times, counts = zip(*self._cycles, strict=True)
+            keys, self._keys, self._cycles = self._keys, [], []
+            self.add(np.repeat(times, counts) - dues_of(keys))
 
     def add(self, lateness: npt.NDArray[np.int64]) -> None:
         self.buckets += np.bincount(np.searchsorted(_EDGES_MS, lateness), minlength=len(self.buckets))
@@ -43,6 +66,7 @@ class Lateness:
 
     def summary(self) -> dict[str, Any]:
         """Count since the start, and quantiles of the latest 20,000 deliveries, in ms."""
+        self.count()
         p50, p99 = np.percentile(self._latest[: self._count], (50, 99))
         return {
             "count": int(self.buckets.sum()),
@@ -57,6 +81,8 @@ class LatenessFamily(HistogramMetricFamily):
 
     def __init__(self, lateness: Mapping[str, Lateness]) -> None:
         super().__init__("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
+        for one in lateness.values():
+            one.count()
         self._topics = [(topic, one.buckets.copy(), one.total_ms / 1000) for topic, one in lateness.items()]
         del self.samples
 

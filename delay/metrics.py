@@ -1,6 +1,6 @@
 """What a node tells about itself: Prometheus metrics, and the lateness of each topic.
 
-Counting is done per cycle with numpy, not per message. Gauges are computed anew at each scrape, never incremented.
+Counting is done with numpy for many messages at a time. Gauges are computed anew at each scrape, never incremented.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.model.disk_use import DiskUse
-from duemq.model.key import dues_of
 from duemq.model.ledger import Answer, Entry
 from duemq.storage.imports.records import IMPORTED, REJECTED
 
@@ -119,8 +118,7 @@ class Observer:
                     lateness = Lateness()
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
-                lateness.add(ended - dues_of(keys))
-                lateness.at_ms = ended
+                lateness.note(keys, ended)
                 self.lateness[topic] = lateness
         self.forget(ended)
         self._messages.observe(sent_count)

@@ -17,7 +17,7 @@ class Block:
         reached yet is removed before it is added.
     """
 
-    __slots__ = ("cells", "counts", "end", "length", "level", "running", "start", "total")
+    __slots__ = ("_low", "cells", "counts", "end", "length", "level", "running", "start", "total")
 
     def __init__(self, start: int, level: Level, *, running: bool = False) -> None:
         span = int(COARSER[level])
@@ -30,6 +30,7 @@ class Block:
         self.counts = np.frombuffer(self.cells, np.int64)
         self.total = 0
         self.running = running
+        self._low = 0  # no slot before this one holds rows
 
     def tally(self, dues: Dues) -> tuple[Dues, Dues]:
         """Slot index of each due (n,), and rows per slot (slots,). A due outside the block is a ValueError."""
@@ -47,6 +48,7 @@ class Block:
             if after[lowest] < 0:
                 raise self.mismatch(lowest, left=int(after[lowest]))
         self.counts[:] = after
+        self._low = min(self._low, int((counts != 0).argmax()))
         self.total += step * int(counts.sum())
 
     def change_one(self, due: int, step: int) -> None:
@@ -57,6 +59,8 @@ class Block:
             raise self.mismatch(index, left=after)
         self.cells[index] = after
         self.total += step
+        if index < self._low:
+            self._low = index
 
     def before(self, end: int) -> int:
         """How many of the slots end at or before `end`, from none to all."""
@@ -64,8 +68,11 @@ class Block:
 
     def first(self) -> int | None:
         """Index of the first slot that is not zero."""
-        index = int((self.counts != 0).argmax())
-        return index if self.cells[index] else None
+        cells, index, size = self.cells, self._low, len(self.cells)
+        if index < size and not cells[index]:
+            index += int((self.counts[index:] != 0).argmax())
+            self._low = index = index if cells[index] else size
+        return index if index < size else None
 
     def slot_start(self, index: int) -> int:
         return self.start + index * self.length

@@ -116,11 +116,12 @@ class Trie:
                 else:
                     self._parent(block.start, COARSER[level]).change_one(block.start, block.total)
 
-    def drop(self, bound: int) -> None:
-        """Forgets the blocks that end at or before `bound`, which are to be empty."""
-        for blocks in self.blocks.values():
-            for start in [start for start, block in blocks.items() if block.end <= bound]:
-                del blocks[start]
+    def drop(self, bound: int) -> bool:
+        """Forgets the blocks that end at or before `bound`, which are to be empty. Whether there were some."""
+        over = [block for block in self if block.end <= bound]
+        for block in over:
+            del self.blocks[block.level][block.start]
+        return bool(over)
 
     def leftover(self, bound: int) -> Slot | None:
         """A slot with rows that ends at or before `bound`, of the finest level that has one."""

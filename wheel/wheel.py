@@ -40,6 +40,7 @@ class Wheel:
         self._trie = Trie({})
         self._windows = self._trie.windows
         self._total = 0
+        self._expanded = (0, 0)  # from which ms until which other `expandable` has nothing to do
 
     @classmethod
     def restore(cls, windows: Mapping[int, int]) -> Self:
@@ -125,8 +126,8 @@ class Wheel:
         for block in self._trie:
             if block.end <= end:
                 rows += block.total
-            elif block.start < end and (block.total or block.running):
-                rows += int(block.counts[: block.before(end)].sum())
+            elif block.start < end and (first := block.first()) is not None and first < (before := block.before(end)):
+                rows += int(block.counts[first:before].sum())
         return rows
 
     def next_due(self) -> int | None:
@@ -158,10 +159,15 @@ class Wheel:
         None if there is nothing to do, or nothing until a running expansion is finished. Opens the empty slots on its
         way and folds blocks far behind `now`, so it is to be called in every cycle.
         """
+        since, until = self._expanded
+        if since <= now < until:
+            return None
         self._trie.fold(now, _FOLD_SPANS, self._bound(now))
         next_slot: Slot | None = None
+        until, waits = now + Level.SECOND, self.expansion_running
         for level, lead in ((Level.WINDOW, leads.window), (Level.MINUTE, leads.minute), (Level.SECOND, leads.second)):
             length = int(level)
+            until = min(until, now + length - (now + lead) % length)
             finer = self._trie.blocks[FINER[level]]
             for start in range(now - now % length, now + lead + 1, length):
                 if start in finer:
@@ -171,6 +177,8 @@ class Wheel:
                     self._trie.expand(start, level, running=False)
                 elif count is not None and (next_slot is None or start < next_slot.start):
                     next_slot = Slot(start, level, count)
+        if next_slot is None and not waits:
+            self._expanded = (now, until)
         return next_slot
 
     def begin(self, slot: Slot) -> Expansion:
@@ -194,7 +202,8 @@ class Wheel:
             # The rows taken just now were counted in their slot, too.
             taken_rows = 0 if dues is None else int(((dues >= slot.start) & (dues < slot.end)).sum())
             raise CountMismatch(slot.start, slot.level, expected=slot.count + taken_rows, left=slot.count)
-        self._trie.drop(bound)
+        if self._trie.drop(bound):
+            self._expanded = (0, 0)
 
     def _bound(self, end: int) -> int:
         """The ms up to which counts are true, at most `end`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
-from itertools import islice
 
 from duemq.bus.embedded.chunk import Chunk
 
@@ -42,8 +41,12 @@ class RecentChunks:
 
     def chunks_from(self, offset: int) -> Iterator[Chunk]:
         """The chunks from the one that holds `offset` on. Only for `first` <= offset < end."""
-        at = bisect_right(self._firsts, offset, self._drop_count) - 1
-        return (chunk for chunk in islice(self._chunks, at, None) if chunk is not None)
+        chunks = self._chunks
+        # By index: small requests make very many chunks, and an iterator would step over all that come before.
+        for at in range(bisect_right(self._firsts, offset, self._drop_count) - 1, len(chunks)):
+            chunk = chunks[at]
+            assert chunk is not None
+            yield chunk
 
 
 class TailCache:
