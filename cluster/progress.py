@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ class Progress:
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
         self._offsets: list[int] = []
         self._waiting = 0
-        self._demand = asyncio.Event()
+        self._demand: asyncio.Future[None] | None = None  # of who waits for somebody to wait
         self._failure: Unavailable | None = None
 
     @property
@@ -44,12 +43,20 @@ class Progress:
 
     async def wait_for_waiter(self, timeout_s: float) -> None:
         """Wait until somebody waits for an answer, or for so long."""
-        self._demand.clear()
         if self._waiting:
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._demand.wait()
+        loop = asyncio.get_running_loop()
+        demand = self._demand = loop.create_future()
+        timer = loop.call_later(timeout_s, self._release)  # a shard does this in every cycle: no task, no time-out
+        try:
+            await demand
+        finally:
+            self._demand = None
+            timer.cancel()
+
+    def _release(self) -> None:
+        if self._demand is not None and not self._demand.done():
+            self._demand.set_result(None)
 
     def publish(self, entry: Entry) -> None:
         if entry.answers:
@@ -116,7 +123,7 @@ class Progress:
             heappush(self._offsets, offset)
         futures.add(future)
         self._waiting += 1
-        self._demand.set()
+        self._release()
 
     def _leave(self, offset: int, future: asyncio.Future[None]) -> None:
         futures = self._waiters.get(offset)
