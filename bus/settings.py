@@ -12,7 +12,7 @@ from duemq.model.settings import KIB, MIB, Duration, Section, Size, Words, durat
 class EmbeddedSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
     buffer_bytes: Annotated[Size, Field(ge=MIB)] = 32 * MIB
-    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 8
+    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 0
 
 
 class KafkaSettings(Section):
@@ -24,7 +24,7 @@ class KafkaSettings(Section):
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")
     max_message_bytes: Annotated[Size, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
     buffer_bytes: Annotated[Size, Field(ge=MIB)] = 64 * MIB
-    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 4
+    linger_ms: Annotated[float, Field(ge=0, le=1000)] = 0
     request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
     transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"

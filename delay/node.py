@@ -28,7 +28,6 @@ from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.linger import Linger
 from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
@@ -70,7 +69,7 @@ class NodeOptions:
     alone: bool = True
     trims: bool = True
     holds: frozenset[int] | None = None
-    linger: Linger = field(default_factory=Linger)
+    linger_s: float = 0.0
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     topic_partitions: int = 1
@@ -274,7 +273,7 @@ class Node:
             shard, began = self.shards[number], loop.time()
             try:
                 with own_cancellation_only():
-                    await shard.run(self, self.options.cycle_limits, self.options.linger)
+                    await shard.run(self, self.options.cycle_limits, self.options.linger_s)
                 return
             except (Unavailable, Fenced):
                 raise

@@ -2,7 +2,8 @@
 
     schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
     move       duemq-move: an id or a name, and one time
-    cancel     duemq-cancel: an id or a name
+    cancel, deliver now, redrive
+               duemq-cancel, duemq-deliver-now or duemq-redrive: an id or a name
     import      duemq-import: a file of messages (model/import_command.py)
     a time     duemq-deliver-at (RFC 3339 with a zone, or epoch ms), duemq-delay or x-delay (ms, or text such as 90s),
                or DELAY (a level of `CLASSIC_LEVELS`)
@@ -23,9 +24,11 @@ from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.message import (
     CANCEL,
     CLIENT_NAME,
+    DELIVER_NOW,
     MAX_HEADERS,
     MOVE,
     NO_KEY,
+    REDRIVE,
     Change,
     Draft,
     are_headers,
@@ -43,14 +46,14 @@ RESERVED = "duemq-"
 _TOPIC, _KEY, _NAME, _LABELS, _EXPIRES = (
     "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at",
 )  # fmt: skip
-_CANCEL, _MOVE = "duemq-cancel", "duemq-move"
+_CHANGES = {"duemq-cancel": CANCEL, "duemq-move": MOVE, "duemq-deliver-now": DELIVER_NOW, "duemq-redrive": REDRIVE}
+_HEADER_OF = {kind: header for header, kind in _CHANGES.items()}
 _AT, _LEVEL = "duemq-deliver-at", "DELAY"
 _TIMES = (_AT, "duemq-delay", "x-delay", _LEVEL)
 # The header that makes a record a command of one kind, and all that go with it. The first one that a record has counts.
 _OF_KIND = {
     import_command.HEADER: frozenset((import_command.HEADER,)),
-    _CANCEL: frozenset((_CANCEL,)),
-    _MOVE: frozenset((_MOVE, *_TIMES)),
+    **{header: frozenset((header, *_TIMES) if kind == MOVE else (header,)) for header, kind in _CHANGES.items()},
     _TOPIC: frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES)),
 }
 _OURS = frozenset[str]().union(*_OF_KIND.values())
@@ -60,7 +63,7 @@ _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class ByName(NamedTuple):
-    """A cancel or move of whatever message of this shard has the name (with its prefix). `due` in ms."""
+    """A change of whatever message of this shard has the name (with its prefix). `due` in ms, of a move."""
 
     kind: int
     name: bytes
@@ -111,8 +114,10 @@ def command_of(
 
 
 def change_by_name(kind: int, name: str, due: int) -> bytes:
-    """The frame of a cancel, or of a move to `due` (ms), of the message that a client named so."""
-    headers = [(_CANCEL, name.encode())] if kind == CANCEL else [(_MOVE, name.encode()), (_AT, b"%d" % due)]
+    """The frame of a change of the message that a client named so; of a move to `due` (ms)."""
+    headers = [(_HEADER_OF[kind], name.encode())]
+    if kind == MOVE:
+        headers.append((_AT, b"%d" % due))
     return pack_record(None, headers, b"")
 
 
@@ -201,10 +206,8 @@ def _schedule(
 
 
 def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPosition) -> Change | ByName:
-    """A cancel or a move."""
-    kind, due = CANCEL, 0
-    if header == _MOVE:
-        kind, due = MOVE, max(_due(texts, timestamp), timestamp)
+    kind = _CHANGES[header]
+    due = max(_due(texts, timestamp), timestamp) if kind == MOVE else 0
     text = texts[header]
     message_id = place.ids.read(text)
     if message_id is None:

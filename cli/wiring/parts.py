@@ -27,7 +27,6 @@ from duemq.cluster.backend import Backend
 from duemq.cluster.clock import GuardedClock
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.linger import Linger
 from duemq.delay.node import NodeOptions
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.allocation import StrategyName
@@ -50,13 +49,11 @@ WALL_CLOCK: Callable[[], int] = wall_clock
 """Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does."""
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
-_TRANSACTION_S = 1e-6  # see Linger: at 10,000 messages/s in and out a shard makes 50 a second
 
 
 def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
     delivery, storage = settings.delivery, settings.storage
-    own, kafka = settings.embedded.linger_ms / 1000, settings.kafka.linger_ms / 1000
-    linger = Linger(own) if trims else Linger(kafka, _TRANSACTION_S)
+    linger_ms = settings.embedded.linger_ms if trims else settings.kafka.linger_ms
     return NodeOptions(
         cycle_limits=CycleLimits(
             max_messages=delivery.max_cycle_messages,
@@ -70,7 +67,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
         alone=alone,
         trims=trims,
         holds=holds,
-        linger=linger,
+        linger_s=linger_ms / 1000,
         delay_files=TieringPolicy(
             settings.delay_files.seal_rows,
             settings.delay_files.seal_windows,

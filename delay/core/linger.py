@@ -2,51 +2,40 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
-_REST = 1.5  # by the time a cycle took: one that took long says that the machine or the brokers have enough to do
+# By what a cycle usually takes: for whom somebody waits, and for all others.
+_FOR_WAITERS, _FOR_ALL = 1.5, 2.0
 _MAX_S = 0.05
-_MEMORY_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Linger:
-    """Cycles have a price of their own, so that where there is much they should widen instead of multiplying.
-
-    `least_s`: s between the starts of two cycles where there is little to do. `each_s`: s more to that for each command
-    and delivery per second; it suits a log whose cycles are dear, as Kafka's transactions are.
-    """
-
-    least_s: float = 0.008
-    each_s: float = 0.0
+_WEIGHT = 1 / 8  # of the last cycle in what one usually takes
+_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle that took more than so much longer than usual met a slow disk, or a burst
 
 
 class NextStart(NamedTuple):
-    """When the next cycle may start (s): at once for somebody who waits for an answer, and for all others."""
+    """When the next cycle may start (s): for somebody who waits for an answer, and for all others."""
 
     for_waiters: float
     for_all: float
 
 
-class LingerState:
-    """The gathering of one master. Times in s, of any clock that goes on steadily."""
+class Linger:
+    """The lingering of one master. Times in s, of any clock that goes on steadily.
 
-    def __init__(self, linger: Linger) -> None:
-        self._least_s, self._each_s = linger.least_s, linger.each_s
-        self._recent = 0.0  # commands and deliveries lately, older ones counting less
-        self._last = -math.inf
+    Cycles have a price of their own, so that they should widen where there is much to do, or where the machine or the
+    brokers are busy, instead of multiplying. What one takes says both: the pause follows it (ADR 39).
+    """
 
-    def next_start(self, started: float, ended: float, handled: int, full: bool) -> NextStart:
-        """When the next cycle may start, after one that handled so many.
+    def __init__(self, least_s: float = 0.0) -> None:
+        """`least_s`: between the starts of two cycles, unless somebody waits."""
+        self._least_s = least_s
+        self._usual_s = _SPIKE_S
 
-        Whoever waits for an answer waits no longer than cycles are dear: a part of the time that this one took. A
-        backlog (`full`) does not wait for long either.
-        """
-        fading = math.exp((self._last - started) / _MEMORY_S)
-        self._recent, self._last = self._recent * fading + handled, started
+    def next_start(self, started: float, ended: float, full: bool) -> NextStart:
+        """When the next cycle may start after this one. A backlog (`full`) does not wait."""
+        usual = self._usual_s
+        usual += (min(ended - started, _SPIKE * usual + _SPIKE_S) - usual) * _WEIGHT
+        self._usual_s = usual
         if full:
-            return NextStart(started + self._least_s, started + self._least_s)
-        wider = min(max(_REST * (ended - started), self._each_s * self._recent / _MEMORY_S), _MAX_S)
-        return NextStart(started + wider, started + max(self._least_s, wider))
+            return NextStart(ended, ended)
+        for_waiters = started + min(_FOR_WAITERS * usual, _MAX_S)
+        return NextStart(for_waiters, started + max(min(_FOR_ALL * usual, _MAX_S), self._least_s))

@@ -75,8 +75,6 @@ class Master:
         self._first = True  # no cycle was made yet
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
-        self.handled = 0
-        """Commands and due messages of the last cycle."""
         # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
         self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
@@ -102,7 +100,6 @@ class Master:
         if self._files is not None:
             cycle.settle(self._files.decide(now))
         self.full = not complete or 2 * len(commands) >= cycle_limits.max_commands
-        self.handled = len(batch.commands) + len(keys)
         idle = cycle.idle
         horizons = self._horizons(cycle, now, reach if complete else 0)
         if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):

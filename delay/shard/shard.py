@@ -15,7 +15,7 @@ from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.linger import Linger, LingerState
+from duemq.delay.core.linger import Linger
 from duemq.delay.imports.copies import Copy, FilePeers
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import ShardGauges, TieringCounts
@@ -146,7 +146,7 @@ class Shard:
 
     # --- roles ----------------------------------------------------------------------------------------------------
 
-    async def run(self, node: Surroundings, cycle_limits: CycleLimits, linger: Linger) -> None:
+    async def run(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
         """Be standby or master until `stop`. Raises Fatal, and what a failing disk or a lost bus raises."""
         self._buffer = self._bus.subscribe(BUFFER, self.number)
         self._ledger = self._bus.subscribe(LEDGER, self.number)
@@ -166,7 +166,7 @@ class Shard:
                         # Whether another node leads by now, nobody can say.
                         await node.election.wait_for_change(_STANDBY_S)
                     else:
-                        await self._lead(node, cycle_limits, linger)
+                        await self._lead(node, cycle_limits, linger_s)
                     failures = 0
                 except Behind as error:
                     if not failures:
@@ -308,7 +308,7 @@ class Shard:
             raise self._failure
         return not self._stopping and self.number in node.election.owned_shards() and node.may_lead()
 
-    async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger: Linger) -> None:
+    async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
         loop, replica = asyncio.get_running_loop(), self.replica
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
@@ -324,7 +324,7 @@ class Shard:
                 return
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
-            gather = LingerState(linger)
+            linger = Linger(linger_s)
             self._step(ShardEvent.CURRENT)
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
@@ -341,7 +341,7 @@ class Shard:
                     self._ledger_emptied = False
                 started = loop.time()
                 pause = await master.tick()
-                next_start = gather.next_start(started, loop.time(), master.handled, master.full)
+                next_start = linger.next_start(started, loop.time(), master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
                 await asyncio.sleep(max(next_start.for_waiters - loop.time(), 0))

@@ -7,7 +7,8 @@ A record says it in headers:
 
     schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
     move       duemq-move (an id or a name), and one time
-    cancel     duemq-cancel (an id or a name)
+    cancel, deliver now, redrive
+               duemq-cancel, duemq-deliver-now or duemq-redrive (an id or a name)
     import      duemq-import: a file of messages, as JSON
 
 Whether an id is genuine cannot be told without the cluster's secret, and whether a name belongs to this partition only
@@ -39,15 +40,22 @@ _ALLOWED: Final = {
     "schedule": {"duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", *_TIMES},
     "move": {"duemq-move", *_TIMES},
     "cancel": {"duemq-cancel"},
+    "deliver_now": {"duemq-deliver-now"},
+    "redrive": {"duemq-redrive"},
     "import": {"duemq-import"},
 }
+_KIND_OF: Final = {  # the first one that a record has counts
+    "duemq-import": "import", "duemq-cancel": "cancel", "duemq-move": "move", "duemq-deliver-now": "deliver_now",
+    "duemq-redrive": "redrive",
+}  # fmt: skip
 _HEADER_NAMES: Final = frozenset().union(*_ALLOWED.values())
 _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 
 class RecordMeaning(NamedTuple):
-    """`kind`: schedule, cancel, move, import or malformed. Times in epoch ms. `name` has the prefix `n:`.
+    """`kind`: schedule, cancel, move, deliver_now, redrive, import or malformed. Times in epoch ms. `name` has
+    the prefix `n:`.
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
     by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
@@ -102,7 +110,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
                 raise _Malformed(f"{name} is no header of duemq's")
             else:
                 own.append((name, value))
-        kind = next((kind for kind in ("import", "cancel", "move") if f"duemq-{kind}" in ours), "schedule")
+        header, kind = next((pair for pair in _KIND_OF.items() if pair[0] in ours), ("duemq-topic", "schedule"))
         if strange := ours.keys() - _ALLOWED[kind]:
             raise _Malformed(f"{min(strange)} does not go with a record to {kind}")
         if kind == "schedule":
@@ -110,7 +118,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
         if kind == "import":
             return _file(ours["duemq-import"])
         due = max(_time(ours, at), at) if kind == "move" else None
-        return _change(kind, due, _text(ours, f"duemq-{kind}"), shard)
+        return _change(kind, due, _text(ours, header), shard)
     except _Malformed as error:
         return RecordMeaning("malformed", reason=str(error))
 

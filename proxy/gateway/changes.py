@@ -13,7 +13,7 @@ from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.errors import OutcomeUnknown, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, MOVE, change_frame
+from duemq.model.message import CANCEL, change_frame
 from duemq.model.plain import change_by_name
 from duemq.model.record import Partition
 from duemq.proxy.gateway.base import ChangeOutcome
@@ -42,7 +42,7 @@ class Changes:
     ) -> list[ChangeOutcome]:
         """See `Gateway.change`."""
         dues = repeat(due) if isinstance(due, int) else due
-        targets = await self._resolve(refs, kind)
+        targets = await self._resolve(refs)
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
         for one, at in zip(targets, dues, strict=False):
@@ -114,12 +114,11 @@ class Changes:
                     outcomes[place] = outcomes[place]._replace(at=at)
         return outcomes
 
-    async def _resolve(self, refs: Sequence[str], kind: int) -> list[Address | NamedAddress | MessageState | None]:
-        """Where each message is. A cancel and a move go to the shard under the name, which it looks up itself."""
+    async def _resolve(self, refs: Sequence[str]) -> list[Address | NamedAddress | MessageState | None]:
+        """Where each message is. A command by name goes to the shard under the name, which it looks up itself."""
         by_id, by_name, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
-        named = kind in (CANCEL, MOVE)
         try:
-            return [by_id(ref) or (by_name(ref) if named else None) or await find(ref) for ref in refs]
+            return [by_id(ref) or by_name(ref) or await find(ref) for ref in refs]
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error
 

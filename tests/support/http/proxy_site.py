@@ -22,7 +22,6 @@ from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.core.disk_watermarks import NEVER
-from duemq.delay.core.linger import Linger
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.election.single import SingleElection
@@ -74,7 +73,7 @@ async def running_node(
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(linger=Linger(least_s), marks=NEVER, importing=importing(folder))
+    options = NodeOptions(linger_s=least_s, marks=NEVER, importing=importing(folder))
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")

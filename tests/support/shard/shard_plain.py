@@ -6,7 +6,7 @@ import random
 
 from duemq.model.ids import IdCodec
 from duemq.model.key import read_key
-from duemq.model.message import MOVE, Change, Draft, schedule_frame
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
 from duemq.model.plain import ByName
 from duemq.model.record import Record, unpack_headers, unpack_record
 from tests.support.shard.shard_oracle import Command, Plain
@@ -35,8 +35,8 @@ _GARBAGE: tuple[tuple[Record, str], ...] = (
     (Record(None, (("duemq-cancel", b"a/b"),), b""), "bad_field: duemq-cancel: no id of this cluster, and a name has "
      "1 to 128 characters of A-Z a-z 0-9 . _ : -, not 'a/b'"),
     (_lying(), "unknown_field: 'duemq-command' is not a header here; known are DELAY, duemq-cancel, duemq-delay, "
-     "duemq-deliver-at, duemq-expires-at, duemq-import, duemq-key, duemq-labels, duemq-move, duemq-name, duemq-topic, "
-     "x-delay"),
+     "duemq-deliver-at, duemq-deliver-now, duemq-expires-at, duemq-import, duemq-key, duemq-labels, duemq-move, "
+     "duemq-name, duemq-redrive, duemq-topic, x-delay"),
 )  # fmt: skip
 
 
@@ -71,12 +71,13 @@ def is_named(command: Command) -> bool:
 
 
 def plain_change(rng: random.Random, change: Change, name: bytes, ids: IdCodec) -> Plain:
-    """A cancel or move by id or, where it has one that clients chose, by its name."""
+    """A change by id or, where it has one that clients chose, by its name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
     destination = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
     means = ByName(change.kind, name, change.due) if by_name else change
     if change.kind != MOVE:
-        return Plain(Record(None, (("duemq-cancel", destination), ("x-trace", b"1")), b""), means)
+        header = {CANCEL: "duemq-cancel", DELIVER_NOW: "duemq-deliver-now", REDRIVE: "duemq-redrive"}[change.kind]
+        return Plain(Record(None, ((header, destination), ("x-trace", b"1")), b""), means)
     when, delay = _when(rng, change.due)
     return Plain(Record(None, (when, ("duemq-move", destination)), b""), means, delay)
 

@@ -91,7 +91,7 @@ class Schedule:
         odds = (1, 1, 1, 8) if found is not None and found.state == DEAD else (4, 4, 2, 1)
         kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE), odds)[0]
         change = Change(kind, first_key, self._due() if kind == MOVE else 0)
-        if kind not in (CANCEL, MOVE) or rng.random() < 0.7:
+        if rng.random() < 0.7:
             return change
         name = found.draft.name if found is not None else rng.choice(CLIENT_NAMES)
         return plain_change(rng, change, name, self.world.ids)

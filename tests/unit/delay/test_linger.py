@@ -1,58 +1,55 @@
+"""The pause between two cycles follows what a cycle takes."""
+
 from __future__ import annotations
 
 import pytest
 
-from duemq.delay.core.linger import Linger, LingerState
-
-DEAR = Linger(0.004, 1e-6)
+from duemq.delay.core.linger import Linger
 
 
-def pauses(rate: float, spent_s: float = 0.002, seconds: float = 3.0, full: bool = False) -> list[float]:
-    """What a shard does that meets `rate` commands and deliveries per second."""
-    gather, now, waited = LingerState(DEAR), 0.0, 0.004
-    found = []
-    while now < seconds:
-        next_start = gather.next_start(now, now + spent_s, round(rate * waited), full).for_all
-        waited = next_start - now
-        found.append(waited)
-        now = next_start
+def pauses(spent_s: float, cycles: int = 100, least_s: float = 0.0, full: bool = False) -> list[tuple[float, float]]:
+    """From the start of each cycle to the next: where somebody waits, and where nobody does."""
+    linger, now, found = Linger(least_s), 0.0, []
+    for _ in range(cycles):
+        next_start = linger.next_start(now, now + spent_s, full)
+        found.append((next_start.for_waiters - now, next_start.for_all - now))
+        now = next_start.for_all
     return found
 
 
-def test_little_to_do_waits_the_least() -> None:
-    assert pauses(0)[-1] == pauses(2_000)[-1] == pytest.approx(0.004)
+@pytest.mark.parametrize("spent_s", [0.0005, 0.001, 0.005, 0.02])
+def test_the_pause_follows_what_a_cycle_takes(spent_s: float) -> None:
+    assert pauses(spent_s)[-1] == pytest.approx((1.5 * spent_s, 2 * spent_s), rel=0.01)
 
 
-def test_cycles_widen_with_the_flow_and_settle() -> None:
-    at_20_000 = pauses(20_000)[-20:]
-    assert 0.018 < min(at_20_000) and max(at_20_000) < 0.025
-    assert pauses(8_000)[-1] < min(at_20_000)
-
-
-def test_slow_cycles_are_fewer() -> None:
-    assert pauses(100, spent_s=0.02)[-1] == pytest.approx(0.03)
-    assert pauses(100, spent_s=1.0)[-1] == pytest.approx(0.05)
+def test_a_cycle_of_seconds_is_no_reason_to_wait_for_seconds() -> None:
+    assert pauses(3.0)[-1] == pytest.approx((0.05, 0.05))
 
 
 def test_a_backlog_does_not_wait() -> None:
-    assert pauses(100_000, full=True) == pytest.approx([0.004] * 750, rel=1e-3)
+    assert pauses(0.02, full=True)[-1] == pytest.approx((0.02, 0.02))
 
 
-def test_one_burst_does_not_hold_up_the_next_messages() -> None:
-    gather = LingerState(DEAR)
-    assert gather.next_start(0.0, 0.002, 1_000, False).for_all < 0.006
+def test_the_least_pause_holds_up_nobody_who_waits() -> None:
+    assert pauses(0.001, least_s=0.008)[-1] == pytest.approx((0.0015, 0.008))
 
 
-@pytest.mark.parametrize(("spent_s", "waits_s"), [(0.001, 0.0015), (0.01, 0.015), (1.0, 0.05)])
-def test_who_waits_for_an_answer_waits_as_long_as_cycles_are_dear(spent_s: float, waits_s: float) -> None:
-    next_start = LingerState(Linger(0.008)).next_start(0.0, spent_s, 10, False)
-    assert next_start.for_waiters == pytest.approx(waits_s)
-    assert next_start.for_all == pytest.approx(max(0.008, waits_s))
+def test_one_slow_sync_does_not_hold_up_the_next_messages() -> None:
+    linger = Linger()
+    for number in range(50):
+        linger.next_start(number, number + 0.001, False)
+    after = linger.next_start(50, 50.2, False)
+    assert after.for_all - 50 < 0.003
 
 
-def test_on_a_log_whose_cycles_are_dear_many_who_wait_share_one() -> None:
-    gather, now = LingerState(DEAR), 0.0
-    for _ in range(500):  # 10,000 a second
-        next_start = gather.next_start(now, now + 0.001, 40, False)
-        now += 0.004
-    assert next_start.for_waiters - now == pytest.approx(0.01 - 0.004, rel=0.05)
+def test_a_new_master_does_not_wait_as_long_as_its_first_cycle_took() -> None:
+    assert Linger().next_start(0.0, 0.4, False).for_all < 0.004
+
+
+def test_a_load_that_makes_cycles_dear_is_noticed_soon() -> None:
+    linger = Linger()
+    for number in range(50):
+        linger.next_start(number, number + 0.001, False)
+    for number in range(50, 66):
+        last = linger.next_start(number, number + 0.01, False)
+    assert last.for_all - 65 > 0.012

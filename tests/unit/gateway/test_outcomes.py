@@ -14,7 +14,7 @@ from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
-from duemq.model.message import CANCEL, DELIVER_NOW, Draft, shard_of_name
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft, shard_of_name
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -139,10 +139,7 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
         site.cluster.state = failing  # type: ignore[method-assign]
         site.bus.committer = failing  # type: ignore[assignment]
         (receipt,) = await site.receipts(later())
-        for work in (
-            site.gateway.change(DELIVER_NOW, ["order-17"]), site.gateway.state(receipt.id),
-            site.gateway.import_files(FILES),
-        ):  # fmt: skip
+        for work in (site.gateway.state(receipt.id), site.gateway.import_files(FILES)):
             with pytest.raises(Unavailable) as refused:
                 await work
             assert refused.value.code == "unavailable"
@@ -150,24 +147,26 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
     at_site(scenario)
 
 
-def test_a_cancel_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be_looked_up() -> None:
+@pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])
+def test_a_change_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be_looked_up(kind: int) -> None:
     async def scenario(site: Site) -> None:
-        shard = shard_of_name(b"n:order-17", SHARDS)
+        shard, due = shard_of_name(b"n:order-17", SHARDS), NOW + 60_000 if kind == MOVE else 0
         id_ = site.backend.ids.issue(shard, NOW, 7)
         state = MessageState(id_, "cancelled", "orders", NOW)
         site.cluster.named_found[b"n:order-17"] = NamedMessage(PRINT, state)
         for offset, unreadable in enumerate((Unavailable("no replica answers"), None)):
             site.cluster.unreadable = unreadable
-            cancelling = asyncio.create_task(site.gateway.change(CANCEL, ["order-17"]))
+            cancelling = asyncio.create_task(site.gateway.change(kind, ["order-17"], due))
             while await site.bus.end_offset(BUFFER, shard) == offset:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             site.answer(shard, offset, Answer.OK)
             (outcome,) = await cancelling
-            assert outcome == ChangeOutcome("order-17" if unreadable else id_, Answer.OK, NOW)
+            at = NOW if kind == CANCEL else 0
+            assert outcome == ChangeOutcome("order-17" if unreadable else id_, Answer.OK, at)
             assert site.cluster.asked[-1] == (shard, (b"n:order-17",), offset), "as of its own command"
         (record, _) = await site.bus.read(BUFFER, shard, 0, 10)
         meant = command_of(record.frame, NOW, RecordPosition(shard, SHARDS, site.backend.ids))
-        assert meant == ByName(CANCEL, b"n:order-17", 0)
+        assert meant == ByName(kind, b"n:order-17", due)
 
     at_site(scenario)
 

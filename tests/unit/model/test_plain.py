@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.message import CANCEL, MAX_HEADERS, MOVE, Change, read_schedule, shard_of_name
-from duemq.model.plain import ByName, Malformed, RecordPosition, command_of, dead_letter, read_record
+from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_schedule, shard_of_name
+from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
@@ -82,6 +82,15 @@ def test_changes_by_id_and_by_name() -> None:
     assert meaning(("duemq-cancel", ID.encode()), ("trace", b"1")) == Change(CANCEL, first_key, 0)
     assert meaning(("duemq-cancel", b"order-42")) == ByName(CANCEL, b"n:order-42", 0)
     assert meaning(("duemq-move", b"order-42"), ("x-delay", b"7")) == ByName(MOVE, b"n:order-42", AT + 7)
+    assert meaning(("duemq-deliver-now", ID.encode())) == Change(DELIVER_NOW, first_key, 0)
+    assert meaning(("duemq-redrive", b"order-42")) == ByName(REDRIVE, b"n:order-42", 0)
+
+
+@pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])
+def test_what_the_proxy_writes_of_a_change_by_name_is_read_as_that(kind: int) -> None:
+    due = AT + 9 if kind == MOVE else 0
+    frame = change_by_name(kind, "order-42", AT + 9)
+    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, b"n:order-42", due)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +134,7 @@ def test_what_cannot_be_understood_is_refused_with_the_header_and_the_rule(pairs
 def test_the_documentation_tells_of_every_header() -> None:
     known = refusal(("duemq-colour", b"red")).rpartition("known are ")[2].split(", ")
     text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
-    assert len(known) == 12 and all(f"`{name}`" in text for name in known)
+    assert len(known) == 14 and all(f"`{name}`" in text for name in known)
 
 
 def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
@@ -143,7 +152,7 @@ def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
 
 ours = st.sampled_from(
     ["duemq-topic", "duemq-delay", "x-delay", "DELAY", "duemq-deliver-at", "duemq-key", "duemq-name", "duemq-labels",
-     "duemq-expires-at", "duemq-cancel", "duemq-move", "duemq-command"]
+     "duemq-expires-at", "duemq-cancel", "duemq-move", "duemq-deliver-now", "duemq-redrive", "duemq-command"]
 )  # fmt: skip
 values = st.sampled_from([b"orders", b"1", b"-1", b"99999999999999", b"order-42", ID.encode(), b"a,b", b"2031-01-01"])
 records = st.builds(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import read_key
-from duemq.model.message import CANCEL, COMMAND_BODY, MOVE, Change, read_name, read_schedule
+from duemq.model.message import CANCEL, COMMAND_BODY, DELIVER_NOW, MOVE, REDRIVE, Change, read_name, read_schedule
 from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
 from duemq.model.record import pack_record
 from duemq.model.row import read_row, row_of
@@ -106,6 +106,10 @@ RECORDS: list[tuple[Pairs, Said]] = [
     ((("duemq-move", ID), ("x-delay", b"7")), {"kind": "move", "due": AT + 7} | BY_ID),
     ((("duemq-move", b"order-42"), ("DELAY", b"3")), {"kind": "move", "due": AT + 10_000, "name": "n:order-42"}),
     ((("duemq-move", b"order-42"), ("duemq-deliver-at", b"5")), {"kind": "move", "due": AT, "name": "n:order-42"}),
+    ((("duemq-deliver-now", ID),), {"kind": "deliver_now"} | BY_ID),
+    ((("duemq-deliver-now", b"order-42"), ("mine", b"1")), {"kind": "deliver_now", "name": "n:order-42"}),
+    ((("duemq-redrive", ID),), {"kind": "redrive"} | BY_ID),
+    ((("duemq-redrive", b"order-42"),), {"kind": "redrive", "name": "n:order-42"}),
     # Files.
     ((("duemq-import", FILE),), IMPORT),
     ((("duemq-import", FILE), ("mine", b"1")), IMPORT),
@@ -163,6 +167,9 @@ RECORDS: list[tuple[Pairs, Said]] = [
     ((("duemq-move", b"order-42"),), MALFORMED),
     ((("duemq-move", b"order-42"), NOW, ("x-delay", b"1")), MALFORMED),
     ((("duemq-move", b"order-42"), NOW, ("duemq-cancel", b"order-42")), MALFORMED),
+    ((("duemq-deliver-now", b"order-42"), NOW), MALFORMED),
+    ((("duemq-deliver-now", b"order-42"), ("duemq-redrive", b"order-42")), MALFORMED),
+    ((("duemq-redrive", b"a/b"),), MALFORMED),
     ((("duemq-import", FILE), TO), MALFORMED),
     ((("duemq-import", b"{}"),), MALFORMED),
     ((("duemq-import", b"[]"),), MALFORMED),
@@ -217,7 +224,7 @@ def by_the_server_fingerprint(pairs: Pairs, key: bytes | None, at: int = AT) -> 
 def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | None = None) -> RecordMeaning:
     """What the server makes of a record, in the words of the audit's reader."""
     meant = command_of(pack_record(key, pairs, b"v"), at, RecordPosition(SHARD, shards, IDS))
-    kinds = {CANCEL: "cancel", MOVE: "move"}
+    kinds = {CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive"}
     match meant:
         case Malformed():
             return RecordMeaning("malformed", reason=meant.reason)
@@ -258,9 +265,11 @@ def test_the_table_has_each_header_and_each_kind() -> None:
     assert len(RECORDS) > 100
     assert {name for pairs, _ in RECORDS for name, _ in pairs if name.startswith(("duemq-", "x-", "DELAY"))} >= {
         "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", "duemq-deliver-at", "duemq-delay",
-        "x-delay", "DELAY", "duemq-cancel", "duemq-move", "duemq-import",
+        "x-delay", "DELAY", "duemq-cancel", "duemq-move", "duemq-deliver-now", "duemq-redrive", "duemq-import",
     }  # fmt: skip
-    assert {said["kind"] for _, said in RECORDS} == {"schedule", "cancel", "move", "import", "malformed"}
+    assert {said["kind"] for _, said in RECORDS} == {
+        "schedule", "cancel", "move", "deliver_now", "redrive", "import", "malformed",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("id_", [IDS.issue_bytes(SHARD ^ 1, AT, 3), IDS.issue_bytes(DIRECT, AT, 3), b"B" * 32])
