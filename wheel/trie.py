@@ -116,12 +116,10 @@ class Trie:
                 else:
                     self._parent(block.start, COARSER[level]).change_one(block.start, block.total)
 
-    def drop(self, bound: int) -> bool:
-        """Forgets the blocks that end at or before `bound`, which are to be empty. Whether there were some."""
-        over = [block for block in self if block.end <= bound]
-        for block in over:
+    def drop(self, bound: int) -> None:
+        """Forgets the blocks that end at or before `bound`, which are to be empty."""
+        for block in [block for block in self if block.end <= bound]:
             del self.blocks[block.level][block.start]
-        return bool(over)
 
     def leftover(self, bound: int) -> Slot | None:
         """A slot with rows that ends at or before `bound`, of the finest level that has one."""

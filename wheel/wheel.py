@@ -40,7 +40,8 @@ class Wheel:
         self._trie = Trie({})
         self._windows = self._trie.windows
         self._total = 0
-        self._expanded = (0, 0)  # from which ms until which other `expandable` has nothing to do
+        # From which ms until which other `expandable` has nothing to do, with these leads.
+        self._expanded = (0, 0, _DEFAULT_LEADS)
 
     @classmethod
     def restore(cls, windows: Mapping[int, int]) -> Self:
@@ -159,8 +160,8 @@ class Wheel:
         None if there is nothing to do, or nothing until a running expansion is finished. Opens the empty slots on its
         way and folds blocks far behind `now`, so it is to be called in every cycle.
         """
-        since, until = self._expanded
-        if since <= now < until:
+        since, until, of_leads = self._expanded
+        if since <= now < until and leads == of_leads:
             return None
         self._trie.fold(now, _FOLD_SPANS, self._bound(now))
         next_slot: Slot | None = None
@@ -178,7 +179,7 @@ class Wheel:
                 elif count is not None and (next_slot is None or start < next_slot.start):
                     next_slot = Slot(start, level, count)
         if next_slot is None and not waits:
-            self._expanded = (now, until)
+            self._expanded = (now, until, leads)
         return next_slot
 
     def begin(self, slot: Slot) -> Expansion:
@@ -202,8 +203,7 @@ class Wheel:
             # The rows taken just now were counted in their slot, too.
             taken_rows = 0 if dues is None else int(((dues >= slot.start) & (dues < slot.end)).sum())
             raise CountMismatch(slot.start, slot.level, expected=slot.count + taken_rows, left=slot.count)
-        if self._trie.drop(bound):
-            self._expanded = (0, 0)
+        self._trie.drop(bound)
 
     def _bound(self, end: int) -> int:
         """The ms up to which counts are true, at most `end`."""

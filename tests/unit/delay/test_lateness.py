@@ -30,6 +30,19 @@ def test_quantiles_are_those_of_the_latest_20_000(part: int) -> None:
     assert lateness._latest.nbytes == 80_000
 
 
+@pytest.mark.parametrize("part", [1, 3, 300])
+def test_deliveries_are_counted_the_same_whether_one_at_a_time_or_many(part: int) -> None:
+    dues = list(range(1_000))
+    noted, added = Lateness(), Lateness()
+    for start in range(0, len(dues), part):
+        some = dues[start : start + part]
+        noted.note([make_key(due, 0, 0) for due in some], 1_000 + start)
+        added.add(1_000 + start - np.array(some))
+    noted.count()
+    assert (noted.buckets == added.buckets).all() and noted.at_ms == 1_000 + start
+    assert (noted.total_ms, noted.summary()) == (added.total_ms, added.summary())
+
+
 def test_of_many_topics_those_that_got_something_last_are_remembered() -> None:
     observer = Observer(CollectorRegistry())
 

@@ -44,6 +44,27 @@ def test_next_due_becomes_exact_as_slots_are_expanded() -> None:
     assert wheel.next_due() == NOW + 90_001
 
 
+@pytest.mark.parametrize("step", [1, 7, 250, 1_000])
+def test_a_wheel_that_moves_on_in_small_steps_is_always_exact(step: int) -> None:
+    dues = np.arange(NOW, NOW + 75_000, 499)  # past the next minute, and so past every boundary but that of a window
+    wheel = expanded(NOW, dues)
+    for now in range(NOW, NOW + 20_000, step):
+        expand(wheel, now, dues)
+        assert wheel.due(now) == (dues <= now).sum()
+    expand(wheel, NOW - 700, dues)
+    assert wheel.due(NOW - 1) == 0, "the clock went back"
+
+
+def test_what_is_expanded_for_short_leads_is_not_for_long_ones() -> None:
+    wheel = Wheel()
+    wheel.add(array(NOW + 2_500))
+    assert wheel.expandable(NOW, Leads(window=0, minute=0, second=0)) == Slot(WINDOW, Level.WINDOW, 1)
+    wheel = expanded(NOW, array())
+    wheel.add(array(WINDOW + Level.WINDOW + 5))
+    assert wheel.expandable(NOW) is None
+    assert wheel.expandable(NOW, Leads(window=Level.WINDOW)) == Slot(WINDOW + Level.WINDOW, Level.WINDOW, 1)
+
+
 def test_the_slot_around_now_is_expanded_before_those_ahead() -> None:
     wheel = Wheel()
     now = WINDOW + Level.WINDOW - 1_500
