@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import monotonic
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
@@ -309,7 +310,7 @@ class Shard:
         return not self._stopping and self.number in node.election.owned_shards() and node.may_lead()
 
     async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
-        loop, replica = asyncio.get_running_loop(), self.replica
+        replica = self.replica
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
         committer = await self._bus.committer(committer_name(self.number))
@@ -339,13 +340,13 @@ class Shard:
                 if self._ledger_emptied:
                     await master.renew_last_entry()
                     self._ledger_emptied = False
-                started = loop.time()
+                started = monotonic()  # a loop's own clock may count whole ms, which cycles are shorter than
                 pause = await master.tick()
-                next_start = linger.next_start(started, loop.time(), master.full)
+                next_start = linger.next_start(started, monotonic(), master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
-                await asyncio.sleep(max(next_start.for_waiters - loop.time(), 0))
-                if (rest := next_start.for_all - loop.time()) > 0:
+                await asyncio.sleep(max(next_start.for_waiters - monotonic(), 0))
+                if (rest := next_start.for_all - monotonic()) > 0:
                     await self.progress.wait_for_waiter(rest)
             if not node.election.is_paused():
                 await master.renew_last_entry()
