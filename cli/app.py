@@ -1,30 +1,22 @@
 """The commands of `duemq`.
 
-Modules named here are imported by every command, so they keep heavy imports inside their functions.
+Only the command that is named is imported, so that a server starts without the others. All are imported for the help,
+so they keep heavy imports inside their functions.
 """
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Annotated
+import sys
+from importlib import import_module
+from typing import Annotated, NamedTuple
 
 import typer
 
 import duemq
 from duemq.cli.exit_codes import MEANING
-from duemq.cli.messages import cancel, dlq, import_files, pending, send, tail, topic
-from duemq.cli.operate import backup, cluster_status, lag, nodes, shard_recovery, verify
-from duemq.cli.run import node, proxy, serve
 
 _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_EXIT_CODES,
-)
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
@@ -37,34 +29,86 @@ _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
 }  # fmt: skip
 """The extra of pyproject.toml that brings a package which some commands need."""
 
-app.command(epilog=send.EXAMPLES, rich_help_panel=_MESSAGES)(send.send)
-app.command(epilog=pending.GET_EXAMPLES, rich_help_panel=_MESSAGES)(pending.get)
-app.command(epilog=pending.LS_EXAMPLES, rich_help_panel=_MESSAGES)(pending.ls)
-app.command(epilog=cancel.EXAMPLES, rich_help_panel=_MESSAGES)(cancel.cancel)
-app.command(epilog=pending.RESCHEDULE_EXAMPLES, rich_help_panel=_MESSAGES)(pending.reschedule)
-app.command("deliver-now", epilog=pending.DELIVER_NOW_EXAMPLES, rich_help_panel=_MESSAGES)(pending.deliver_now)
-app.command("import", epilog=import_files.EXAMPLES, rich_help_panel=_MESSAGES)(import_files.import_file)
-app.command(epilog=tail.EXAMPLES, rich_help_panel=_MESSAGES)(tail.tail)
-app.add_typer(topic.app, name="topic", rich_help_panel=_MESSAGES)
-app.add_typer(dlq.app, name="dlq", rich_help_panel=_MESSAGES)
-app.command("serve", epilog=serve.EXAMPLES, rich_help_panel=_SERVER)(serve.serve)
-app.command("proxy", epilog=proxy.EXAMPLES, rich_help_panel=_SERVER)(proxy.proxy)
-nodes.app.callback(invoke_without_command=True, epilog=node.EXAMPLES)(node.node)
-app.add_typer(nodes.app, name="node", rich_help_panel=_SERVER)
-app.add_typer(shard_recovery.app, name="shard", rich_help_panel=_SERVER)
-app.command("cluster", epilog=cluster_status.EXAMPLES, rich_help_panel=_SERVER)(cluster_status.cluster)
-app.command("lag", epilog=lag.EXAMPLES, rich_help_panel=_SERVER)(lag.lag)
-app.command("backup", epilog=backup.EXAMPLES, rich_help_panel=_SERVER)(backup.backup)
-app.command("restore", epilog=backup.RESTORE_EXAMPLES, rich_help_panel=_SERVER)(backup.restore)
-app.command("verify", epilog=verify.EXAMPLES, rich_help_panel=_SERVER)(verify.verify)
+
+class _Command(NamedTuple):
+    """Where a command is: a function or a group in a module of `duemq.cli`, and the name of its examples there."""
+
+    panel: str
+    module: str
+    name: str
+    examples: str = "EXAMPLES"
 
 
-@app.command(
-    "health",
-    rich_help_panel=_SERVER,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+_COMMANDS = {
+    "send": _Command(_MESSAGES, "messages.send", "send"),
+    "get": _Command(_MESSAGES, "messages.pending", "get", "GET_EXAMPLES"),
+    "ls": _Command(_MESSAGES, "messages.pending", "ls", "LS_EXAMPLES"),
+    "cancel": _Command(_MESSAGES, "messages.cancel", "cancel"),
+    "reschedule": _Command(_MESSAGES, "messages.pending", "reschedule", "RESCHEDULE_EXAMPLES"),
+    "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
+    "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
+    "tail": _Command(_MESSAGES, "messages.tail", "tail"),
+    "topic": _Command(_MESSAGES, "messages.topic", "app"),
+    "dlq": _Command(_MESSAGES, "messages.dlq", "app"),
+    "serve": _Command(_SERVER, "run.serve", "serve"),
+    "proxy": _Command(_SERVER, "run.proxy", "proxy"),
+    "node": _Command(_SERVER, "run.node", "app"),
+    "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
+    "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
+    "lag": _Command(_SERVER, "operate.lag", "lag"),
+    "backup": _Command(_SERVER, "operate.backup", "backup"),
+    "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
+    "verify": _Command(_SERVER, "operate.verify", "verify"),
+}
+
+
+def command_line(only: str | None = None) -> typer.Typer:
+    """The command line with all commands, or with `only` one of `duemq`'s own."""
+    app = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=_EXIT_CODES,
+    )
+    app.callback()(duemq_command)
+    if only is not None:
+        _add(app, only)
+        return app
+    for name in _COMMANDS:
+        _add(app, name)
+    app.command(
+        "health",
+        rich_help_panel=_SERVER,
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(probe)
+    _add_foreign(app)
+    return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    place = _COMMANDS[name]
+    module = import_module(f"duemq.cli.{place.module}")
+    command = getattr(module, place.name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, rich_help_panel=place.panel)
+    else:
+        app.command(name, epilog=getattr(module, place.examples), rich_help_panel=place.panel)(command)
+
+
+def _add_foreign(app: typer.Typer) -> None:
+    """Add the commands of packages that `cli` does not import."""
+    from importlib.metadata import entry_points  # it reads what is installed: 20 ms that our own commands do without
+
+    for point in entry_points(group="duemq.commands"):
+        command = point.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=point.name, rich_help_panel=_SERVER)
+        else:
+            app.command(point.name, rich_help_panel=_SERVER)(command)
+
+
 def probe(context: typer.Context) -> None:
     """Ask the server on this machine whether it is ready, or alive: exit code 0 or 1, for probes."""
     from duemq.cli.health import health
@@ -78,7 +122,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def duemq_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
@@ -89,12 +132,8 @@ def duemq_command(
 
 def run() -> None:
     """Run the command that the command line names, those of other packages included."""
-    for point in entry_points(group="duemq.commands"):
-        command = point.load()
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=point.name, rich_help_panel=_SERVER)
-        else:
-            app.command(point.name, rich_help_panel=_SERVER)(command)
+    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    app = command_line(named if named in _COMMANDS else None)
     try:
         app()
     except ModuleNotFoundError as error:

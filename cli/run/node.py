@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli.operate.nodes import app
 from duemq.cli.run import startup
 
 EXAMPLES = """Examples:
@@ -18,6 +19,7 @@ EXAMPLES = """Examples:
 """
 
 
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
 def node(
     context: typer.Context,
     data: startup.Data = None,

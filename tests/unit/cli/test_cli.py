@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import duemq.client
-from duemq.cli.app import app
+from duemq.cli.app import command_line
 from duemq.client import Client
 
 STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}
@@ -34,7 +34,7 @@ class Shell:
         self.code, self.out, self.err = -1, "", ""
 
     def __call__(self, *words: str, stdin: bytes | str = b"") -> Shell:
-        result = CliRunner().invoke(app, words, input=stdin, catch_exceptions=False)
+        result = CliRunner().invoke(command_line(), words, input=stdin, catch_exceptions=False)
         self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
         return self
 
@@ -163,7 +163,7 @@ def test_ls_tells_that_there_is_more(shell: Shell) -> None:
 def test_get_shows_or_copies_the_payload(shell: Shell) -> None:
     shell.answers = [httpx.Response(200, json=STATE | {"payload_base64": "/w=="}) for _ in range(2)]
     assert "<1 bytes>" in shell("get", "m1").out
-    result = CliRunner().invoke(app, ["get", "m1", "--payload"])
+    result = CliRunner().invoke(command_line(), ["get", "m1", "--payload"])
     assert result.stdout_bytes == b"\xff"
 
 
@@ -221,7 +221,7 @@ def test_the_command_itself(shell: Shell) -> None:
 
 
 def test_the_command_starts_without_what_only_servers_need() -> None:
-    script = "import sys, duemq.cli.app; print(*sys.modules)"
+    script = "import sys, duemq.cli.app; duemq.cli.app.command_line(); print(*sys.modules)"
     loaded = set(
         subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout.split()
     )
