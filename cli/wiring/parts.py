@@ -37,9 +37,9 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.request.ingress import Ingress
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, is_object
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.web.connections import ConnectionLimits
 
 log = logging.getLogger(__name__)

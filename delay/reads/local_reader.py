@@ -16,7 +16,6 @@ from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
 from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
 from duemq.model.key import KEY_BYTES, due_of
-from duemq.storage.delay_files.imported_file import ids_of
 from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
@@ -149,6 +148,8 @@ class LocalReader:
             raise Rejected(
                 "no_ids", f"{import_record.import_command.path} is not kept any more: its messages are due", "id"
             )
+        from duemq.storage.delay_files.imported_file import ids_of  # pyarrow: see about.py
+
         path, about = store.path / delay_file.name, delay_file.about
         try:
             return await in_thread(ids_of, path, about, local_shard.replica.ids, first, most)

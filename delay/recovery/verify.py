@@ -28,9 +28,9 @@ from duemq.model.row import id_of, topic_of
 from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.storage.delay_files.transitions import bounds
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import LocalFile
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME
 from duemq.storage.shard.rocksdb import Memory

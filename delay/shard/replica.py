@@ -24,7 +24,6 @@ from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
 from duemq.model.record import StoredRecord, unpack_record
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.delay_files.imported_file import dues
 from duemq.storage.imports.records import LocalFile
 from duemq.storage.shard.keyspace import Position
 from duemq.storage.shard.store import KeyScan, ShardStore
@@ -119,6 +118,8 @@ class Replica:
                 assert imported_files is not None
                 local_file = imported_files.local_file(decision.offset)
                 if not self.wheel.add_window(local_file.about.window, decision.rows):
+                    from duemq.storage.delay_files.imported_file import dues  # pyarrow: see about.py
+
                     for part in dues(local_file.path):
                         self.wheel.add(part)
                 files.append(CatalogFile(local_file.about))

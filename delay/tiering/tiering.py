@@ -26,10 +26,8 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, CatalogFile, remove
-from duemq.storage.delay_files.sealed_file import DelayFile
-from duemq.storage.delay_files.tiering_process import job_file
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
-from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of
+from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of, job_file
 from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW
@@ -283,6 +281,8 @@ async def _present_keys(
     early_keys = {file: journal.windows[file.about.window].early for file in files}
 
     def look_up() -> dict[CatalogFile, frozenset[bytes]]:
+        from duemq.storage.delay_files.sealed_file import DelayFile  # pyarrow: see about.py
+
         return {
             file: DelayFile(store.path / file.name).holds(keys) if keys else frozenset()
             for file, keys in early_keys.items()

@@ -19,7 +19,7 @@ from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import message_limits
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 
 REASON: Final = "reason"
 TOPIC: Final = rf"^(?!duemq\.|__)(?!\.{{1,2}}\z)[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}\z"

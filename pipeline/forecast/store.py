@@ -24,8 +24,8 @@ from duemq.model.key import KEY_BYTES, KEY_DTYPE, first_key_at
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile
-from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.shard.keyspace import DELAY_FILE, DROPPED, DROPS, LOADING, POSITION, ROW, U32, U64, Position
 
 COUNTED: Final = pa.schema([("shard", pa.int32()), ("topic", pa.string()), ("second_ms", pa.int64()),

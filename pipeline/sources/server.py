@@ -11,7 +11,7 @@ from duemq.client import Client
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 
 PATIENCE_S: Final = 120.0  # of a server that does not answer
 _FIRST_PAUSE_S: Final = 0.05

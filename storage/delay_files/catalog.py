@@ -16,16 +16,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from duemq.model.errors import DamagedFile
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, last_key_at, offset_of
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.delay_files.imported_file import ImportedFile
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.reader import DelayFileReader
-from duemq.storage.delay_files.sealed_file import About, DelayFile
 from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, U32, U64
+
+if TYPE_CHECKING:
+    from duemq.storage.delay_files.imported_file import ImportedFile
+    from duemq.storage.delay_files.sealed_file import DelayFile
 
 FOLDER = "far"
 _IMPORTED_NAME = re.compile(r"a(\d+)\.parquet")
@@ -70,6 +74,9 @@ class CatalogFile:
 
 def open_file(path: Path, about: About, ids: IdCodec | None) -> DelayFile | ImportedFile:
     """See `CatalogFile.open`."""
+    from duemq.storage.delay_files.imported_file import ImportedFile  # pyarrow: see about.py
+    from duemq.storage.delay_files.sealed_file import DelayFile  # pyarrow: see about.py
+
     if about.offset is not None:
         assert ids is not None
         return ImportedFile(path, about, ids)

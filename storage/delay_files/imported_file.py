@@ -26,7 +26,7 @@ from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_row
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
-from duemq.storage.delay_files.sealed_file import About, Part
+from duemq.storage.delay_files.about import About, Part
 from duemq.storage.imports.columns import SCHEMA, has_form
 
 _PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
-from duemq.storage.delay_files.sealed_file import Part
+from duemq.storage.delay_files.about import Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
 _MAX_PARTS, _PART_BYTES = 64, 32 << 20

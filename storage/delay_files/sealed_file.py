@@ -8,7 +8,7 @@ zstd, a checksum per page, and small row groups with statistics, so that one row
 most 4,096 rows, and 4 MiB unless one message alone has more. (Before 0.9 they had 4,096 rows whatever these weighed.)
 The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
 
-Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
+Raising `FORMAT` (about.py): a file lives for as long as its farthest message; keep the reader of the old one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -35,9 +33,9 @@ from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.about import FORMAT, About, Part
 from duemq.storage.fsync import sync_folder
 
-FORMAT = 1
 ROWS_PER_GROUP = 4_096
 GROUP_BYTES = 4 << 20  # a look-up reads one row group whole
 _LAST_OFFSET = 1 << 64
@@ -54,38 +52,6 @@ _SCHEMA = pa.schema([
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
 _PAYLOAD = _SCHEMA.get_field_index("payload")
 _ABOUT = b"duemq"
-
-Part = tuple[Sequence[bytes], Sequence[bytes]]
-"""Keys and rows, in the order of the keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.
-
-    `offset`: of the command that imported it (storage/delay_files/imported_file.py), and then `content` is the SHA-256
-    of the file; None for a sealed one.
-    """
-
-    shard: int
-    window: int
-    rows: int
-    first: str
-    last: str
-    content: str
-    format: int = FORMAT
-    offset: int | None = None
-
-    def encode(self) -> bytes:
-        return orjson.dumps(asdict(self))
-
-    @staticmethod
-    def decode(raw: bytes) -> About:
-        """Raises CorruptStore."""
-        try:
-            return About(**orjson.loads(raw))
-        except (ValueError, TypeError) as error:
-            raise CorruptStore(f"not what a delay file says of itself: {raw[:200]!r}") from error
 
 
 def parts_of(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:

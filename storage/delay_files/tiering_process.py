@@ -22,11 +22,15 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import KEY_BYTES, first_key_at
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.catalog import CatalogFile, open_file
-from duemq.storage.delay_files.sealed_file import About, DelayFile, Part, parts_of, write
+from duemq.storage.delay_files.about import About, Part
+from duemq.storage.delay_files.catalog import open_file
+from duemq.storage.delay_files.sealed_file import DelayFile, parts_of, write
 from duemq.storage.fsync import sync_folder
 from duemq.storage.jobs.child import job_of_parent
 from duemq.storage.jobs.jobs import (
+    CORRUPT,
+    DAMAGED,
+    FAILED,
     BadJob,
     Damage,
     JobFile,
@@ -39,13 +43,6 @@ from duemq.storage.jobs.jobs import (
 )
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import sorted_file_options
-
-FAILED, DAMAGED, CORRUPT = 2, 3, 4  # 1 is what Python ends with on its own
-
-
-def job_file(folder: Path, file: CatalogFile) -> JobFile:
-    """A file of a job."""
-    return JobFile(str(folder / file.name), file.about)
 
 
 def perform(job: TieringJob) -> Iterator[About | int | None]:

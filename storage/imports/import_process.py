@@ -24,8 +24,8 @@ from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.imported_file import checksum_of
 from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.child import job_of_parent
 from duemq.storage.jobs.jobs import (
     BadJob,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from duemq.storage.imports import object_store
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, is_object
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.imports.source import outside
 from duemq.storage.jobs.jobs import ImportFile, ImportJob
 

@@ -18,7 +18,7 @@ from duemq.model.errors import CorruptStore
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import FileDecision
 from duemq.model.state_table import StateTable
-from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.delay_files.about import About
 from duemq.storage.shard.keyspace import CONTENT, IMPORT, U64
 
 

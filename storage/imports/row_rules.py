@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import translate
 from typing import NamedTuple
 
@@ -21,20 +20,10 @@ from duemq.model.message import is_topic
 from duemq.model.record import HEADER
 from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
 from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
+from duemq.storage.imports.limits import ImportLimits
 
 _KNOWN_TOPICS = 10_000
 _LABEL = f"^(?:{LABEL.pattern})$"
-
-
-@dataclass(frozen=True)
-class ImportLimits:
-    """What one message may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
-
-    max_payload_bytes: int = 1 << 20
-    max_headers: int = 64
-    max_headers_bytes: int = 64 << 10
-    max_key_bytes: int = 32 << 10
-    topics: tuple[str, ...] = ()
 
 
 class RowProblem(NamedTuple):

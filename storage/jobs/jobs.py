@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 
-from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.delay_files.about import About
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore
-from duemq.storage.imports.row_rules import ImportLimits
+
+if TYPE_CHECKING:
+    from duemq.storage.delay_files.catalog import CatalogFile
 
 T = TypeVar("T")
+
+FAILED, DAMAGED, CORRUPT = 2, 3, 4  # exit codes of a child; 1 is what Python ends with on its own
 
 
 class BadJob(ValueError):
@@ -63,6 +69,11 @@ class JobFile:
     def of(document: Any) -> JobFile:
         file = decode(JobFile, document)
         return JobFile(file.path, decode(About, file.about))
+
+
+def job_file(folder: Path, file: CatalogFile) -> JobFile:
+    """A file of a job, in the table of the shard with this folder."""
+    return JobFile(str(folder / file.name), file.about)
 
 
 @dataclass(frozen=True, slots=True)

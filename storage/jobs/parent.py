@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 
 from duemq.model.errors import CorruptStore, DamagedFile, DuemqError, StoreFailed
-from duemq.storage.delay_files.tiering_process import CORRUPT, DAMAGED
-from duemq.storage.jobs.jobs import Damage, decode, encode
+from duemq.storage.jobs.jobs import CORRUPT, DAMAGED, Damage, decode, encode
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.server import Server
 from duemq.storage.imports.columns import is_normal
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 from tests.support.spark.bulk_site import Sentences, bulk_site, first_window, rows
 from tests.support.spark.spark_site import spark_tests
 

@@ -22,7 +22,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.migrate import divided, from_csv
 from duemq.storage.imports.columns import SCHEMA as FORM
 from duemq.storage.imports.importer import inspect
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA, rows
 from tests.support.spark.spark_site import spark_tests
 

@@ -20,11 +20,11 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import row_of, without_payload
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, dues
-from duemq.storage.delay_files.sealed_file import About
 from duemq.storage.imports.columns import SCHEMA
 from duemq.storage.imports.importer import take_in
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 from tests.support.node.import_files import WINDOW, file_of, message
 
 SHARD, OFFSET = 7, 2**33 + 5

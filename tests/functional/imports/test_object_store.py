@@ -24,9 +24,9 @@ from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports import import_process
 from duemq.storage.imports.columns import SCHEMA, is_normal
 from duemq.storage.imports.importer import glance
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, fetch_object, outside, wrong_uri
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, Reading, encode, import_job
 from duemq.storage.jobs.parent import lines_of
 from tests.e2e.server import Server, wait_for

@@ -18,7 +18,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
 from duemq.storage.imports.columns import OWN, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message
 
 

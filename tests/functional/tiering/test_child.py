@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from duemq.model.errors import StoreFailed
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.jobs.child import ORPHANED
 from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, import_answer
 from duemq.storage.jobs.parent import Unresponsive, lines_of

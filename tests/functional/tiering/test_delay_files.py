@@ -18,11 +18,12 @@ from duemq.model.record import pack_record
 from duemq.model.row import ROW as ROW_HEAD
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.backup.checkpoint import make_checkpoint
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile, remove
-from duemq.storage.delay_files.sealed_file import About, DelayFile
-from duemq.storage.delay_files.tiering_process import job_file, perform
+from duemq.storage.delay_files.sealed_file import DelayFile
+from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
-from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, tiering_job
+from duemq.storage.jobs.jobs import JobFile, LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file, tiering_job
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW, Position
 from duemq.storage.shard.rocksdb import Memory

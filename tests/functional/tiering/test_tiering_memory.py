@@ -26,11 +26,11 @@ from duemq.model.row import row_of
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files import sealed_file
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.delay_files.reader import DelayFileReader
-from duemq.storage.delay_files.sealed_file import GROUP_BYTES, About, DelayFile, parts_of, write
-from duemq.storage.delay_files.tiering_process import job_file
-from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES, DelayFile, parts_of, write
+from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, TieringJob, encode, job_file
 from duemq.storage.shard import change_journal
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import ROW, Position

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.columns import SCHEMA
-from duemq.storage.imports.row_rules import ImportLimits
+from duemq.storage.imports.limits import ImportLimits
 
 WINDOW = 1_000_000 * WINDOW_MS
 """Its start, ms: in the year 2027."""

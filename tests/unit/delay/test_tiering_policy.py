@@ -10,8 +10,8 @@ from duemq.delay.tiering import tiering_policy
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.key import make_key
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog
-from duemq.storage.delay_files.sealed_file import About
 
 NOW = 1_000 * WINDOW_MS + 7
 POLICY = TieringPolicy(rows=100, windows=2, rewrite_rows=10)

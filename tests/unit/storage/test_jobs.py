@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.storage.delay_files.sealed_file import About
+from duemq.storage.delay_files.about import About
+from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore
-from duemq.storage.imports.row_rules import ImportLimits
 from duemq.storage.jobs import jobs
 from duemq.storage.jobs.jobs import (
     BadJob,
