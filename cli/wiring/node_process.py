@@ -10,7 +10,8 @@ from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.membership import open_directory, shared_identity
-from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, node_options, open_bus, registry
+from duemq.cli.wiring.node_options import node_options
+from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
 from duemq.delay.api.internal_http import create_internal_app

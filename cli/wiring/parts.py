@@ -1,14 +1,10 @@
-"""From settings to the parts and their options."""
+"""From settings to the parts that several kinds of process have, and their options."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from ipaddress import ip_address
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -17,32 +13,19 @@ from prometheus_client import (
     CollectorRegistry,
     disable_created_metrics,
 )
-from starlette.types import ASGIApp
 
 from duemq.bus.base import wall_clock
-from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.options import KafkaOptions
 from duemq.cli.settings.settings import Settings
-from duemq.cluster.backend import Backend
 from duemq.cluster.clock import GuardedClock
-from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.core.limits import CycleLimits
-from duemq.delay.node import NodeOptions
-from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.proxy.app import create_app
-from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.proxy.gateway.shard_router import selection_of
-from duemq.proxy.request.ingress import Ingress
-from duemq.storage.imports.limits import ImportLimits
-from duemq.storage.imports.object_store import ObjectStore, is_object
-from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.connections import ConnectionLimits
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from duemq.bus.kafka.bus import KafkaBus
+    from duemq.bus.kafka.options import KafkaOptions
 
 FAILPOINT: Failpoint = no_failpoint
 WALL_CLOCK: Callable[[], int] = wall_clock
@@ -51,79 +34,9 @@ WALL_CLOCK: Callable[[], int] = wall_clock
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
 
 
-def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
-    delivery, storage = settings.delivery, settings.storage
-    linger_ms = settings.embedded.linger_ms if trims else settings.kafka.linger_ms
-    return NodeOptions(
-        cycle_limits=CycleLimits(
-            max_messages=delivery.max_cycle_messages,
-            max_bytes=delivery.max_cycle_bytes,
-            max_attempts=delivery.max_attempts,
-            retry_ms=delivery.retry_delays,
-            dead_letter_topic=settings.topics.dead_letter,
-            retention_ms=storage.retention,
-            min_retention_ms=storage.min_retention,
-        ),
-        alone=alone,
-        trims=trims,
-        holds=holds,
-        linger_s=linger_ms / 1000,
-        delay_files=TieringPolicy(
-            settings.delay_files.seal_rows,
-            settings.delay_files.seal_windows,
-            settings.delay_files.load_ahead,
-            rewrite_share=settings.delay_files.rewrite_share,
-        ),
-        importing=replace(import_policy(settings), copies=1 if alone else _copies(settings)),
-        topic_partitions=settings.topics.partitions,
-        cache_bytes=storage.cache_bytes,
-        write_buffer_bytes=storage.write_buffer_bytes,
-        flush_interval_s=storage.flush_interval_s,
-        flush_bytes=storage.flush_bytes,
-        retention_s=settings.embedded.retention / 1000,
-        ledger_retention_s=settings.kafka.retention / 1000,
-        purge_at=_hour_and_minute(storage.purge_at) if storage.purge_mode == "off_peak" else None,
-        marks=Watermarks(
-            storage.purge_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
-        ),
-        max_clock_offset_ms=settings.node.max_clock_offset_ms,
-    )
-
-
-def import_policy(settings: Settings) -> ImportPolicy:
-    """What files may be imported: the same in the HTTP API as on the nodes."""
-    own = settings.limits
-    limits = ImportLimits(
-        max_payload_bytes=own.max_payload_bytes,
-        max_headers=own.max_headers,
-        max_headers_bytes=own.max_headers_bytes,
-        max_key_bytes=own.max_key_bytes,
-        topics=settings.topics.allowed,
-    )
-    delay_files = settings.delay_files
-    return ImportPolicy(
-        tuple(Path(place).resolve() for place in delay_files.import_from if not is_object(place)),
-        limits,
-        patience_ms=delay_files.import_timeout,
-        furthest_ms=own.max_delay,
-        prefixes=tuple(place for place in delay_files.import_from if is_object(place)),
-        store=ObjectStore(
-            delay_files.s3_endpoint, delay_files.s3_region, delay_files.s3_access_key, delay_files.s3_secret_key
-        ),
-    )
-
-
-def _copies(settings: Settings) -> int:
-    """How many replicas have an imported file: as many as the brokers keep of other messages, where nothing is set."""
-    return settings.delay_files.import_replicas or settings.kafka.min_insync_replicas
-
-
-def _hour_and_minute(time: str) -> tuple[int, int]:
-    hour, minute = map(int, time.split(":"))
-    return hour, minute
-
-
 def kafka_options(settings: Settings) -> KafkaOptions:
+    from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms that the embedded log does without
+
     own = settings.kafka
     return KafkaOptions(
         bootstrap=",".join(own.bootstrap),
@@ -176,32 +89,9 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def http_api(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
-    """The HTTP API in front of a backend. `closing`: see `create_app`. The log says who may use it."""
-    if keys := len(settings.http.api_keys):
-        log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
-    else:
-        log.log(
-            logging.INFO if is_loopback(settings.host) else logging.WARNING,
-            "no API keys are set (http.api_keys): everybody who reaches %s may send, read and cancel",
-            settings.listen,
-            extra={"action": "http.keys", "keys": 0},
-        )
-    selection = selection_of(settings.proxy.selection, backend.shards)
-    gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
-    ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
-    http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings))
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
+    from duemq.bus.kafka.bus import KafkaBus  # as above
+
     return await KafkaBus.open(kafka_options(settings), clock, FAILPOINT)
 
 

@@ -8,15 +8,9 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
-from duemq.cli.wiring.parts import (
-    check_cluster,
-    connection_limits,
-    guarded_clock,
-    http_api,
-    open_bus,
-    registry,
-)
+from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations

@@ -9,7 +9,9 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import connection_limits, guarded_clock, http_api, node_options, open_bus, registry
+from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.node_options import node_options
+from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend

@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from duemq.cli.run import startup
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring import log_format
-from duemq.cli.wiring.parts import import_policy, node_options
+from duemq.cli.wiring.import_policy import import_policy
+from duemq.cli.wiring.node_options import node_options
 from duemq.delay.core.disk_watermarks import Watermarks
 from duemq.delay.node import purge_trigger
 from duemq.model.errors import BadConfig

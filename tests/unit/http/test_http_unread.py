@@ -11,7 +11,8 @@ from typing import Any, cast
 import pytest
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import http_api, registry
+from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.parts import registry
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig

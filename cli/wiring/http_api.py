@@ -1,0 +1,45 @@
+"""From settings to the HTTP API, in front of a backend."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from ipaddress import ip_address
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.import_policy import import_policy
+from duemq.cluster.backend import Backend
+from duemq.proxy.app import create_app
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.shard_router import selection_of
+from duemq.proxy.request.ingress import Ingress
+
+log = logging.getLogger(__name__)
+
+
+def http_api(settings: Settings, backend: Backend, metrics: CollectorRegistry, closing: asyncio.Event) -> ASGIApp:
+    """The HTTP API in front of a backend. `closing`: see `create_app`. The log says who may use it."""
+    if keys := len(settings.http.api_keys):
+        log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
+    else:
+        log.log(
+            logging.INFO if is_loopback(settings.host) else logging.WARNING,
+            "no API keys are set (http.api_keys): everybody who reaches %s may send, read and cancel",
+            settings.listen,
+            extra={"action": "http.keys", "keys": 0},
+        )
+    selection = selection_of(settings.proxy.selection, backend.shards)
+    gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
+    http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
+    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
