@@ -24,7 +24,11 @@ Level = Annotated[int, Field(description="A place in the table of delay levels, 
 Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
 
 
-class Closed(BaseModel):
+class _Shape(BaseModel):
+    model_config = ConfigDict(defer_build=True)  # the document is made when somebody asks for it, and seldom is
+
+
+class Closed(_Shape):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -121,7 +125,7 @@ class Place(Closed):
     cursor: Cursor
 
 
-class Receipt(BaseModel):
+class Receipt(_Shape):
     id: str = Field(description="Opaque, URL-safe, compared exactly.")
     status: Status
     topic: TopicName
@@ -132,7 +136,7 @@ class Receipt(BaseModel):
     )
 
 
-class ImportCommand(BaseModel):
+class ImportCommand(_Shape):
     path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
@@ -141,7 +145,7 @@ class ImportCommand(BaseModel):
     rows: int = 0
 
 
-class ImportRequest(BaseModel):
+class ImportRequest(_Shape):
     path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     sha256: str
     size: int = Field(description="Bytes.")
@@ -154,7 +158,7 @@ class ImportManyRequest(Closed):
     files: list[ImportRequest] = Field(min_length=1, max_length=MAX_FILES)
 
 
-class FileImport(BaseModel):
+class FileImport(_Shape):
     id: str
     shard: int
     state: Literal["pending", "imported", "rejected"] = Field(
@@ -172,7 +176,7 @@ class FileImport(BaseModel):
     reason: str = Field(default="", description="Why it was rejected, or what it waits for.")
 
 
-class ImportList(BaseModel):
+class ImportList(_Shape):
     imports: list[FileImport]
 
 
@@ -180,7 +184,7 @@ class ImportPage(ImportList):
     count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
-class MessageState(BaseModel):
+class MessageState(_Shape):
     id: str
     status: Status
     topic: TopicName
@@ -204,12 +208,12 @@ class MessageState(BaseModel):
     reason: str = Field(default="", description="Why it is in the dead letters.")
 
 
-class MessageList(BaseModel):
+class MessageList(_Shape):
     messages: list[MessageState]
     cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
 
 
-class Problem(BaseModel):
+class Problem(_Shape):
     """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms of already_delivered."""
 
     type: str
@@ -220,30 +224,30 @@ class Problem(BaseModel):
     field: str = Field(default="", description="What is at fault, where one thing is.")
 
 
-class Refused(BaseModel):
+class Refused(_Shape):
     error: Problem
 
 
-class BatchResult(BaseModel):
+class BatchResult(_Shape):
     results: list[Receipt | Refused] = Field(description="In the order of the messages.")
     accepted: int = Field(description="Now or, of duplicates, before.")
     rejected: int
     unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent where none has.")
 
 
-class Cancelled(BaseModel):
+class Cancelled(_Shape):
     id: str
     status: Literal["cancelled"]
     cancelled_at: Rfc3339
     cancelled_at_ms: Ms
 
 
-class Pending(BaseModel):
+class Pending(_Shape):
     id: str
     status: Literal["pending"]
 
 
-class Ended(BaseModel):
+class Ended(_Shape):
     """When it ended: only where times are asked for, and known."""
 
     cancelled_at: Rfc3339 = ""
@@ -259,7 +263,7 @@ class CancelOutcome(Ended):
     status: Literal["cancelled", "already_delivered", "already_dead", "unknown", "pending"]
 
 
-class CancelReport(BaseModel):
+class CancelReport(_Shape):
     results: list[CancelOutcome] = Field(
         description="In the order of the ids; by filter, soonest first, and at most 10,000."
     )
@@ -276,12 +280,12 @@ class MoveOutcome(Ended):
     deliver_at_ms: Ms = 0
 
 
-class MoveReport(BaseModel):
+class MoveReport(_Shape):
     results: list[MoveOutcome | Refused] = Field(description="In the order of the moves.")
     counts: dict[str, int] = Field(description="How many there are of each status, and of refused ones: rejected.")
 
 
-class Topic(BaseModel):
+class Topic(_Shape):
     topic: TopicName
     partitions: int
     records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
@@ -297,11 +301,11 @@ class Topic(BaseModel):
     )
 
 
-class TopicList(BaseModel):
+class TopicList(_Shape):
     topics: list[Topic]
 
 
-class Record(BaseModel):
+class Record(_Shape):
     partition: int
     offset: int
     timestamp_ms: Ms = Field(description="When it was written to the topic, epoch ms.")
@@ -312,19 +316,19 @@ class Record(BaseModel):
     headers: dict[str, str] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
 
 
-class Records(BaseModel):
+class Records(_Shape):
     records: list[Record]
     cursor: Cursor = Field(description="The place behind these records.")
 
 
-class State(BaseModel):
+class State(_Shape):
     status: Literal["ok", "ready"]
     targets: dict[str, str] = Field(
         default={}, description="Of /readyz: topics that refuse messages, up to 16 of them, each with a sentence."
     )
 
 
-class Node(BaseModel):
+class Node(_Shape):
     name: str
     url: str = Field(description="Where proxies read its shards.")
     rack: str
@@ -337,7 +341,7 @@ class Node(BaseModel):
     lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")
 
 
-class Shard(BaseModel):
+class Shard(_Shape):
     """Only shard and master where nothing was committed yet."""
 
     shard: int
@@ -351,13 +355,13 @@ class Shard(BaseModel):
     outcomes: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
 
 
-class Cluster(BaseModel):
+class Cluster(_Shape):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
     shards: list[Shard]
 
 
-class ImportLimits(BaseModel):
+class ImportLimits(_Shape):
     """Of files that are handed over."""
 
     enabled: bool = Field(description="Whether files are taken in at all: delay_files.import_from names a place.")
@@ -366,7 +370,7 @@ class ImportLimits(BaseModel):
     min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
 
 
-class Limits(BaseModel):
+class Limits(_Shape):
     """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
 
     shards: int
@@ -381,6 +385,6 @@ class Limits(BaseModel):
     imports: ImportLimits
 
 
-class Drained(BaseModel):
+class Drained(_Shape):
     name: str
     draining: bool
