@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import orjson
 
-from duemq.client.http.async_http import AsyncHttp
+from duemq.client.http.async_http import plain_http
 from duemq.cluster.codec import token_headers
 from duemq.cluster.view import ClusterView
 from duemq.delay.api.imported_files import copy_of
@@ -34,8 +34,7 @@ class HttpPeers:
     def __init__(self, view: ClusterView, name: str, token: str = "") -> None:
         self._view, self._name = view, name
         self._headers = token_headers(token)
-        # A proxy of the environment is meant for the way out, not between nodes.
-        self._http: httpx.AsyncClient = AsyncHttp(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S), trust_env=False)
+        self._http: httpx.AsyncClient = plain_http(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
         return next(self._holders(shard), None) is not None

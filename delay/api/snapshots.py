@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duemq.client.http.async_http import AsyncHttp
+from duemq.client.http.async_http import plain_http
 from duemq.delay.recovery.replica_snapshot import PART_BYTES, SnapshotGone, SnapshotServer
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.storage.backup.checkpoint import CheckpointManifest
@@ -98,10 +98,8 @@ class HttpSnapshotSource:
     def __init__(
         self, url: str, headers: Mapping[str, str] | None = None, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        self._http = AsyncHttp(
+        self._http = plain_http(
             base_url=url,
-            # A proxy of the environment is meant for the way out, not between nodes.
-            trust_env=False,
             headers={"Accept-Encoding": "identity", **(headers or {})},
             timeout=httpx.Timeout(_PART_S, connect=_CONNECT_S),
             transport=transport,

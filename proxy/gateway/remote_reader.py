@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import httpx
 import orjson
 
-from duemq.client.http.async_http import AsyncHttp
+from duemq.client.http.async_http import plain_http
 from duemq.cluster.codec import (
     import_from_json,
     named_message_from_json,
@@ -41,8 +41,7 @@ def node_client(
 ) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
-    # Nodes are asked directly, whatever proxy the environment names for other traffic.
-    return AsyncHttp(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport, trust_env=False)
+    return plain_http(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
 
 
 class RemoteReader:
