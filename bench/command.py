@@ -202,6 +202,17 @@ def drain(
     return [Step("drain", title, {"count": count, "kill": kill, "away": away})]
 
 
+@command("start")
+def start(
+    starts: Annotated[int, typer.Option(min=1, help="Starts of each kind of process.")] = 10,
+    count: Annotated[int, typer.Option(min=1, help="Messages due at once when it is killed.")] = 100_000,
+) -> "list[Step]":
+    """Start to ready with an empty folder; then kill -9 to the next message, with very many due."""
+    from duemq.bench.plans.plan import hot_step, start_step
+
+    return [start_step(starts, {}), hot_step(count, {}, kill_at=30)]
+
+
 @command("cancel-race")
 def cancel_race(
     count: Annotated[int, typer.Option(min=1, help="Messages, each cancelled once.")] = 5000,

@@ -9,6 +9,7 @@ from duemq.bench.plans.plan import (
     hot_step,
     race_step,
     singles_step,
+    start_step,
     steady_step,
 )
 from duemq.bench.report.figures import Target
@@ -26,6 +27,8 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         steady_step(10_000, seconds, {"late_p99": Target(60), "flow_us": Target(45), "flow_all_us": Target(75)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
         hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(400)}),
+        hot_step(100_000 // part, {"next_s": Target(1)}, kill_at=30),
+        start_step(10, {"node_p50": Target(0.7), "proxy_p50": Target(0.7)}),
         drain_step(backlog, {"plain_share": Target(0.5, at_least=True)}),
         Step(
             "drain",

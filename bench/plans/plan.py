@@ -22,12 +22,14 @@ from duemq.bench.scenarios.consume import consume
 from duemq.bench.scenarios.destinations import destinations
 from duemq.bench.scenarios.drain import drain
 from duemq.bench.scenarios.hot_second import hot_second
+from duemq.bench.scenarios.start import start
 from duemq.bench.scenarios.steady import steady
 
 SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "steady": steady,
     "hot-second": hot_second,
     "drain": drain,
+    "start": start,
     "cancel-race": cancel_race,
     "pending": pending,
     "accept-singles": accept_singles,
@@ -95,6 +97,11 @@ def drain_step(count: int, targets: Mapping[str, Target]) -> Step:
     return Step("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
 
 
+def start_step(starts: int, targets: Mapping[str, Target]) -> Step:
+    """Starts of each kind of process with an empty folder."""
+    return Step("start", f"start: {starts} of each kind, with an empty folder", {"starts": starts}, targets)
+
+
 def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> Step:
     """Messages taken in one by one."""
     title = f"accept: single POSTs over {connections} connections"
@@ -138,7 +145,8 @@ def everything(quick: bool) -> list[Step]:
         steady_step(10_000, seconds, {"late_p99": Target(80), "cpu_us": Target(60)}),
         hot_step(100_000 // part, {"last_s": Target(1.1)}),
         hot_step(500_000 // part, {"last_s": Target(4.5), "rss_peak_mib": Target(600)}),
-        hot_step(100_000 // part, {}, kill_at=30),
+        hot_step(100_000 // part, {"next_s": Target(1)}, kill_at=30),
+        start_step(10, {"serve_p50": Target(0.7)}),
         drain_step(100_000 // part, {}),
         singles_step(20_000 // part, {"rate": Target(2_500, at_least=True)}),
         batches_step(400_000 // part, {"rate": Target(40_000, at_least=True)}),

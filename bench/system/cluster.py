@@ -116,6 +116,20 @@ class BenchCluster:
             raise SiteError(f"the proxy at {self.url} was not ready again within {_READY_WITHIN_S:.0f} s")
         return time.monotonic() - began
 
+    def start_empty(self) -> dict[str, float]:
+        seconds = {}
+        for process in (self._running.nodes[0], self._running.proxies[0]):
+            with _translate_errors():
+                process.process.stop()
+            shutil.rmtree(process.data, ignore_errors=True)  # a proxy has none
+            began = time.monotonic()
+            with _translate_errors():
+                process.spawn()
+            if not ready(process.url, _READY_WITHIN_S):
+                raise SiteError(f"the {process.kind} at {process.url} was not ready within {_READY_WITHIN_S:.0f} s")
+            seconds[process.kind] = time.monotonic() - began
+        return seconds
+
     def stop(self) -> None:
         """SIGTERM to all nodes, and wait. Raises SiteError when one has to be killed."""
         for process in self._nodes():

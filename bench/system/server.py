@@ -101,6 +101,13 @@ class EmbeddedServer:
         self._until_ready()
         return time.monotonic() - began
 
+    def start_empty(self) -> dict[str, float]:
+        self.stop()
+        assert self.data is not None
+        shutil.rmtree(self.data)
+        self.data.mkdir()
+        return {"serve": self.start()}
+
     def _until_ready(self) -> None:
         deadline = time.monotonic() + (_READY_WITHIN_S if self.own else 5)
         while get(self.url, "/readyz")[0] != 200:

@@ -78,6 +78,10 @@ class Site(Protocol):
         """
         ...
 
+    def start_empty(self) -> dict[str, float]:
+        """Stop one process of each kind of ours, empty its folder, and start it; the seconds until each was ready."""
+        ...
+
     def stop(self) -> None:
         """SIGTERM, and wait."""
         ...

@@ -1,0 +1,23 @@
+"""`start`: how soon is a process ready that has nothing yet?"""
+
+from statistics import median
+
+from duemq.bench.harness.harness import Harness
+from duemq.bench.report.figures import Figure, ScenarioOutcome
+
+
+def start(stage: Harness, *, starts: int) -> ScenarioOutcome:
+    """Start each kind of process so often with an empty folder; from exec to the first 200 of `/readyz`."""
+    seconds_by_kind: dict[str, list[float]] = {}
+    with stage.screen.phase("starting with empty folders", starts) as advance:
+        for number in range(1, starts + 1):
+            for kind, seconds in stage.site.start_empty().items():
+                seconds_by_kind.setdefault(kind, []).append(seconds)
+            advance(number)
+    return ScenarioOutcome(
+        tuple(
+            Figure(f"{kind}_{key}", f"duemq {kind}: start to ready, {text}", value(all_seconds), "s")
+            for kind, all_seconds in seconds_by_kind.items()
+            for key, text, value in (("min", "fastest", min), ("p50", "median", median), ("max", "slowest", max))
+        )
+    )
