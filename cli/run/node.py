@@ -53,7 +53,8 @@ def node(
     settings = startup.begin(config, options, further)
     startup.become_server()
     if workers > 1:
-        startup.share_imports()
+        import duemq.bus.kafka.bus
+        import duemq.cli.wiring.node_process  # noqa: F401  # before the fork: once for all, in memory that they share
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.node_process import run_node

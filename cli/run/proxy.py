@@ -32,7 +32,7 @@ def proxy(
     settings = startup.begin(config, options, further)
     startup.become_server()
     if workers > 1:
-        startup.share_imports()
+        import duemq.cli.wiring.proxy_process  # noqa: F401  # before the fork: once for all, in memory that they share
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.proxy_process import run_proxy

@@ -72,10 +72,6 @@ def become_server() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-def share_imports() -> None:
-    """Import what a server of a cluster needs before its processes are forked: they share that memory."""
-
-
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:
     section, dot, name = key.partition(".")
     if dot:

@@ -11,6 +11,7 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.node import NodeOptions
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 
+
 def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozenset[int] | None = None) -> NodeOptions:
     delivery, storage = settings.delivery, settings.storage
     linger_ms = settings.embedded.linger_ms if trims else settings.kafka.linger_ms
