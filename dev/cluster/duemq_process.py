@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -35,7 +35,7 @@ class DuemqProcess:
         self.url = f"http://{HOST}:{port}"
         self._folder = folder
         self.settings, self.environment = dict(settings), dict(environment or {})
-        self.program = PROGRAM
+        self.program: Sequence[str] = PROGRAM
         self.process = Process(name, self._command(), folder / "logs" / f"{name}.log", environment=self._variables())
 
     @property
