@@ -34,6 +34,7 @@ from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
 from duemq.delay.shard.shard import Shard
 from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent
+from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.model.disk_use import DiskUse
@@ -193,12 +194,22 @@ class Node:
         await create_logs(self.bus, info.shards)
         self.destinations = Destinations(self.bus, options.topic_partitions)
         await self.destinations.learn([options.cycle_limits.dead_letter_topic])
-        self._memory = memory = Memory(options.cache_bytes, options.write_buffer_bytes)
-        for number in sorted(range(info.shards) if options.holds is None else options.holds):
-            self.shards[number] = self._shard(number, memory)
+        self._memory = Memory(options.cache_bytes, options.write_buffer_bytes)
+        await self._open_shards(sorted(range(info.shards) if options.holds is None else options.holds))
         self.upkeep.watch_disk()
         await self.watch.measure(self.bus)
         await self.election.join()
+
+    async def _open_shards(self, numbers: Sequence[int]) -> None:
+        """Open the replicas side by side, for each of them waits for the disk several times. Raises what one raises,
+        once all have ended; those that are open are among `shards` then."""
+        opened = await asyncio.gather(
+            *(in_thread(self._shard, number, self._memory) for number in numbers), return_exceptions=True
+        )
+        self.shards.update({shard.number: shard for shard in opened if isinstance(shard, Shard)})
+        for failure in opened:
+            if isinstance(failure, BaseException):
+                raise failure
 
     def _shard(self, number: int, memory: Memory) -> Shard:
         info, trims = self.folder.info, self.options.trims

@@ -14,6 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.delay.node import Node, NodeOptions, Peers
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.shard.shard import Shard
+from duemq.delay.states import NodePhase
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
 from duemq.model.cluster_identity import ClusterIdentity
@@ -121,6 +122,8 @@ class MemoryNode:
         self._stop = asyncio.Event()
         self.running = asyncio.create_task(self.node.run(self._stop))
         await asyncio.wait([self.running], timeout=0.01)
+        while self.node.phase is NodePhase.OPENING:  # its shards, in threads
+            await asyncio.wait([self.running], timeout=0.01)
         return self
 
     async def __aexit__(self, *_: object) -> None:
