@@ -21,8 +21,7 @@ def main() -> None:
     # Before its first model pydantic looks for plugins in all packages that are installed: 50 ms, and there are none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if sys.argv[1:2] in (["serve"], ["node"], ["proxy"]):
-        # What is imported stays: looking through it for garbage takes a tenth of the start. A server enables it again
-        # when it begins to serve (web/server.py).
+        # What is imported stays: looking through it for garbage takes a tenth of the start. See `startup.run`.
         gc.disable()
     from duemq.cli.app import run
 

@@ -154,7 +154,6 @@ def _tune_interpreter() -> None:
     """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles."""
     # A thread that comes back from a disk sync waits this long at most for the interpreter (default 5 ms).
     sys.setswitchinterval(0.0005)
-    # Nearly all there is now was imported, and stays. A collection would take 50 ms to find next to nothing.
+    gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    gc.enable()  # cli/main.py disables it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -93,6 +94,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore)
         await main
 
+    gc.freeze()  # nearly all there is now was imported, and stays
+    gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(unaffected())

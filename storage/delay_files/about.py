@@ -1,7 +1,7 @@
 """What is said of delay files where none is read.
 
-Loading pyarrow takes 100 ms, which a process without delay files starts sooner by: what reads or writes files imports
-it, and is imported where a file is opened.
+pyarrow takes 100 ms to load, and a process without delay files does without it. So the modules that read and write
+files are imported where a file is opened.
 """
 
 from __future__ import annotations
