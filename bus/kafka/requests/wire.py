@@ -27,6 +27,7 @@ from duemq.model.record import Partition
 
 EARLIEST, LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+_RETRY_S = 0.05
 _PING_S, _SILENT_S = 1.0, 3.0
 _REFRESH_S = 1.0
 _ASK = ConnectionGroup.DEFAULT
@@ -184,7 +185,7 @@ class Wire:
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """What `call` gives, tried again while a leader moves. Raises LogFailed once that took too long."""
-        deadline = time.monotonic() + self._options.request_timeout_s
+        deadline, is_refreshed = time.monotonic() + self._options.request_timeout_s, False
         while True:
             try:
                 return await call()
@@ -194,7 +195,10 @@ class Wire:
                     raise LogFailed(f"Kafka: {error!r}") from error
                 if getattr(error, "invalid_metadata", False) or isinstance(error, errors.NodeNotReadyError):
                     await self.refresh()
-                await asyncio.sleep(0.05)
+                    if not is_refreshed:  # the client had not heard of the topic: it has now
+                        is_refreshed = True
+                        continue
+                await asyncio.sleep(_RETRY_S)
 
     def leader(self, topic: str, partition: int) -> int | None:
         """The broker to ask; None if it is not known, which makes the client look."""
@@ -205,13 +209,13 @@ class Wire:
 
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Raises LeaderNotAvailableError, which is retriable, where one has none."""
-        groups: defaultdict[int, list[Partition]] = defaultdict(list)
+        groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
         for where in partitions:
-            node = self.leader(*where)
-            if node is None:
-                raise errors.LeaderNotAvailableError(f"partition {where[1]} of topic {where[0]!r} has no leader")
-            groups[node].append(where)
-        return groups
+            groups[self.leader(*where)].append(where)  # of all, so that one look finds all that are not known
+        if None in groups:
+            topic, partition = groups[None][0]
+            raise errors.LeaderNotAvailableError(f"partition {partition} of topic {topic!r} has no leader")
+        return {node: where for node, where in groups.items() if node is not None}
 
     async def offsets(self, partitions: Iterable[Partition], at: int = LATEST) -> dict[Partition, int]:
         """The offset of each partition at EARLIEST, LATEST (the last stable one) or a time, -1 for none after it."""
