@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.web.admission import share_of
 
 SMALL_BODY_BYTES = 64 << 10
+_HEADERS: Final = "duemq.headers"  # where the headers by name are, in the scope of a request
+
+
+def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """The headers by (lower-case) name; of several with one name the first."""
+    headers: Mapping[bytes, bytes] | None = scope.get(_HEADERS)
+    if headers is None:
+        headers = scope[_HEADERS] = dict(reversed(scope["headers"]))
+    return headers
 
 
 def header(request: Request, name: bytes) -> str | None:
     """The first header of this (lower-case) name. Quicker than `request.headers`, which decodes them all."""
-    for header_name, value in request.scope["headers"]:
-        if header_name == name:
-            text: str = value.decode("latin-1")
-            return text
-    return None
+    value = headers_of(request.scope).get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def check_fields(body: Iterable[str], fields: Sequence[str]) -> None:

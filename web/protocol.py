@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any, ClassVar, Final, cast
+from urllib.parse import unquote
 
+from httptools import parse_url
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from duemq.web.connections import DRAINING, Connections
+from duemq.web.exchange import Exchange
 from duemq.web.problem import malformed_answer
 from duemq.web.same_origin import SAFE_METHODS
 
@@ -18,6 +21,7 @@ log = logging.getLogger(__name__)
 _quiet: Final = logging.getLogger("uvicorn.error.connection")
 _quiet.setLevel(logging.ERROR)
 
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 _VERSIONS = frozenset(("1.0", "1.1"))
 _AHEAD = 100  # so many requests may be sent before the one that is served is answered; each takes some KiB
 _LINGER_S = 1.0  # for the other side to read the last answer, or to show whether it is still there
@@ -129,6 +133,13 @@ class HttpConnection(HttpToolsProtocol):
 
     # --- what the parser tells ------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self.scope = {  # type: ignore[typeddict-item]
+            "type": "http", "asgi": _ASGI, "http_version": "1.1", "server": self.server, "client": self.client,
+            "scheme": self.scheme, "root_path": "", "headers": self.headers,
+        }  # fmt: skip
+
     def on_headers_complete(self) -> None:
         version, hosts = self.parser.get_http_version(), 0
         for name, _ in self.headers:
@@ -142,7 +153,21 @@ class HttpConnection(HttpToolsProtocol):
             self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
         if self._fault:
             raise ValueError(self._fault)  # the parser ends with it
-        super().on_headers_complete()
+        scope = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        url = parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"], scope["query_string"] = url.path, url.query or b""
+        before, keep_alive = self.cycle, version != "1.0" and self.parser.should_keep_alive()
+        self.cycle = Exchange(self, scope, keep_alive, self.expect_100_continue)
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
         self.headers = []  # fields that follow a body are no headers (RFC 9110, 6.5.1)
         if self.among.draining:
             cast(Any, self.scope)[DRAINING] = True

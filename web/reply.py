@@ -28,6 +28,13 @@ class JsonResponse(Response):
     """`content` is anything orjson can write."""
 
     media_type = "application/json"
+    background = None
+    _TYPE: Final = (b"content-type", b"application/json")
 
     def __init__(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(orjson.dumps(content), status, headers)
+        if headers is not None:
+            super().__init__(orjson.dumps(content), status, headers)
+            return
+        self.status_code = status
+        self.body = body = orjson.dumps(content)
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), self._TYPE]

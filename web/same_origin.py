@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
+from duemq.web.body import headers_of
 
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _PROBES = frozenset(("/healthz", "/readyz"))  # a balancer asks by any name, and learns nothing
@@ -45,18 +46,17 @@ class SameOrigin:
         safe = scope["method"] in SAFE_METHODS
         if safe and self._any_host:
             return
-        headers = dict(scope["headers"])
+        headers = headers_of(scope)
         host = headers.get(b"host", b"")
         if not self._any_host and not self._is_own(host) and scope["path"] not in _PROBES:
             raise Rejected(
                 "foreign_host",
                 f"this server is not known as {shown(host.decode('latin-1'))}: name it in http.hosts, or set API keys",
             )
-        if safe:
+        if safe or (b"origin" not in headers and b"sec-fetch-site" not in headers):
             return
-        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
-        if origin is None and site is None:
-            return
+        last = dict(scope["headers"])
+        origin, site = last.get(b"origin"), last.get(b"sec-fetch-site")
         own = site in _OWN_PAGES and (origin is None or _is_same(origin, host))
         if not own and origin not in self._origins:
             page = "another site" if origin is None else shown(origin.decode("latin-1"))

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import compile_path
 
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.gateway.base import Gateway
@@ -96,27 +96,38 @@ class RouteMatch:
     allowed: tuple[str, ...] = ()
 
 
+class _Route:
+    """An endpoint as requests meet it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.pattern, _, _ = compile_path(endpoint.path)
+        self.slashes = endpoint.path.count("/")
+        self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
+        self.match, self.rules = RouteMatch(_handler_of(endpoint)), _rules_of(endpoint)
+
+
 class Router:
     """Finds the endpoint of a request. Paths asked for most often should come first."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._routes = [
-            (Route(one.path, one.handler, methods=[one.method]), RouteMatch(_handler_of(one)), _rules_of(one))
-            for one in endpoints
-        ]
+        self._routes = [_Route(one) for one in endpoints]
+        # Few have one method and as many slashes, and no parameter has a slash in it.
+        self._few: dict[tuple[str, int], list[_Route]] = {}
+        for route in self._routes:
+            for method in route.methods:
+                self._few.setdefault((method, route.slashes), []).append(route)
 
     def find(self, request: Request) -> RouteMatch:
         """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
         scope = request.scope
-        allowed: set[str] = set()
-        for route, full_match, rules in self._routes:
-            match, child = route.matches(scope)
-            if match is Match.FULL:
-                scope["path_params"] = child["path_params"]
-                assert full_match.handler is not None
-                return RouteMatch(_without_body(full_match.handler)) if rules.check(scope) else full_match
-            if match is Match.PARTIAL and route.methods:
-                allowed |= route.methods
+        path: str = scope["path"]
+        for route in self._few.get((scope["method"], path.count("/")), ()):
+            if (found := route.pattern.match(path)) is not None:
+                scope["path_params"] = found.groupdict()
+                match = route.match
+                assert match.handler is not None
+                return RouteMatch(_without_body(match.handler)) if route.rules.check(scope) else match
+        allowed = {method for route in self._routes if route.pattern.match(path) for method in route.methods}
         return RouteMatch(None, tuple(sorted(allowed)))
 
 

@@ -10,6 +10,7 @@ from duemq.model.errors import Rejected
 from duemq.model.message import CLIENT_NAME, fingerprint
 from duemq.model.rules import NAME
 from duemq.model.timing import shown
+from duemq.web.body import headers_of
 
 API_KEY = "duemq.api_key"
 """Where the application puts the key of a request, as bytes, into its scope."""
@@ -39,9 +40,9 @@ def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -
 
 def name_in_header(request: Request) -> bytes:
     """The name that a request's Idempotency-Key makes; none (b"") without one. Raises Rejected."""
-    keys = [value for name, value in request.scope["headers"] if name == _HEADER]
-    if not keys:
+    if _HEADER not in headers_of(request.scope):
         return b""
+    keys = [value for name, value in request.scope["headers"] if name == _HEADER]
     if len(keys) > 1:
         raise Rejected("bad_header", "Idempotency-Key is given twice", IDEMPOTENCY_KEY)
     key = keys[0].decode("latin-1").strip()

@@ -10,6 +10,7 @@ from starlette.types import Scope
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
 from duemq.proxy.request.json_body import is_json, not_json
+from duemq.web.body import headers_of
 
 _OURS: Final = b"duemq-"
 _TYPE, _LENGTH, _CHUNKED = b"content-type", b"content-length", b"transfer-encoding"
@@ -22,15 +23,29 @@ class RequestRules:
 
     def __init__(self, query: Collection[str], *, body: bool, raw: bool) -> None:
         self._query, self._body, self._raw = tuple(query), body, raw
+        self._unusual = _LOOKED_AT - ({_TYPE, _LENGTH, _CHUNKED} if body else {_TYPE})
 
     def check(self, scope: Scope) -> bool:
         """Whether a body may come, of a length that is not known, that has to be empty.
 
-        Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. It looks at names and
-        short values only, once for all headers: this is on the path of every request.
+        Raises Rejected `bad_query`, `bad_header`, `unexpected_body` or `unsupported_media_type`. This is on the path of
+        every request.
         """
         if scope["query_string"] and not self._query:
             raise Rejected("bad_query", "there are no query parameters here")
+        headers = headers_of(scope)
+        if (
+            len(headers) == len(scope["headers"])  # none is given twice
+            and self._unusual.isdisjoint(headers)
+            and (self._raw or _OURS not in b" ".join(headers))
+        ):
+            if self._body and not self._raw and not is_json(media := headers.get(_TYPE)):
+                raise not_json(media)
+            return False
+        return self._check_each(scope)
+
+    def _check_each(self, scope: Scope) -> bool:
+        """`check` for headers that are rarely sent."""
         media: bytes | None = None
         chunked = False
         for name, value in scope["headers"]:

@@ -12,7 +12,7 @@ from duemq.model.errors import Rejected
 from duemq.model.message import Draft, fingerprint
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import is_json, not_json, read_both
-from duemq.web.body import read_body
+from duemq.web.body import headers_of, read_body
 
 _FIELD_BYTES = 256 << 10  # of a JSON message, for all but its payload
 _ESCAPED = 6  # JSON may spell each byte of a payload as \\u00NN
@@ -54,13 +54,8 @@ class SentMessage(NamedTuple):
 
 async def read_message(request: Request, limits: MessageLimits) -> SentMessage:
     """Read one message, of up to as many bytes as the limits allow. Raises Rejected."""
-    media: bytes | None = None
-    fields: list[tuple[bytes, bytes]] = []
-    for name, value in request.scope["headers"]:
-        if name == b"content-type":
-            media = value
-        elif name.startswith(_OURS):
-            fields.append((name, value))
+    media = headers_of(request.scope).get(b"content-type")
+    fields = [pair for pair in request.scope["headers"] if pair[0].startswith(_OURS)]
     if is_json(media):
         if fields:
             first = fields[0][0].decode("latin-1")[:80]
