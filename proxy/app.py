@@ -26,7 +26,7 @@ from duemq.proxy.request.names import API_KEY
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
-from duemq.web.exchange import answer_whole
+from duemq.web.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
 from duemq.web.request_id import RequestIds
 from duemq.web.same_origin import SameOrigin
@@ -104,8 +104,7 @@ class Application:
         response.raw_headers.append((b"x-request-id", request_id))
         if log.isEnabledFor(logging.DEBUG):
             _log_access(request, response, request_id.decode())
-        if not answer_whole(scope, response):
-            await response(scope, receive, send)
+        await respond(response, scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)

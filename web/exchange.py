@@ -6,29 +6,38 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 if TYPE_CHECKING:
     from duemq.web.protocol import HttpConnection
 
-_EXCHANGE: Final = "duemq.exchange"  # where the exchange of a request is, in its scope
 _NO_BODY: Final = frozenset((204, 304))
 
 
 class Exchange(RequestResponseCycle):
-    """See `answer_whole`."""
+    """Streams are sent through `send`, as ASGI says; a finished answer through `respond`."""
+
+    # What each begins with: uvicorn sets these one by one in each of them.
+    disconnected = False
+    more_body = True
+    response_started = response_complete = False
+    chunked_encoding: bool | None = None
+    expected_content_length = 0
+    access_log = False
 
     def __init__(self, connection: HttpConnection, scope: Any, keep_alive: bool, expects_100: bool) -> None:
-        super().__init__(
-            scope, connection.transport, connection.flow, connection.logger, connection.access_logger,
-            connection.access_log, connection.server_state.default_headers, asyncio.Event(), expects_100, keep_alive,
-            connection.on_response_complete,
-        )  # fmt: skip
-        scope[_EXCHANGE] = self
+        self.scope, self.transport, self.flow = scope, connection.transport, connection.flow
+        self.logger, self.default_headers = connection.logger, connection.server_state.default_headers
+        self.on_response = connection.on_response_complete
+        self.keep_alive, self.waiting_for_100_continue = keep_alive, expects_100
+        self.message_event, self.body = asyncio.Event(), bytearray()
 
-    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Write head and body with one call of the system. False, and nothing is done, where `send` has to decide."""
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes | memoryview) -> bool:
+        """Write head and body with one call of the system, the same bytes as `send` would in two.
+
+        False, and nothing is done, where `send` has to wait, to refuse, or to leave the body out.
+        """
         if (
             self.response_started or self.disconnected or self.flow.write_paused
             or self.scope["method"] == "HEAD" or status in _NO_BODY
@@ -36,12 +45,12 @@ class Exchange(RequestResponseCycle):
             return False
         head = b"".join([b"%b: %b\r\n" % pair for pair in headers])
         if head.count(b"\n") != len(headers) or head.count(b"\r") != len(headers):
-            return False  # a header has an end of line in it: `send` says so
+            return False  # an end of line within a header: `send` refuses it
         if not self.keep_alive:
             head += b"connection: close\r\n"
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, body))
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[status], head, bytes(body)))
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()
@@ -49,9 +58,14 @@ class Exchange(RequestResponseCycle):
         return True
 
 
-def answer_whole(scope: Scope, response: Response) -> bool:
-    """Give a finished answer to the connection as a whole. False where it has to be sent as ASGI says."""
-    exchange: Exchange | None = scope.get(_EXCHANGE)
-    if exchange is None or type(response).__call__ is not Response.__call__ or response.background is not None:
-        return False
-    return exchange.answer(response.status_code, response.raw_headers, bytes(response.body))
+async def respond(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Send a response: a finished one as a whole, where `send` is that of an `Exchange`."""
+    exchange = getattr(send, "__self__", None)
+    if (
+        type(exchange) is Exchange
+        and type(response).__call__ is Response.__call__
+        and response.background is None
+        and exchange.answer(response.status_code, response.raw_headers, response.body)
+    ):
+        return
+    await response(scope, receive, send)

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from httptools import parse_url
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from duemq.web.body import headers_of
 from duemq.web.connections import DRAINING, Connections
 from duemq.web.exchange import Exchange
 from duemq.web.problem import malformed_answer
@@ -81,6 +82,8 @@ class HttpConnection(HttpToolsProtocol):
         if self._served is not None and not self._served.response_complete:  # the newest learns it below
             self._served.disconnected = True
             self._served.message_event.set()
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -141,10 +144,11 @@ class HttpConnection(HttpToolsProtocol):
         }  # fmt: skip
 
     def on_headers_complete(self) -> None:
-        version, hosts = self.parser.get_http_version(), 0
-        for name, _ in self.headers:
-            if name == b"host":
-                hosts += 1
+        scope, version = self.scope, self.parser.get_http_version()
+        headers = headers_of(cast(Any, scope))
+        hosts = 1 if b"host" in headers else 0
+        if len(headers) < len(self.headers):  # some are given twice
+            hosts = [name for name, _ in self.headers].count(b"host")
         if version not in _VERSIONS:
             self._fault = f"HTTP/{version} is not spoken here, HTTP/1.1 is"
         elif hosts > 1 or (hosts == 0 and version != "1.0"):
@@ -153,7 +157,6 @@ class HttpConnection(HttpToolsProtocol):
             self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
         if self._fault:
             raise ValueError(self._fault)  # the parser ends with it
-        scope = self.scope
         scope["method"] = self.parser.get_method().decode("ascii")
         if version != "1.1":
             scope["http_version"] = version
@@ -193,10 +196,34 @@ class HttpConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            elif self.timeout_keep_alive_task is None:
+                self._await_next(self.timeout_keep_alive)
         if self._served is not None and self._served.response_complete:
             self.since = self.loop.time()
             self.among.finish(self)
+
+    def _await_next(self, wait_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(wait_s, self.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        """Nothing: a timer for each request costs more than to look, when one ends, at what came meanwhile."""
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close it where nothing came for long enough since the last answer."""
+        self.timeout_keep_alive_task = None
+        served = self._served is not None and not self._served.response_complete
+        if served or self.head_since is not None or self.transport.is_closing():
+            return  # the next answer sets it again
+        left_s = self.since + self.timeout_keep_alive - self.loop.time()
+        if left_s <= 0:
+            self.transport.close()
+        else:
+            self._await_next(left_s)
 
     # --- ending it ------------------------------------------------------------------------------------------------
 

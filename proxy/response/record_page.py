@@ -11,6 +11,7 @@ from duemq.model.errors import DuemqError
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_reader import Page, TopicReader, ending, page_bytes
 from duemq.web.admission import Share
+from duemq.web.exchange import respond
 
 _PAGE_BYTES = 8 << 20
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read and rendered before others get a turn: about 1 ms
@@ -49,7 +50,13 @@ class PageResponse(Response):
                 await self._send_pieces(receive, send)
         else:
             text = self._text + self._tail
-            await send(head | {"headers": [*self.raw_headers, (b"content-length", b"%d" % len(text))]})
+            self.raw_headers.append((b"content-length", b"%d" % len(text)))
+            if len(text) <= _PIECE_BYTES:
+                whole = Response(text, self.status_code)
+                whole.raw_headers = self.raw_headers
+                await respond(whole, scope, receive, send)
+                return
+            await send(head)
             await _send_sliced(send, text)
         await send({"type": "http.response.body", "body": b""})
 
