@@ -79,9 +79,13 @@ class Changes:
             if len(waits) == 1 and not look_ups:
                 await waits[0]
             else:  # names are looked up as the shards decide: the answers show ids
-                parts, _ = await asyncio.gather(asyncio.gather(*look_ups), asyncio.gather(*waits))
+                async with asyncio.TaskGroup() as group:
+                    parts = [group.create_task(look_up, name="holders of names") for look_up in look_ups]
+                    for wait in waits[1:]:
+                        group.create_task(wait, name="answer of a shard")
+                    await waits[0]
                 for part in parts:
-                    holders |= part
+                    holders |= part.result()
         outcomes: list[ChangeOutcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
         for ref, one, position in zip(refs, targets, positions, strict=True):
