@@ -136,6 +136,22 @@ def test_an_idle_connection_is_closed_and_one_that_is_served_is_not() -> None:
     asyncio.run(run())
 
 
+def test_a_connection_is_closed_when_it_was_idle_since_its_last_answer() -> None:
+    async def run() -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(JsonResponse({}), scope, receive, send)
+
+        connection, transport = connected(app, keep_alive_s=1)
+        for answers in (1, 2):
+            connection.data_received(GET)
+            await until(lambda answers=answers: len(transport.writes) == answers)  # type: ignore[misc]
+        last = connection.since
+        await until(lambda: transport.closed)
+        assert asyncio.get_running_loop().time() - last >= 1
+
+    asyncio.run(run())
+
+
 def test_a_lost_connection_leaves_no_timer() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await respond(JsonResponse({}), scope, receive, send)
