@@ -122,8 +122,8 @@ class Router:
         scope = request.scope
         path: str = scope["path"]
         for route in self._few.get((scope["method"], path.count("/")), ()):
-            if (found := route.pattern.match(path)) is not None:
-                scope["path_params"] = found.groupdict()
+            if (path_match := route.pattern.match(path)) is not None:
+                scope["path_params"] = path_match.groupdict()
                 match = route.match
                 assert match.handler is not None
                 return RouteMatch(_without_body(match.handler)) if route.rules.check(scope) else match
