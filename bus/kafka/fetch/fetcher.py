@@ -24,12 +24,15 @@ from duemq.model.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
 
-_WAIT_MS, _FETCH_BYTES = 500, 1 << 20
+_FETCH_BYTES = 1 << 20
 _BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
 _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
-# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn.
-_CONNECTIONS = 4
+# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn. Such
+# a fetch waits for a short time only: the partitions of all that have ended share the next one, so that there is a free
+# connection for one more.
+_CONNECTIONS = 8
+_WAIT_MS, _BESIDE_WAIT_MS = 500, 100
 _RETRY_S, _TROUBLE_S = 0.1, 5.0
 _DEPOSED_S = 1.0
 _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
@@ -172,13 +175,14 @@ class Tails:
         for node, tails in idle.items():
             for number in range(_CONNECTIONS):
                 if (node, f"tail-{number}") not in self._flights:
-                    self._start(node, f"tail-{number}", tails)
+                    self._start(node, f"tail-{number}", tails, _BESIDE_WAIT_MS if number else _WAIT_MS)
                     break
         if leaderless and (-1, "") not in self._flights:
-            self._start(-1, "", leaderless)
+            self._start(-1, "", leaderless, _WAIT_MS)
 
-    def _start(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
-        flight = asyncio.create_task(self._fly(node, connection, tails), name=f"kafka fetch {node} {connection}")
+    def _start(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
+        work = self._fly(node, connection, tails, wait_ms)
+        flight = asyncio.create_task(work, name=f"kafka fetch {node} {connection}")
         self._flights[node, connection] = flight
         for tail in tails:
             tail.flight = flight
@@ -194,7 +198,7 @@ class Tails:
 
         flight.add_done_callback(on_done)
 
-    async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer]) -> None:
+    async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
         """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
         try:
             if node < 0:
@@ -204,7 +208,7 @@ class Tails:
                 if not tail.started:  # nobody has begun to read it meanwhile
                     tail.start(ends[tail.partition], -1)
             offsets = {tail.partition: tail.run.end for tail in tails}
-            answers = await self._wire.fetch(node, offsets, _WAIT_MS, _FETCH_BYTES, connection)
+            answers = await self._wire.fetch(node, offsets, wait_ms, _FETCH_BYTES, connection)
         except (KafkaError, DuemqError, OSError, KeyError) as error:
             for tail in tails:
                 self._note_failure(tail, error)

@@ -169,14 +169,13 @@ class Catalog:
                 topics, self._used = self._used, set()
                 try:
                     await self.look(topics)
+                    again = {topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble}
                 except LogFailed as error:
-                    self._used |= topics
+                    again = topics
                     log.debug("the brokers do not tell of topics: %s", error)
-                self._used.update(
-                    topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble
-                )
-                if not self._used:
-                    return
+                self._used |= again
+                if not again:
+                    return  # what was used meanwhile is looked at when that is some seconds old
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LATER_S)
         finally:

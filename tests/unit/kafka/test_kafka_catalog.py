@@ -175,6 +175,42 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
     asyncio.run(test())
 
 
+def test_a_topic_that_is_used_all_the_time_is_looked_at_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BusyBrokers(Brokers):
+        async def metadata(self, topics: list[str] | None) -> list[Any]:
+            catalog.last("t")  # it is used while it is looked at, too
+            return await super().metadata(topics)
+
+    brokers, clock, pauses = BusyBrokers(), Steady(), list[float]()
+    catalog = Catalog(cast(Wire, brokers))
+    sleep = asyncio.sleep
+
+    async def note_pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def test() -> None:
+        monkeypatch.setattr(catalog_module, "time", clock)
+        monkeypatch.setattr(asyncio, "sleep", note_pause)
+        brokers.led["t"] = [(1, [1, 2])]
+        await catalog.look(["t"])
+        for _ in range(100):
+            clock.now += 0.25
+            catalog.last("t")
+            for _ in range(10):
+                await sleep(0)
+        assert (brokers.asked, pauses) == (1 + 4, [])
+        brokers.led["t"] = [(-1, [1])]
+        clock.now += 5
+        catalog.last("t")
+        for _ in range(20):
+            await sleep(0)
+        assert pauses[:4] == [0.25, 0.5, 1.0, 1.0], "something is wrong with it"
+        await catalog.close()
+
+    asyncio.run(test())
+
+
 def test_a_catalog_forgets_topics_that_are_gone_and_those_that_nobody_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         brokers, gone, clock = Brokers(), list[str](), Steady()
