@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 _READ = 1_000
 _LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
 _QUIET_S = 5.0
-_LINGER_S = 0.1  # while nobody waits for an answer, entries are read together
+# While nobody waits for an answer, entries are read together: ten times a second, those of all shards at the same
+# moments, so that one fetch brings them.
+_LINGER_S = 0.1
 _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -98,7 +100,8 @@ class LedgerFollower:
                             log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
                         if not grown:
                             await subscription.wait(_QUIET_S)
-                            await self.progress[shard].wait_for_waiter(_LINGER_S)
+                            rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
+                            await self.progress[shard].wait_for_waiter(rest)
                 finally:
                     subscription.close()
             except Unavailable as error:

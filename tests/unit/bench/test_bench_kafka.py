@@ -25,7 +25,7 @@ def test_the_plan_fits_its_scenarios(brokers: int) -> None:
         wanted = plan.SCENARIOS[step.name].__code__
         names = wanted.co_varnames[1 : wanted.co_argcount + wanted.co_kwonlyargcount]
         assert set(step.parameters) <= set(names), step.title
-    assert [step.shards for step in steps if step.shards] == ([16] if brokers == 3 else [])
+    assert [step.shards for step in steps if step.shards] == [16]
 
 
 def test_a_meter_adds_up_the_lives_of_a_process() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.progress import Progress
 from duemq.model.errors import CorruptStore, LogFailed
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
@@ -96,6 +97,31 @@ def test_a_log_that_is_away_is_waited_for_and_nothing_is_missed() -> None:
         await ready(follower)
 
     following(scenario)
+
+
+def test_while_nobody_waits_the_ledgers_of_all_shards_are_read_at_the_same_moments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moments: list[float] = []
+    wait = Progress.wait_for_waiter
+
+    async def note_moment(self: Progress, timeout_s: float) -> None:
+        moments.append(asyncio.get_running_loop().time() + timeout_s)
+        await wait(self, timeout_s)
+
+    async def scenario(bus: GappyBus, follower: LedgerFollower) -> None:
+        await ready(follower)
+        monkeypatch.setattr(Progress, "wait_for_waiter", note_moment)
+        for number in range(3):
+            for shard in (0, 1):
+                await commit(bus, number, shard)
+                await asyncio.sleep(0.03)  # each shard has its own pace
+        while len(moments) < 4 or any(follower.entries[shard].number < 2 for shard in (0, 1)):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    following(scenario)
+    for moment in moments:
+        assert abs(moment * 10 - round(moment * 10)) < 0.01, "a tenth of a second of the same clock"
 
 
 def test_a_stranger_in_the_ledger_stops_it_loudly() -> None:
