@@ -12,6 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from aiokafka import errors
 from aiokafka.errors import KafkaError
@@ -28,14 +29,22 @@ _FETCH_BYTES = 1 << 20
 _BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
 _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
-# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn. Such
-# a fetch waits for a short time only: the partitions of all that have ended share the next one, so that there is a free
-# connection for one more.
+# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn. The
+# more of them wait, the shorter the next one, so that a connection is free again soon. None waits longer than the first
+# one, so that the partitions of all share the next first one.
 _CONNECTIONS = 8
-_WAIT_MS, _BESIDE_WAIT_MS = 500, 100
+_LONGEST_WAIT_MS, _SHORTEST_WAIT_MS = 500, 20
+_TOGETHER_S = 0.004  # fetches that end by their time end within this time
 _RETRY_S, _TROUBLE_S = 0.1, 5.0
 _DEPOSED_S = 1.0
 _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
+
+
+class Flight(NamedTuple):
+    """A fetch under way. `ends_at`: when the broker answers at the latest, s of the loop."""
+
+    task: asyncio.Task[None]
+    ends_at: float
 
 
 class PartitionBuffer:
@@ -83,7 +92,7 @@ class Tails:
         self._wire, self._max_bytes, self._wake_readers, self._known_end = wire, max_bytes, wake_readers, known_end
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
-        self._flights: dict[tuple[int, str], asyncio.Task[None]] = {}
+        self._flights: dict[tuple[int, int], Flight] = {}  # by broker, -1 for none, and number of the connection
 
     def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
         """Follow it from now on: from where it is known to end, or from its end as the broker says it."""
@@ -156,10 +165,10 @@ class Tails:
                 self._launch()
                 await self._changed.wait()
         finally:
-            flights = list(self._flights.values())
-            for flight in flights:
-                flight.cancel()
-            await asyncio.gather(*flights, return_exceptions=True)
+            tasks = [flight.task for flight in self._flights.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def _share(self) -> int:
@@ -172,23 +181,39 @@ class Tails:
             if tail.flight is None and tail.wants_more:
                 node = self._wire.leader(*tail.partition)
                 (leaderless if node is None else idle[node]).append(tail)
+        loop = asyncio.get_running_loop()
         for node, tails in idle.items():
-            for number in range(_CONNECTIONS):
-                if (node, f"tail-{number}") not in self._flights:
-                    self._start(node, f"tail-{number}", tails, _BESIDE_WAIT_MS if number else _WAIT_MS)
-                    break
-        if leaderless and (-1, "") not in self._flights:
-            self._start(-1, "", leaderless, _WAIT_MS)
+            number = next((each for each in range(_CONNECTIONS) if (node, each) not in self._flights), None)
+            if (pause_s := self._until_together(node, loop.time())) > 0:
+                loop.call_later(pause_s, self._changed.set)
+            elif number is not None:
+                self._start(node, number, tails, self._wait_ms(node, number, loop.time()))
+        if leaderless and (-1, 0) not in self._flights:
+            self._start(-1, 0, leaderless, _LONGEST_WAIT_MS)
 
-    def _start(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
-        work = self._fly(node, connection, tails, wait_ms)
-        flight = asyncio.create_task(work, name=f"kafka fetch {node} {connection}")
-        self._flights[node, connection] = flight
+    def _until_together(self, node: int, now: float) -> float:
+        """For how long (s) fetches of this broker may go on that end together with its first one, 0 for none."""
+        first = self._flights.get((node, 0))
+        if first is not None and abs(first.ends_at - now) > _TOGETHER_S:
+            return 0.0
+        ends = [flight.ends_at for (broker, _), flight in self._flights.items() if broker == node]
+        return max((end + _TOGETHER_S - now for end in ends if abs(end - now) <= _TOGETHER_S), default=0.0)
+
+    def _wait_ms(self, node: int, number: int, now: float) -> int:
+        wait_ms = max(_LONGEST_WAIT_MS >> number, _SHORTEST_WAIT_MS)
+        first = self._flights.get((node, 0))
+        left_ms = round((first.ends_at - now) * 1000) if first is not None else 0
+        return min(wait_ms, left_ms) if left_ms > 0 else wait_ms
+
+    def _start(self, node: int, number: int, tails: list[PartitionBuffer], wait_ms: int) -> None:
+        connection = f"tail-{number}"
+        task = asyncio.create_task(self._fly(node, connection, tails, wait_ms), name=f"kafka fetch {node} {connection}")
+        self._flights[node, number] = Flight(task, asyncio.get_running_loop().time() + wait_ms / 1000)
         for tail in tails:
-            tail.flight = flight
+            tail.flight = task
 
         def on_done(task: asyncio.Task[None]) -> None:
-            del self._flights[node, connection]
+            del self._flights[node, number]
             for tail in tails:
                 if tail.flight is task:
                     tail.flight = None
@@ -196,7 +221,7 @@ class Tails:
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.error("kafka fetch failed: %r", error, extra={"action": "kafka_fetch"})
 
-        flight.add_done_callback(on_done)
+        task.add_done_callback(on_done)
 
     async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
         """One fetch. Whatever goes wrong is tried again after a while, by the next one."""

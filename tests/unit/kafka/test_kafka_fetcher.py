@@ -1,12 +1,14 @@
-"""What `Tails` asks of a broker that holds each fetch back until there is something. Time passes as the test says."""
+"""What `Tails` asks of a broker that holds each fetch back until there is something, in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import selectors
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, cast
 
+import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from duemq.bus.kafka.fetch.fetcher import Tails
@@ -14,23 +16,36 @@ from duemq.bus.kafka.requests.wire import FetchedRecords, Wire
 from duemq.model.record import Partition
 
 _BROKER = 1
+_TRIP_S = 0.001
 
 
-class ParkedFetch:
-    """A fetch that the broker holds back until `deadline` (ms). `answer` is done once it was answered."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time goes on only where every task waits for time, and then at once."""
 
-    def __init__(self, offsets: dict[Partition, int], deadline: float, connection: str) -> None:
-        self.offsets, self.deadline, self.connection = offsets, deadline, connection
-        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def __init__(self) -> None:
+        selector = selectors.DefaultSelector()
+        select = selector.select
+        self._now = 1_000.0
+
+        def pass_time(timeout: float | None = None) -> Any:
+            self._now += timeout or 0.0
+            return select(0)
+
+        selector.select = pass_time  # type: ignore[method-assign]
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self._now
 
 
 class Broker:
-    """In place of the wire. `now` is its clock, ms; `asked` has the partitions of each fetch, in order."""
+    """In place of the wire. `asked`: the partitions of each fetch; `woken`: its readers were."""
 
     def __init__(self) -> None:
-        self.now = 0.0
         self.asked: list[list[Partition]] = []
-        self.parked: list[ParkedFetch] = []
+        self.woken = asyncio.Event()
+        self._busy: set[str] = set()
+        self._grown = asyncio.Condition()
         self._batches: dict[Partition, list[bytes]] = {}
 
     def leader(self, topic: str, partition: int) -> int:
@@ -42,36 +57,30 @@ class Broker:
     async def fetch(
         self, node: int, offsets: dict[Partition, int], wait_ms: int, max_bytes: int, connection: str
     ) -> dict[Partition, FetchedRecords]:
-        assert connection not in {each.connection for each in self.parked}, "answered in turn: it would wait"
+        assert connection not in self._busy, "a broker answers the requests of a connection in turn: it would wait"
+        self._busy.add(connection)
         self.asked.append(sorted(offsets))
-        if not self._news(offsets):
-            parked = ParkedFetch(offsets, self.now + wait_ms, connection)
-            self.parked.append(parked)
-            try:
-                await parked.answer
-            finally:
-                self.parked.remove(parked)
+        try:
+            await asyncio.sleep(_TRIP_S * random.Random(len(self.asked)).random())
+            async with asyncio.timeout(wait_ms / 1000), self._grown:
+                await self._grown.wait_for(lambda: self._has_news(offsets))
+        except TimeoutError:
+            pass
+        finally:
+            self._busy.remove(connection)
         return {
             where: FetchedRecords(None, 0, 0, [], b"".join(self._batches.get(where, [])[offset:]))
             for where, offset in offsets.items()
         }
 
-    def append(self, where: Partition) -> None:
+    async def append(self, where: Partition) -> None:
         """One batch of one record."""
         batches = self._batches.setdefault(where, [])
         batches.append(_batch(len(batches)))
-        self._answer()
+        async with self._grown:
+            self._grown.notify_all()
 
-    def pass_time(self, ms: float) -> None:
-        self.now += ms
-        self._answer()
-
-    def _answer(self) -> None:
-        for parked in self.parked:
-            if not parked.answer.done() and (self.now >= parked.deadline or self._news(parked.offsets)):
-                parked.answer.set_result(None)
-
-    def _news(self, offsets: dict[Partition, int]) -> bool:
+    def _has_news(self, offsets: dict[Partition, int]) -> bool:
         return any(len(self._batches.get(where, ())) > offset for where, offset in offsets.items())
 
 
@@ -83,68 +92,63 @@ def _batch(offset: int) -> bytes:
     return bytes(raw)
 
 
-async def _settle() -> None:
-    """Let every task come to where it waits."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
 def following(partitions: int, scenario: Callable[[Broker, Tails, list[Partition]], Awaitable[None]]) -> None:
     """Run a scenario with readers of so many partitions, each of whom has read all that there is."""
 
     async def run() -> None:
         broker = Broker()
-        tails = Tails(cast(Wire, broker), 1 << 20, lambda grown: None, lambda where: 0)
+        tails = Tails(cast(Wire, broker), 1 << 20, lambda grown: broker.woken.set(), lambda where: 0)
         everything = [("t", number) for number in range(partitions)]
         for where in everything:
             tails.follow(where, 0)
             tails.read(where, 0, 100, 1 << 20)
         pump = asyncio.create_task(tails.run())
         try:
-            await _settle()
+            await asyncio.sleep(0.1)
             await scenario(broker, tails, everything)
         finally:
             pump.cancel()
             await asyncio.wait([pump])
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(run())
 
 
-def test_one_fetch_waits_for_all_partitions() -> None:
+def test_partitions_nothing_comes_to_are_asked_for_by_one_fetch_twice_a_second() -> None:
     async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
-        assert broker.asked == [everything]
+        await asyncio.sleep(10)
+        assert 20 <= len(broker.asked) <= 21
+        assert all(asked == everything for asked in broker.asked)
 
     following(16, scenario)
 
 
-def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end() -> None:
+@pytest.mark.parametrize("pause_ms", [0, 2, 20, 80])
+@pytest.mark.parametrize("partitions", [2, 4, 16, 64])
+def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end(partitions: int, pause_ms: int) -> None:
     """Each partition that is read leaves the fetch that waits for all, and waits in one of its own."""
 
     async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
+        loop = asyncio.get_running_loop()
         ends = dict.fromkeys(everything, 0)
         chance, waits = random.Random(1), []
         for _ in range(200):
             where = chance.choice(everything)
-            broker.append(where)
-            asked_at = broker.now
-            await _settle()
-            while not (records := tails.read(where, ends[where], 100, 1 << 20)):
-                broker.pass_time(5)
-                await _settle()
-            waits.append(broker.now - asked_at)
-            ends[where] += len(records)
-            broker.pass_time(2)
-            await _settle()
-        assert max(waits) <= 100
+            appended_at = loop.time()
+            await broker.append(where)
+            while tails.reach(where) == ends[where]:
+                broker.woken.clear()
+                await broker.woken.wait()
+            waits.append(loop.time() - appended_at)
+            await asyncio.sleep(0.003)  # the reader is at work; the fetch for all others goes on without its partition
+            ends[where] += len(tails.read(where, ends[where], 100, 1 << 20) or ())
+            await asyncio.sleep(pause_ms / 1000)
+        assert max(waits) <= 0.025
+        assert sorted(waits)[len(waits) // 2] <= 2 * _TRIP_S
+        # While nothing comes, one fetch is enough for all of them again.
+        await asyncio.sleep(1.1)
+        asked = len(broker.asked)
+        await asyncio.sleep(10)
+        assert len(broker.asked) - asked <= 21 and broker.asked[-1] == everything
 
-    following(16, scenario)
-
-
-def test_a_partition_nothing_comes_to_is_asked_for_twice_a_second() -> None:
-    async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
-        for _ in range(1_000):
-            broker.pass_time(10)
-            await _settle()
-        assert len(broker.asked) == 21 and all(asked == everything for asked in broker.asked)
-
-    following(16, scenario)
+    following(partitions, scenario)
