@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 _LATELY_S, _FRESH_S, _MAX_SAMPLES, _TRIES = 10.0, 1.0, 64, 3
+_SOON_S = 0.05  # a node that leads many shards has hundreds of samples a second, which tell no more than twenty do
 _GRAIN_MS = 2.0  # three clocks that are read in whole ms
 _STEP_MS = 50.0  # by so much samples may contradict each other: brokers' clocks differ a little, too
 
@@ -40,6 +41,9 @@ class ClockProbe:
             return  # set back in between
         at, doubt = self._steady(), (after - before) / 2 + _GRAIN_MS
         ahead = stamp - (before + after) / 2 + self._clock_ahead(at)
+        last = self._samples[-1] if self._samples else None
+        if last is not None and at - last.at < _SOON_S and last.doubt <= doubt and abs(last.ahead - ahead) <= doubt:
+            return
         # A clock was set, or this machine slept: what was measured before says nothing any more.
         older = self._samples[1 - _MAX_SAMPLES :]
         agreeing = [old for old in older if abs(old.ahead - ahead) <= old.doubt + doubt + _STEP_MS]

@@ -64,6 +64,17 @@ def test_the_quickest_answer_of_the_last_seconds_counts() -> None:
     assert site.probe.lately() is None
 
 
+def test_the_quickest_answer_counts_also_among_hundreds_of_slower_ones() -> None:
+    site = Site(1_000)
+    site.sample(1)
+    for _ in range(200):
+        site.sample(10, stamped_after=0)
+    assert site.offset() > 990
+    site.ahead = 2_000
+    site.sample(10)
+    assert site.offset() > 1_980, "and what contradicts it counts at once"
+
+
 def test_samples_stay_right_when_our_clock_follows_a_step() -> None:
     """The machine was suspended for an hour: the first offset of an hour is followed by one of none."""
     site = Site()
