@@ -11,18 +11,32 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
+from duemq.storage.delay_files.key_pages import BadPage
 from duemq.storage.delay_files.sealed_file import Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
 _MAX_PARTS, _PART_BYTES = 64, 32 << 20
+_MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # of 200 million messages in 3,000 windows
 _LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
-_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
+_LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # a third of it without its payloads,
+_KEYS_BYTES = 80 << 10  # and its keys alone this much
+
+
+class KeyIndex(Protocol):
+    """What keys are looked up by without the file being kept open. See `SealedKeys`."""
+
+    @property
+    def size(self) -> int: ...
+    def groups(self, key: bytes) -> range: ...
+    def holds(self, keys: Iterable[bytes]) -> set[bytes]: ...
 
 
 class OpenFile(Protocol):
     """What is read of a file of any kind. See `DelayFile`."""
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]: ...
+    def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]: ...
+    def key_index(self) -> KeyIndex: ...
     def groups(self, key: bytes) -> range: ...
     def group_bytes(self, group: int, *, payload: bool = True) -> int: ...
     @property
@@ -99,6 +113,7 @@ class DelayFileReader:
         self._lock = Lock()
         self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
         self._parts: _Latest[_CachedPart] = _Latest(_MAX_PARTS, _PART_BYTES)
+        self._key_indexes: _Latest[KeyIndex] = _Latest(_MAX_INDEXES, _INDEX_BYTES)
         self._closed = False
 
     def rows(
@@ -138,6 +153,32 @@ class DelayFileReader:
                 by_file.setdefault(file, []).append(key)
         return self.rows(by_file.items(), payload=payload), count, size
 
+    def found_in_order(
+        self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int
+    ) -> tuple[set[bytes], int, int]:
+        """Which of the first of these keys, each with the files that may hold it, are there, dropped or not: of as many
+        as cost at most so many bytes, but one key at least; with how many keys that were, and what they cost."""
+        groups: set[tuple[CatalogEntry, int]] = set()
+        by_file: dict[CatalogEntry, list[bytes]] = {}
+        count = 0
+        for key, files in files_by_key:
+            more = {(file, group) for file in files for group in self._key_index(file).groups(key)} - groups
+            if count and _KEYS_BYTES * (len(groups) + len(more)) > most:
+                break
+            groups |= more
+            count += 1
+            for file in files:
+                by_file.setdefault(file, []).append(key)
+        found: set[bytes] = set()
+        for file, keys in by_file.items():
+            try:
+                found |= self._key_index(file).holds(keys)
+            except BadPage:
+                content, lock = self._open_file(file)
+                with lock:
+                    found |= content.holds(keys)
+        return found, count, _KEYS_BYTES * len(groups)
+
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""
         with self._lock:
@@ -165,6 +206,17 @@ class DelayFileReader:
             return None
         return part
 
+    def _key_index(self, file: CatalogEntry) -> KeyIndex:
+        with self._lock:
+            if (key_index := self._key_indexes.get(file)) is not None:
+                return key_index
+        content, lock = self._open_file(file)
+        with lock:
+            key_index = content.key_index()
+        with self._lock:
+            self._key_indexes.put(file, key_index, key_index.size)
+        return key_index
+
     def _open_file(self, file: CatalogEntry) -> _Open:
         with self._lock:
             if self._closed:
@@ -183,9 +235,11 @@ class DelayFileReader:
             for file in files:
                 self._open.pop(file)
                 self._parts.pop(file)
+                self._key_indexes.pop(file)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._open.clear()
             self._parts.clear()
+            self._key_indexes.clear()

@@ -5,7 +5,8 @@
     head binary                               the store's row up to the payload (model/row.py): both make the row
 
 zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
-most 4,096 rows, and 4 MiB unless one message alone has more. (Before 0.9 they had 4,096 rows whatever these weighed.)
+most 1,024 rows, and 4 MiB unless one message alone has more. (They had 4,096 rows before 0.10, and before 0.9 whatever
+these weighed.) Columns of the key have a form that `key_pages.py` reads.
 The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
 
 Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
@@ -35,10 +36,12 @@ from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.key_index import SealedKeys
+from duemq.storage.delay_files.key_pages import chunks_of
 from duemq.storage.fsync import sync_folder
 
 FORMAT = 1
-ROWS_PER_GROUP = 4_096
+ROWS_PER_GROUP = 1_024
 GROUP_BYTES = 4 << 20  # a look-up reads one row group whole
 _LAST_OFFSET = 1 << 64
 
@@ -52,6 +55,7 @@ _SCHEMA = pa.schema([
     pa.field("head", pa.binary(), nullable=False),
 ])  # fmt: skip
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
+_KEY_COLUMNS = [_SCHEMA.get_field_index(name) for name in _OF_KEY]
 _PAYLOAD = _SCHEMA.get_field_index("payload")
 _ABOUT = b"duemq"
 
@@ -260,6 +264,10 @@ class DelayFile:
     def footer_bytes(self) -> int:
         size: int = self._metadata.serialized_size
         return size
+
+    def key_index(self) -> SealedKeys:
+        """What the keys in the file are looked up by when it is closed again."""
+        return SealedKeys(self.path, self._firsts, self._lasts, chunks_of(self._metadata, _KEY_COLUMNS))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

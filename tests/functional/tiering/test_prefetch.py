@@ -25,6 +25,7 @@ from duemq.model.message import CANCEL, MOVE, Change, Draft
 from duemq.model.row import read_row, without_payload
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import FOLDER
+from duemq.storage.delay_files.key_index import SealedKeys
 from duemq.storage.delay_files.reader import DelayFileReader
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.shard.change_journal import Journal
@@ -66,10 +67,10 @@ def files_in(node: SimNode) -> list[str]:
 def no_reading_here() -> Iterator[list[str]]:
     """Files are not read by this thread. Gives the names of the files read by others."""
     here, names = threading.get_ident(), []
-    rows, parts = DelayFile.rows, DelayFile.parts
+    rows, parts, holds = DelayFile.rows, DelayFile.parts, SealedKeys.holds
 
     def checked(read: Callable[..., Any]) -> Callable[..., Any]:
-        def run(self: DelayFile, *arguments: Any, **named: Any) -> Any:
+        def run(self: Any, *arguments: Any, **named: Any) -> Any:
             assert threading.get_ident() != here, "the event loop waits for a file"
             names.append(str(self.path))
             return read(self, *arguments, **named)
@@ -78,6 +79,7 @@ def no_reading_here() -> Iterator[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DelayFile, "rows", checked(rows))
+        patch.setattr(SealedKeys, "holds", checked(holds))
         patch.setattr(DelayFile, "parts", checked(parts))
         yield names
 
@@ -248,8 +250,7 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
 ) -> None:
     """Each of the three windows is one row group."""
     monkeypatch.setattr(prefetch, "_MAX_BYTES", most)
-    monkeypatch.setattr("duemq.storage.delay_files.reader._LEAST_HEAD_BYTES", 1)  # what a small row group counts
-    monkeypatch.setattr(DelayFile, "group_bytes", lambda self, group, payload: 1)
+    monkeypatch.setattr("duemq.storage.delay_files.reader._KEYS_BYTES", 1)  # what a row group counts
     await node.delay_files.step()
     firsts = list(node.world.oracle.messages)
     before = node.replica.entry.number

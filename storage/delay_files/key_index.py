@@ -1,0 +1,164 @@
+"""Which keys a delay file holds, without its rows: a few dozen bytes in memory for each row group, and no open file."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from duemq.model.errors import DamagedFile
+from duemq.model.key import read_key
+from duemq.storage.delay_files.key_pages import BadPage, ColumnChunk
+
+_BYTES = 200  # of an index besides its row groups, about
+_LAST_OFFSET = (1 << 64) - 1
+
+Places = Sequence[tuple[int, int]]
+"""Due times (ms) and offsets."""
+
+
+class _PlaceArray:
+    """Due times and offsets in 16 bytes each."""
+
+    def __init__(self, places: Places) -> None:
+        self._dues = array("q", [due for due, _ in places])
+        self._offsets = array("Q", [min(offset, _LAST_OFFSET) for _, offset in places])
+
+    def __call__(self, index: int) -> tuple[int, int]:
+        return self._dues[index], self._offsets[index]
+
+
+class _Chunks:
+    """Columns of whole numbers in the row groups of a file. A group's columns stand one behind the other."""
+
+    def __init__(self, groups: Sequence[Sequence[ColumnChunk]]) -> None:
+        self._starts = array("q", [chunks[0].start for chunks in groups])
+        self._sizes = array("i", [chunk.size for chunks in groups for chunk in chunks])
+        self._rows = array("i", [chunks[0].rows for chunks in groups])
+        self._forms = [(chunk.codec, chunk.format) for chunk in groups[0]]
+
+    def read(self, file: int, group: int) -> list[memoryview]:
+        """The columns of a row group; `file`: its descriptor. Raises BadPage, OSError."""
+        count = len(self._forms)
+        sizes = self._sizes[group * count : (group + 1) * count]
+        raw = os.pread(file, sum(sizes), self._starts[group])
+        columns: list[memoryview] = []
+        at = 0
+        for size, (codec, form) in zip(sizes, self._forms, strict=True):
+            chunk = ColumnChunk(0, size, self._rows[group], codec, form)
+            columns.append(chunk.values(raw[at : at + size]))
+            at += size
+        return columns
+
+
+def _chunks(groups: Sequence[Sequence[ColumnChunk]] | None) -> _Chunks | None:
+    """None for columns that are not to be read here: of another form, or apart from one another."""
+    if not groups or any(one.start + one.size != other.start for chunks in groups for one, other in pairwise(chunks)):
+        return None
+    same = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
+    return _Chunks(groups) if len(same) == 1 else None
+
+
+class SealedKeys:
+    """The keys of a sealed file."""
+
+    def __init__(
+        self, path: Path, firsts: Places, lasts: Places, columns: Sequence[Sequence[ColumnChunk]] | None
+    ) -> None:
+        """For each row group: what no key is below, what none is above, and the columns of due times, offsets and rows;
+        None where these have another form than is read here."""
+        self.path, self._count = path, len(firsts)
+        self._firsts, self._lasts, self._columns = _PlaceArray(firsts), _PlaceArray(lasts), _chunks(columns)
+
+    @property
+    def size(self) -> int:
+        """In bytes, about."""
+        return _BYTES + 56 * self._count
+
+    def groups(self, key: bytes) -> range:
+        """The row groups that may hold a key."""
+        due, offset, _ = read_key(key)
+        groups, place = range(self._count), (due, offset)
+        return range(bisect_left(groups, place, key=self._lasts), bisect_right(groups, place, key=self._firsts))
+
+    def holds(self, keys: Iterable[bytes]) -> set[bytes]:
+        """The keys among these that are in the file. Raises DamagedFile, and BadPage where Arrow is to be asked."""
+        keys_by_group: dict[int, list[bytes]] = {}
+        for key in keys:
+            for group in self.groups(key):
+                keys_by_group.setdefault(group, []).append(key)
+        if self._columns is None:
+            raise BadPage("columns of another form")
+        found: set[bytes] = set()
+        with _open(self.path) as file:
+            for group, some in sorted(keys_by_group.items()):
+                columns = self._columns.read(file, group)
+                found.update(key for key in some if _is_in(columns, key))
+        return found
+
+
+def _is_in(columns: Sequence[memoryview], key: bytes) -> bool:
+    """Whether the columns, sorted by the first, then by the second and so on, have a key."""
+    start, end = 0, len(columns[0])
+    for column, value in zip(columns, read_key(key), strict=True):
+        start = bisect_left(column, value, start, end)
+        end = bisect_right(column, value, start, end)
+    return start < end
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
+
+
+class ImportedKeys:
+    """The keys of an imported file: a key says which row it has, so only its due time is compared."""
+
+    def __init__(
+        self, path: Path, offset: int, starts: Sequence[int], columns: Sequence[Sequence[ColumnChunk]] | None
+    ) -> None:
+        """`starts`: the number of each row group's first row, and how many rows there are. `columns`: that of the due
+        times in each row group; None where these have another form than is read here."""
+        self.path, self._offset, self._starts, self._columns = path, offset, array("q", starts), _chunks(columns)
+
+    @property
+    def size(self) -> int:
+        """In bytes, about."""
+        return _BYTES + 24 * len(self._starts)
+
+    def groups(self, key: bytes) -> range:
+        """The row group that holds a key, if it is in the file."""
+        _, offset, row = read_key(key)
+        if offset != self._offset or row >= self._starts[-1]:
+            return range(0)
+        group = bisect_right(self._starts, row) - 1
+        return range(group, group + 1)
+
+    def holds(self, keys: Iterable[bytes]) -> set[bytes]:
+        """The keys among these that are in the file. Raises DamagedFile, and BadPage where Arrow is to be asked."""
+        keys_by_group: dict[int, list[bytes]] = {}
+        for key in keys:
+            for group in self.groups(key):
+                keys_by_group.setdefault(group, []).append(key)
+        if self._columns is None:
+            raise BadPage("columns of another form")
+        found: set[bytes] = set()
+        with _open(self.path) as file:
+            for group, some in sorted(keys_by_group.items()):
+                (due_times,), first = self._columns.read(file, group), self._starts[group]
+                for key in some:
+                    due, _, row = read_key(key)
+                    if due_times[row - first] == due:
+                        found.add(key)
+        return found
