@@ -4,7 +4,7 @@
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
     head binary                               the store's row up to the payload (model/row.py): both make the row
 
-zstd, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
+zstd, and lz4 for the key, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
 most 1,024 rows, and 4 MiB unless one message alone has more. (They had 4,096 rows before 0.10, and before 0.9 whatever
 these weighed.) Columns of the key have a form that `key_pages.py` reads.
 The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
@@ -55,6 +55,9 @@ _SCHEMA = pa.schema([
     pa.field("head", pa.binary(), nullable=False),
 ])  # fmt: skip
 _OF_KEY, _OF_ROW = ["due_ms", "offset", "row"], ["head", "payload"]
+# A look-up reads keys alone: with lz4 in a third of the time, for 5 bytes more a message.
+_COMPRESSION = {name: "lz4" if name in _OF_KEY else "zstd" for name in _SCHEMA.names}
+_LEVELS = {name: 1 for name, codec in _COMPRESSION.items() if codec == "zstd"}
 _KEY_COLUMNS = [_SCHEMA.get_field_index(name) for name in _OF_KEY]
 _PAYLOAD = _SCHEMA.get_field_index("payload")
 _ABOUT = b"duemq"
@@ -120,7 +123,7 @@ def write(path: Path, shard: int, window: int, parts: Iterable[Part]) -> About:
     with translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with pq.ParquetWriter(
-            temporary, _SCHEMA, compression="zstd", compression_level=1, use_dictionary=["topic"],
+            temporary, _SCHEMA, compression=_COMPRESSION, compression_level=_LEVELS, use_dictionary=["topic"],
             # Those of heads and payloads would make footers of tens of megabytes.
             write_page_checksum=True, write_statistics=["due_ms", "offset"],
         ) as file:  # fmt: skip

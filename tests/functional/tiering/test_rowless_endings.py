@@ -23,10 +23,12 @@ from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, CLIENT_NAME, MOVE, Change, Draft
 from duemq.model.timing import WINDOW_MS
+from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.delay_files.transitions import commit_load
 from duemq.storage.shard.keyspace import ENDED, ENDED_IN, MOVED, NAME
+from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 
 pytestmark = pytest.mark.anyio
@@ -327,6 +329,18 @@ async def test_books_that_differ_stop_it(node: SimNode) -> None:
         await complete_windows(node.store, [FIRST])
     with pytest.raises(RuntimeError, match="would lose"):
         commit_load(node.store, FIRST, SimpleNamespace(dropped=set()), again=False)  # type: ignore[arg-type]
+
+
+async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None:
+    keys = keys_of(node, 0)[:3]
+    await cancel(node, keys)
+    make_checkpoint(node.store, tmp_path / "copy")
+    await complete_windows(node.store, [FIRST])
+    copy = ShardStore(tmp_path / "copy", node.world.memory, node.world.ids)
+    assert copy.delay_files.rowless(FIRST) == 3
+    await complete_windows(copy, [FIRST])
+    assert copy.endings(keys) == node.store.endings(keys)
+    copy.close()
 
 
 async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
