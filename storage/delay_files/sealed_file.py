@@ -4,9 +4,9 @@
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
     head binary                               the store's row up to the payload (model/row.py): both make the row
 
-zstd, and lz4 for the key, a checksum per page, and small row groups with statistics, so that one row is found by reading one of them: at
-most 1,024 rows, and 4 MiB unless one message alone has more. (They had 4,096 rows before 0.10, and before 0.9 whatever
-these weighed.) Columns of the key have a form that `key_pages.py` reads.
+zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that one row is found by reading
+one of them: at most 1,024 rows, and 4 MiB unless one message alone has more. Older files have 4,096 rows in a group,
+some whatever these weigh. Columns of the key have a form that `key_pages.py` reads.
 The file's own metadata says its format version, shard, window, rows, first and last key, and a checksum of the content.
 
 Raising `FORMAT`: a file lives for as long as its farthest message; keep the reader of the old one.
