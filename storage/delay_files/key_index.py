@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -85,12 +85,9 @@ class SealedKeys:
         groups, place = range(self._count), (due, offset)
         return range(bisect_left(groups, place, key=self._lasts), bisect_right(groups, place, key=self._firsts))
 
-    def holds(self, keys: Iterable[bytes]) -> set[bytes]:
-        """The keys among these that are in the file. Raises DamagedFile, and BadPage where Arrow is to be asked."""
-        keys_by_group: dict[int, list[bytes]] = {}
-        for key in keys:
-            for group in self.groups(key):
-                keys_by_group.setdefault(group, []).append(key)
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
+        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
+        BadPage where Arrow is to be asked."""
         if self._columns is None:
             raise BadPage("columns of another form")
         found: set[bytes] = set()
@@ -145,12 +142,9 @@ class ImportedKeys:
         group = bisect_right(self._starts, row) - 1
         return range(group, group + 1)
 
-    def holds(self, keys: Iterable[bytes]) -> set[bytes]:
-        """The keys among these that are in the file. Raises DamagedFile, and BadPage where Arrow is to be asked."""
-        keys_by_group: dict[int, list[bytes]] = {}
-        for key in keys:
-            for group in self.groups(key):
-                keys_by_group.setdefault(group, []).append(key)
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
+        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
+        BadPage where Arrow is to be asked."""
         if self._columns is None:
             raise BadPage("columns of another form")
         found: set[bytes] = set()

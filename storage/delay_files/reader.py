@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -28,7 +29,7 @@ class KeyIndex(Protocol):
     @property
     def size(self) -> int: ...
     def groups(self, key: bytes) -> range: ...
-    def holds(self, keys: Iterable[bytes]) -> set[bytes]: ...
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]: ...
 
 
 class OpenFile(Protocol):
@@ -158,26 +159,31 @@ class DelayFileReader:
     ) -> tuple[set[bytes], int, int]:
         """Which of the first of these keys, each with the files that may hold it, are there, dropped or not: of as many
         as cost at most so many bytes, but one key at least; with how many keys that were, and what they cost."""
-        groups: set[tuple[CatalogEntry, int]] = set()
-        by_file: dict[CatalogEntry, list[bytes]] = {}
-        count = 0
+        # By the files' identities, for the hash of one takes longer than the search in its index.
+        lookups: dict[int, tuple[CatalogEntry, KeyIndex, dict[int, list[bytes]]]] = {}
+        count = size = 0
         for key, files in files_by_key:
-            more = {(file, group) for file in files for group in self._key_index(file).groups(key)} - groups
-            if count and _KEYS_BYTES * (len(groups) + len(more)) > most:
-                break
-            groups |= more
-            count += 1
+            places: list[tuple[dict[int, list[bytes]], int]] = []
             for file in files:
-                by_file.setdefault(file, []).append(key)
+                if (lookup := lookups.get(id(file))) is None:
+                    lookup = lookups[id(file)] = file, self._key_index(file), {}
+                places += [(lookup[2], group) for group in lookup[1].groups(key)]
+            more = _KEYS_BYTES * sum(group not in keys_by_group for keys_by_group, group in places)
+            if count and size + more > most:
+                break
+            for keys_by_group, group in places:
+                keys_by_group.setdefault(group, []).append(key)
+            size += more
+            count += 1
         found: set[bytes] = set()
-        for file, keys in by_file.items():
+        for file, key_index, keys_by_group in lookups.values():
             try:
-                found |= self._key_index(file).holds(keys)
+                found |= key_index.holds(keys_by_group)
             except BadPage:
                 content, lock = self._open_file(file)
                 with lock:
-                    found |= content.holds(keys)
-        return found, count, _KEYS_BYTES * len(groups)
+                    found |= content.holds(chain.from_iterable(keys_by_group.values()))
+        return found, count, size
 
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""
