@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -324,7 +324,7 @@ class ShardStore:
         put = batch.put
         for key, value in sorted(puts, key=itemgetter(0)):  # half the time of any other order
             put(key, value)
-        dropped_keys = self._in_files(deletes) if self.delay_files else set()
+        dropped_keys = self._in_files(deletes, frozenset(rowless)) if self.delay_files else set()
         if not dropped_keys.issuperset(rowless):
             raise CorruptStore(f"{self.path}: a message was cancelled whose row is neither here nor in a delay file")
         for key in dropped_keys:
@@ -346,10 +346,13 @@ class ShardStore:
         self.change(batch)
         self.position = position
 
-    def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
-        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
+    def _in_files(self, deletes: Sequence[bytes], rowless: Set[bytes]) -> set[bytes]:
+        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded).
+
+        `rowless`: of which it is known that RocksDB has no row.
+        """
         keys = [key[1:] for key in deletes if key[:1] == ROW and self.delay_files.covers(key[1:])]
-        near, loading = self._near(keys), self.delay_files.loading
+        near, loading = self._near([key for key in keys if key not in rowless]), self.delay_files.loading
         return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
 
     def rowless_keys(self, window: int) -> Iterator[bytes]:
