@@ -26,8 +26,7 @@ from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, KEY_DTYPE, checksum_of_row
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
-from duemq.storage.delay_files.key_index import ImportedKeys
-from duemq.storage.delay_files.key_pages import chunks_of
+from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.delay_files.sealed_file import About, Part
 from duemq.storage.imports.columns import SCHEMA, has_form
 
@@ -157,7 +156,7 @@ class ImportedFile:
 
     def key_index(self) -> ImportedKeys:
         """What the keys in the file are looked up by when it is closed again."""
-        return ImportedKeys(self.path, self._offset, self._starts, chunks_of(self._metadata, [0]))
+        return ImportedKeys(self.path, self._offset, self._starts, key_columns_of(self._metadata, [0]))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from duemq.model.errors import DamagedFile
 from duemq.model.key import read_key
-from duemq.storage.delay_files.key_pages import BadPage, ColumnChunk
+from duemq.storage.delay_files.key_pages import BadPage, ColumnChunk, chunks_of
 
 _BYTES = 200  # of an index besides its row groups, about
 _LAST_OFFSET = (1 << 64) - 1
@@ -32,17 +35,24 @@ class _PlaceArray:
         return self._dues[index], self._offsets[index]
 
 
-class _Chunks:
-    """Columns of whole numbers in the row groups of a file. A group's columns stand one behind the other."""
+class KeyColumns:
+    """Columns of whole numbers in row groups of a file. A group's columns stand one behind the other."""
 
-    def __init__(self, groups: Sequence[Sequence[ColumnChunk]]) -> None:
+    def __init__(self, metadata: pq.FileMetaData, columns: Sequence[int], numbers: Iterable[int]) -> None:
+        """Of the row groups with these numbers. Raises BadPage where they have another form than is read here."""
+        groups = chunks_of(metadata, columns, numbers)
+        forms = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
+        if len(forms) != 1 or any(
+            one.start + one.size != other.start for chunks in groups for one, other in pairwise(chunks)
+        ):
+            raise BadPage("columns that stand apart, or differ")
         self._starts = array("q", [chunks[0].start for chunks in groups])
         self._sizes = array("i", [chunk.size for chunks in groups for chunk in chunks])
         self._rows = array("i", [chunks[0].rows for chunks in groups])
-        self._forms = [(chunk.codec, chunk.format) for chunk in groups[0]]
+        (self._forms,) = forms
 
     def read(self, file: int, group: int) -> list[memoryview]:
-        """The columns of a row group; `file`: its descriptor. Raises BadPage, OSError."""
+        """The columns of a row group, counted from 0; `file`: its descriptor. Raises BadPage, OSError."""
         count = len(self._forms)
         sizes = self._sizes[group * count : (group + 1) * count]
         raw = os.pread(file, sum(sizes), self._starts[group])
@@ -55,24 +65,29 @@ class _Chunks:
         return columns
 
 
-def _chunks(groups: Sequence[Sequence[ColumnChunk]] | None) -> _Chunks | None:
-    """None for columns that are not to be read here: of another form, or apart from one another."""
-    if not groups or any(one.start + one.size != other.start for chunks in groups for one, other in pairwise(chunks)):
+def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColumns | None:
+    """Columns in all row groups; None where they have another form than is read here."""
+    try:
+        return KeyColumns(metadata, columns, range(metadata.num_row_groups))
+    except BadPage:
         return None
-    same = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
-    return _Chunks(groups) if len(same) == 1 else None
+
+
+def read_group(path: Path, metadata: pq.FileMetaData, columns: Sequence[int], group: int) -> list[memoryview]:
+    """The columns of one row group. Raises BadPage where Arrow is to be asked, OSError."""
+    key_columns = KeyColumns(metadata, columns, [group])
+    with _open(path) as file:
+        return key_columns.read(file, 0)
 
 
 class SealedKeys:
     """The keys of a sealed file."""
 
-    def __init__(
-        self, path: Path, firsts: Places, lasts: Places, columns: Sequence[Sequence[ColumnChunk]] | None
-    ) -> None:
+    def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
         """For each row group: what no key is below, what none is above, and the columns of due times, offsets and rows;
         None where these have another form than is read here."""
         self.path, self._count = path, len(firsts)
-        self._firsts, self._lasts, self._columns = _PlaceArray(firsts), _PlaceArray(lasts), _chunks(columns)
+        self._firsts, self._lasts, self._columns = _PlaceArray(firsts), _PlaceArray(lasts), columns
 
     @property
     def size(self) -> int:
@@ -94,17 +109,17 @@ class SealedKeys:
         with _open(self.path) as file:
             for group, some in sorted(keys_by_group.items()):
                 columns = self._columns.read(file, group)
-                found.update(key for key in some if _is_in(columns, key))
+                found.update(key for key in some if place_of(columns, key) is not None)
         return found
 
 
-def _is_in(columns: Sequence[memoryview], key: bytes) -> bool:
-    """Whether the columns, sorted by the first, then by the second and so on, have a key."""
+def place_of(columns: Sequence[Any], key: bytes) -> int | None:
+    """Where a key is in columns that are sorted by the first, then by the second and so on; None for nowhere."""
     start, end = 0, len(columns[0])
     for column, value in zip(columns, read_key(key), strict=True):
         start = bisect_left(column, value, start, end)
         end = bisect_right(column, value, start, end)
-    return start < end
+    return start if start < end else None
 
 
 @contextmanager
@@ -122,12 +137,10 @@ def _open(path: Path) -> Iterator[int]:
 class ImportedKeys:
     """The keys of an imported file: a key says which row it has, so only its due time is compared."""
 
-    def __init__(
-        self, path: Path, offset: int, starts: Sequence[int], columns: Sequence[Sequence[ColumnChunk]] | None
-    ) -> None:
+    def __init__(self, path: Path, offset: int, starts: Sequence[int], columns: KeyColumns | None) -> None:
         """`starts`: the number of each row group's first row, and how many rows there are. `columns`: that of the due
         times in each row group; None where these have another form than is read here."""
-        self.path, self._offset, self._starts, self._columns = path, offset, array("q", starts), _chunks(columns)
+        self.path, self._offset, self._starts, self._columns = path, offset, array("q", starts), columns
 
     @property
     def size(self) -> int:

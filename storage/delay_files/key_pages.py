@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -58,12 +58,13 @@ def _values(rows: int, codec: pa.Codec | None, format_: Format, raw: bytes) -> m
     if zlib.crc32(page) != _number(checksum) & 0xFFFF_FFFF or _number(count) != rows:
         raise BadPage("a damaged page, or one of several")
     try:
-        values = memoryview(page if codec is None else codec.decompress(page, rows * _BYTES[format_]))
-        if values.nbytes != rows * _BYTES[format_]:
-            raise BadPage(f"{values.nbytes} bytes of {rows} values")
-        return values.cast("B").cast(format_)
+        # Into memory of Python's: a small column is kept, and may outlive a memory pool of Arrow's.
+        values = page if codec is None else codec.decompress(page, rows * _BYTES[format_], asbytes=True)
     except (OSError, pa.ArrowException) as error:
         raise BadPage(f"a page cannot be read: {error}") from error
+    if len(values) != rows * _BYTES[format_]:
+        raise BadPage(f"{len(values)} bytes of {rows} values")
+    return memoryview(values).cast(format_)
 
 
 @lru_cache(maxsize=64)
@@ -79,20 +80,18 @@ def _number(raw: bytes) -> int:
     return value >> 1 ^ -(value & 1)
 
 
-def chunks_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> list[list[ColumnChunk]] | None:
-    """Where columns stand, for each row group; None where one has another form than this reads."""
+def chunks_of(metadata: pq.FileMetaData, columns: Sequence[int], groups: Iterable[int]) -> list[list[ColumnChunk]]:
+    """Where columns stand, for each of the row groups. Raises BadPage where one has another form than this reads."""
     schemas = [metadata.schema.column(column) for column in columns]
     if any(schema.max_definition_level or schema.max_repetition_level for schema in schemas):
-        return None
-    groups: list[list[ColumnChunk]] = []
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks: list[ColumnChunk] = []
+        raise BadPage("columns that may have nulls")
+    chunks: list[list[ColumnChunk]] = []
+    for group in map(metadata.row_group, groups):
+        chunks.append([])
         for column in map(group.column, columns):
             kind, codec = column.physical_type, column.compression
             if kind not in _FORMATS or codec not in _CODECS or column.dictionary_page_offset is not None:
-                return None
+                raise BadPage(f"columns of the type {kind} with {codec}, or with dictionaries")
             start, size = column.data_page_offset, column.total_compressed_size
-            chunks.append(ColumnChunk(start, size, group.num_rows, _CODECS[codec], _FORMATS[kind]))
-        groups.append(chunks)
-    return groups
+            chunks[-1].append(ColumnChunk(start, size, group.num_rows, _CODECS[codec], _FORMATS[kind]))
+    return chunks

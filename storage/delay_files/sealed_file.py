@@ -36,8 +36,8 @@ from duemq.model.key import KEY_BYTES, KEY_DTYPE, due_of, offset_of
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.row import message_key_in, payload_at, topic_of
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.delay_files.key_index import SealedKeys
-from duemq.storage.delay_files.key_pages import chunks_of
+from duemq.storage.delay_files.key_index import SealedKeys, key_columns_of, place_of, read_group
+from duemq.storage.delay_files.key_pages import BadPage
 from duemq.storage.fsync import sync_folder
 
 FORMAT = 1
@@ -241,16 +241,17 @@ class DelayFile:
 
     def _places(self, group: int, keys: list[bytes]) -> dict[bytes, int]:
         """Where those of the keys are in a row group that are in it."""
-        group_keys = self._key_array(group)
-        dues = group_keys["due"].astype(np.int64)
-        starts, ends = (np.searchsorted(dues, list(map(due_of, keys)), side) for side in ("left", "right"))
-        places: dict[bytes, int] = {}
-        for key, start, end in zip(keys, starts.tolist(), ends.tolist(), strict=True):
-            raw = group_keys[start:end].tobytes()  # all that are due in that ms
-            at = next((at for at in range(0, len(raw), KEY_BYTES) if raw[at : at + KEY_BYTES] == key), None)
-            if at is not None:
-                places[key] = start + at // KEY_BYTES
-        return places
+        columns = self._key_columns(group)
+        places = ((key, place_of(columns, key)) for key in keys)
+        return {key: place for key, place in places if place is not None}
+
+    def _key_columns(self, group: int) -> Sequence[Any]:
+        with self._sound():
+            try:
+                return read_group(self.path, self._metadata, _KEY_COLUMNS, group)
+            except BadPage:
+                table = self._file.read_row_group(group, columns=_OF_KEY, use_threads=False)
+                return [table[name].to_numpy().data for name in _OF_KEY]
 
     def groups(self, key: bytes) -> range:
         """The row groups that may hold a key."""
@@ -270,7 +271,7 @@ class DelayFile:
 
     def key_index(self) -> SealedKeys:
         """What the keys in the file are looked up by when it is closed again."""
-        return SealedKeys(self.path, self._firsts, self._lasts, chunks_of(self._metadata, _KEY_COLUMNS))
+        return SealedKeys(self.path, self._firsts, self._lasts, key_columns_of(self._metadata, _KEY_COLUMNS))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""
