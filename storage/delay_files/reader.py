@@ -177,6 +177,8 @@ class DelayFileReader:
             count += 1
         found: set[bytes] = set()
         for file, key_index, keys_by_group in lookups.values():
+            if not keys_by_group:
+                continue
             try:
                 found |= key_index.holds(keys_by_group)
             except BadPage:
