@@ -170,11 +170,14 @@ class Reads:
         self, store: ShardStore, after: bytes, through: bytes
     ) -> tuple[list[tuple[bytes, bytes, EndedMessage | None]], bytes | None]:
         """Keys, rows and endings of some ended messages, and the last key that was looked at, None for the end."""
-        keys, _ = store.scan(after, through, _PART, _PART_BYTES, ENDED)
-        view = PrefetchedView(store)
-        await view.read_endings(keys)
-        endings = zip(keys, view.endings(keys), strict=True)
-        return [(key, ended.row, ended) for key, ended in endings if ended is not None], keys[-1] if keys else None
+        keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
+        endings: dict[bytes, EndedMessage | None] = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
+        if rowless := [key for key, ended in endings.items() if ended is not None and not ended.row]:
+            view = PrefetchedView(store)
+            await view.read_endings(rowless)
+            endings.update(zip(rowless, view.endings(rowless), strict=True))
+        messages = [(key, ended.row, ended) for key, ended in endings.items() if ended is not None]
+        return messages, keys[-1] if keys else None
 
     def _match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
         # Cheap tests on the raw bytes first: most rows of a search do not match.
