@@ -176,7 +176,9 @@ class Reads:
             view = PrefetchedView(store)
             await view.read_endings(rowless)
             endings.update(zip(rowless, view.endings(rowless), strict=True))
-        messages = [(key, ended.row, ended) for key, ended in endings.items() if ended is not None]
+        messages: list[tuple[bytes, bytes, EndedMessage | None]] = [
+            (key, ended.row, ended) for key, ended in endings.items() if ended is not None
+        ]
         return messages, keys[-1] if keys else None
 
     def _match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
