@@ -239,7 +239,6 @@ class DelayFileCatalog:
         self.reader.forget(files)
         del self._rows[window]
         del self._drops[window]
-        del self._rowless[window]
         self._note_change()
         return [self.folder / file.name for file in files]
 

@@ -144,7 +144,7 @@ def test_what_was_cancelled_in_a_file_is_told_whether_or_not_it_was_read_from_th
     due_ms = (int(time.time() * 1000) // WINDOW_MS + 8) * WINDOW_MS
     batch = {
         "messages": [
-            {"topic": TOPIC, "payload": "x", "deliver_at": due_ms + n, "key": f"k{n}", "id": f"m-{n}",
+            {"topic": TOPIC, "payload": "x", "deliver_at": due_ms + n, "key": f"k{n}", "name": f"m-{n}",
              "headers": {"a": f"{n}"}, "labels": ["b", f"l{n}"]}
             for n in range(COUNT)
         ]

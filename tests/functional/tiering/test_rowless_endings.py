@@ -27,7 +27,7 @@ from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.delay_files.transitions import commit_load
-from duemq.storage.shard.keyspace import ENDED, ENDED_IN, MOVED, NAME
+from duemq.storage.shard.keyspace import DROPPED, ENDED, ENDED_IN, MOVED, NAME, ROWLESS_COUNT
 from duemq.storage.shard.store import ShardStore
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
 
@@ -341,6 +341,25 @@ async def test_a_copy_for_a_peer_has_them(node: SimNode, tmp_path: Path) -> None
     await complete_windows(copy, [FIRST])
     assert copy.endings(keys) == node.store.endings(keys)
     copy.close()
+
+
+async def test_rows_that_come_twice_are_counted_once(node: SimNode) -> None:
+    keys = keys_of(node, 0)[:3]
+    await cancel(node, keys)
+    await complete_part(node.store, FIRST)
+    (ended,) = node.store.endings(keys[:1])
+    await cancel(node, keys_of(node, 0)[3:5])
+    assert ended is not None
+    node.store.complete_endings({keys[0]: b"", keys_of(node, 0)[9]: b""})
+    assert node.store.endings(keys[:1]) == [ended]
+    assert node.store.delay_files.rowless(FIRST) == 2
+    node.world.check(node)
+
+
+async def test_a_file_that_is_gone_leaves_no_count(node: SimNode) -> None:
+    await cancel(node, keys_of(node, 0))
+    assert await node.delay_files.step()
+    assert not list(node.store.each(ROWLESS_COUNT)) and not list(node.store.each(DROPPED))
 
 
 async def test_endings_are_completed_in_parts(node: SimNode, monkeypatch: pytest.MonkeyPatch) -> None:
