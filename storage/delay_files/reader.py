@@ -21,6 +21,7 @@ _MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # of 200 million messages in 3,0
 _LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
 _LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
 _KEYS_BYTES = 128 << 10  # what the keys of one count, so that a cycle reads those of 256: about 10 ms
+_OPENING_BYTES = 256 << 10  # and a file that is opened for them
 
 
 class KeyIndex(Protocol):
@@ -164,11 +165,14 @@ class DelayFileReader:
         count = size = 0
         for key, files in files_by_key:
             places: list[tuple[dict[int, list[bytes]], int]] = []
+            more = 0
             for file in files:
                 if (lookup := lookups.get(id(file))) is None:
-                    lookup = lookups[id(file)] = file, self._key_index(file), {}
+                    key_index, opened = self._key_index(file)
+                    lookup = lookups[id(file)] = file, key_index, {}
+                    more += _OPENING_BYTES if opened else 0
                 places += [(lookup[2], group) for group in lookup[1].groups(key)]
-            more = _KEYS_BYTES * sum(group not in keys_by_group for keys_by_group, group in places)
+            more += _KEYS_BYTES * sum(group not in keys_by_group for keys_by_group, group in places)
             if count and size + more > most:
                 break
             for keys_by_group, group in places:
@@ -214,16 +218,17 @@ class DelayFileReader:
             return None
         return part
 
-    def _key_index(self, file: CatalogEntry) -> KeyIndex:
+    def _key_index(self, file: CatalogEntry) -> tuple[KeyIndex, bool]:
+        """The index of a file, and whether the file had to be opened for it."""
         with self._lock:
             if (key_index := self._key_indexes.get(file)) is not None:
-                return key_index
+                return key_index, False
         content, lock = self._open_file(file)
         with lock:
             key_index = content.key_index()
         with self._lock:
             self._key_indexes.put(file, key_index, key_index.size)
-        return key_index
+        return key_index, True
 
     def _open_file(self, file: CatalogEntry) -> _Open:
         with self._lock:

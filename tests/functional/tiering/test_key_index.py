@@ -183,6 +183,8 @@ def test_a_bounded_number_of_row_groups_is_read_and_one_key_at_least(
     file, packed = sealed(tmp_path, keys), [make_key(*key) for key in keys]
     reader = DelayFileReader(tmp_path, IDS)
     lookups = [(key, [file]) for key in packed]
+    monkeypatch.setattr("duemq.storage.delay_files.reader._OPENING_BYTES", 5)
+    assert reader.found_in_order(lookups, 0) == (set(packed[:1]), 1, 15), "opened for the first"
     assert reader.found_in_order(lookups, 0) == (set(packed[:1]), 1, 10)
     assert reader.found_in_order(lookups, 19) == (set(packed[:1024]), 1024, 10)
     assert reader.found_in_order(lookups, 29) == (set(packed[:2048]), 2048, 20)

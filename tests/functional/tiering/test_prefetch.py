@@ -252,6 +252,7 @@ async def test_many_cancels_of_sealed_messages_read_in_threads_and_in_several_cy
     """Each of the three windows is one row group."""
     monkeypatch.setattr(prefetch, "_MAX_BYTES", most)
     monkeypatch.setattr("duemq.storage.delay_files.reader._KEYS_BYTES", 1)  # what a row group counts
+    monkeypatch.setattr("duemq.storage.delay_files.reader._OPENING_BYTES", 0)
     await node.delay_files.step()
     firsts = list(node.world.oracle.messages)
     before = node.replica.entry.number
