@@ -130,14 +130,14 @@ class CycleView(PrefetchedView):
             if not lookups:
                 return len(keys), 0
             try:
-                found, count, size = await in_thread(delay_files.reader.found_in_order, lookups, most)
+                present_keys, count, size = await in_thread(delay_files.reader.found_in_order, lookups, most)
             except DamagedFile:
                 if version == delay_files.version:
                     raise
                 continue  # a file was removed, for its rows are elsewhere
             for key, _ in lookups[:count]:
                 if not self._rows.get(key):
-                    self._rows[key] = b"" if key in found else None
+                    self._rows[key] = b"" if key in present_keys else None
             self._version = version
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 

@@ -112,13 +112,13 @@ class ImportedFile:
         for key in keys:
             for group in self.groups(key):
                 keys_by_group.setdefault(group, []).append(key)
-        found: set[bytes] = set()
+        present_keys: set[bytes] = set()
         for group, some in sorted(keys_by_group.items()):
             with _sound(self.path):
                 due_times = self._file.read_row_group(group, columns=["due_ms"], use_threads=False)["due_ms"].to_numpy()
             start = self._starts[group]
-            found.update(key for key in some if due_times[read_key(key)[2] - start] == due_of(key))
-        return frozenset(found)
+            present_keys.update(key for key in some if due_times[read_key(key)[2] - start] == due_of(key))
+        return frozenset(present_keys)
 
     def _some_rows(self, group: int, keys_by_row: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
         """Keys and rows at these places of a row group, of those that are due when their key says."""

@@ -105,12 +105,12 @@ class SealedKeys:
         BadPage where Arrow is to be asked."""
         if self._columns is None:
             raise BadPage("columns of another form")
-        found: set[bytes] = set()
+        present_keys: set[bytes] = set()
         with _open(self.path) as file:
             for group, some in sorted(keys_by_group.items()):
                 columns = self._columns.read(file, group)
-                found.update(key for key in some if place_of(columns, key) is not None)
-        return found
+                present_keys.update(key for key in some if place_of(columns, key) is not None)
+        return present_keys
 
 
 def place_of(columns: Sequence[Any], key: bytes) -> int | None:
@@ -160,12 +160,12 @@ class ImportedKeys:
         BadPage where Arrow is to be asked."""
         if self._columns is None:
             raise BadPage("columns of another form")
-        found: set[bytes] = set()
+        present_keys: set[bytes] = set()
         with _open(self.path) as file:
             for group, some in sorted(keys_by_group.items()):
                 (due_times,), first = self._columns.read(file, group), self._starts[group]
                 for key in some:
                     due, _, row = read_key(key)
                     if due_times[row - first] == due:
-                        found.add(key)
-        return found
+                        present_keys.add(key)
+        return present_keys

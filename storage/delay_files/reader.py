@@ -179,17 +179,17 @@ class DelayFileReader:
                 keys_by_group.setdefault(group, []).append(key)
             size += more
             count += 1
-        found: set[bytes] = set()
+        present_keys: set[bytes] = set()
         for file, key_index, keys_by_group in lookups.values():
             if not keys_by_group:
                 continue
             try:
-                found |= key_index.holds(keys_by_group)
+                present_keys |= key_index.holds(keys_by_group)
             except BadPage:
                 content, lock = self._open_file(file)
                 with lock:
-                    found |= content.holds(chain.from_iterable(keys_by_group.values()))
-        return found, count, size
+                    present_keys |= content.holds(chain.from_iterable(keys_by_group.values()))
+        return present_keys, count, size
 
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""

@@ -122,8 +122,8 @@ class ShardStore:
             far_keys = [key for key in covered if key not in near and key not in dropped_keys]
             unknown = [key for key in far_keys if key not in known]
             far_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
-            found = near | {key: known[key] if key in known else far_rows.get(key) for key in far_keys}
-            rows = [None if key in dropped_keys else found.get(key) for key in keys]
+            rows_by_key = near | {key: known[key] if key in known else far_rows.get(key) for key in far_keys}
+            rows = [None if key in dropped_keys else rows_by_key.get(key) for key in keys]
         return rows
 
     def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
