@@ -11,7 +11,10 @@ _ENDED = Struct(">BQH")
 
 
 class EndedMessage(NamedTuple):
-    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead)."""
+    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead).
+
+    `row` is empty where a message was cancelled in a delay file: what is kept of it is read from there later.
+    """
 
     status: int
     at: int

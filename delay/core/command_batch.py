@@ -17,7 +17,11 @@ from duemq.model.record import StoredRecord
 
 
 class View(Protocol):
-    """What the rules read of a shard's store, in batches."""
+    """What the rules read of a shard's store, in batches.
+
+    A row is empty where its message is pending in a delay file, nothing but cancels speaks of it, and only that it is
+    there was looked up.
+    """
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
     def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]: ...

@@ -208,9 +208,11 @@ class Cycle:
                 raise CorruptStore(f"command {offset} changes a message that is not pending here")
             self._remove(key)
         if change.kind == CANCEL:
-            self.endings[key] = EndedMessage(CANCELLED, 0, "", without_payload(row))
+            self.endings[key] = EndedMessage(CANCELLED, 0, "", without_payload(row) if row else b"")
             self._cancelled += 1
             return answer
+        if not row:
+            raise CorruptStore(f"command {offset} moves a message whose row was not read")
         # A time that follows from the log alone, so that every replica computes the same.
         due = change.due if change.kind == MOVE else timestamp
         shown = change.due if change.kind == MOVE else None

@@ -47,10 +47,12 @@ class Reads:
         ahead = PrefetchedView(store)
         with self._report_damage(store):
             await ahead.read(self._current_keys(first_keys), payload=payload)
+            keys: list[bytes] = []
+            while self._shard.store is store and keys != (keys := self._current_keys(first_keys)):
+                await ahead.read_endings(keys)
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
-            keys = self._current_keys(first_keys)
-            return list(zip(keys, store.endings(keys), ahead.rows(keys), strict=True))
+            return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True))
 
     @contextmanager
     def _report_damage(self, store: ShardStore) -> Iterator[None]:
@@ -135,6 +137,7 @@ class Reads:
         row_count = size = 0
         while True:
             store = self._shard.store
+            messages: list[tuple[bytes, bytes, EndedMessage | None]]
             last_key: bytes | None
             if prefix == ROW:
                 with self._report_damage(store):
@@ -142,35 +145,48 @@ class Reads:
                     if self._shard.store is not store:
                         continue
                     keys, rows, last_key = store.scan_part(after, through, _PART, _PART_BYTES)
+                messages = [(key, row, None) for key, row in zip(keys, rows, strict=True)]
             else:
-                keys, rows = store.scan(after, through, _PART, _PART_BYTES, prefix)
-                last_key = keys[-1] if keys else None
-            for key, raw in zip(keys, rows, strict=True):
-                if (state := self._match(query, key, raw)) is not None:
+                with self._report_damage(store):
+                    messages, last_key = await self._ended_part(store, after, through)
+                    if self._shard.store is not store:
+                        continue
+            for key, row, ended in messages:
+                if (state := self._match(query, key, row, ended)) is not None:
                     # A page of a thousand could hold a gigabyte of payloads.
                     matches.append((key, replace(state, payload=None)))
-                    size += len(raw) - len(state.payload or b"")
+                    size += len(row) - len(state.payload or b"")
                     if len(matches) == query.limit or size > _PAGE_BYTES:
                         return SearchPart(matches, key)
             if last_key is None:
                 return SearchPart(matches, None)
             after = last_key
-            row_count += len(keys)
+            row_count += len(messages)
             if row_count >= _LOOK_AT:
                 return SearchPart(matches, after)
             await asyncio.sleep(0)
 
-    def _match(self, query: Query, key: bytes, raw: bytes) -> MessageState | None:
+    async def _ended_part(
+        self, store: ShardStore, after: bytes, through: bytes
+    ) -> tuple[list[tuple[bytes, bytes, EndedMessage | None]], bytes | None]:
+        """Keys, rows and endings of some ended messages, and the last key that was looked at, None for the end."""
+        keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
+        endings: dict[bytes, EndedMessage | None] = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
+        if rowless := [key for key, ended in endings.items() if ended is not None and not ended.row]:
+            view = PrefetchedView(store)
+            await view.read_endings(rowless)
+            endings.update(zip(rowless, view.endings(rowless), strict=True))
+        messages: list[tuple[bytes, bytes, EndedMessage | None]] = [
+            (key, ended.row, ended) for key, ended in endings.items() if ended is not None
+        ]
+        return messages, keys[-1] if keys else None
+
+    def _match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
         # Cheap tests on the raw bytes first: most rows of a search do not match.
-        if query.key is not None and query.key.encode() not in raw:
+        if query.key is not None and query.key.encode() not in row:
             return None
-        if query.label is not None and query.label.encode() not in raw:
+        if query.label is not None and query.label.encode() not in row:
             return None
-        ended: EndedMessage | None = None
-        row = raw
-        if query.status in ("cancelled", "dead"):
-            ended = EndedMessage.decode(raw)
-            row = ended.row
         if query.topic is not None and topic_of(row) != query.topic.encode():
             return None
         state = self._live_state(key, row) if ended is None else self._ended_state(ended)

@@ -16,6 +16,7 @@ from duemq.bus.base import Bus, wall_clock
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.shard.replica import Replica, Tiers
+from duemq.delay.tiering.endings import complete_windows
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ended import EndedMessage
@@ -32,7 +33,7 @@ from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import LocalFile
 from duemq.storage.jobs.parent import lines_of
-from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME
+from duemq.storage.shard.keyspace import DROPPED, ENDED, MOVED, NAME, ROWLESS
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
 
@@ -94,6 +95,7 @@ async def _verify_shard(
         checks.append(Check(f"{name}: store agrees with the ledger", True, f"{entry_count} entries followed"))
         if not _verify_files(name, store, ids, checks):
             return None
+        await complete_windows(store, store.delay_files.rowless_counts())
         return _verify_store(name, replica, progress, checks)
     except DuemqError as error:
         checks.append(Check(f"{name}: store agrees with the ledger", False, str(error)))
@@ -126,13 +128,14 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
     wrong: list[str] = []
     mismatches: list[str] = []
     for window in delay_files.windows():
-        dropped_keys = {key for key, _ in store.range(*bounds(DROPPED, window))}
+        marks = dict(store.range(*bounds(DROPPED, window)))
+        dropped_keys, rowless = marks.keys(), sum(mark == ROWLESS for mark in marks.values())
         count = 0
         for file in delay_files.of(window):
             try:
                 for keys, _ in file.open(store.path, ids).whole():
                     rows += len(keys)
-                    count += len(dropped_keys.intersection(keys))
+                    count += len(dropped_keys & set(keys))
             except CorruptStore as error:
                 wrong.append(str(error))
         dropped_rows += count
@@ -141,6 +144,8 @@ def _verify_files(name: str, store: ShardStore, ids: IdCodec, checks: list[Check
             mismatches.append(
                 f"{delay_files.drop_count(window)} counted, {len(dropped_keys)} there, {count} in files of {window}"
             )
+        if rowless != delay_files.rowless(window):
+            mismatches.append(f"{delay_files.rowless(window)} without rows counted, {rowless} there of {window}")
     what = _some(wrong) or f"{rows} messages in {len(delay_files.names())} files"
     checks.append(Check(f"{name}: delay files", not wrong, what))
     if not wrong:
@@ -220,7 +225,11 @@ def _verify_ended(name: str, replica: Replica, checks: list[Check]) -> list[byte
     both: list[str] = []
     ids: list[bytes] = []
     for key, raw in replica.store.each(ENDED):
-        id_ = id_of(EndedMessage.decode(raw).row)
+        ended = EndedMessage.decode(raw)
+        if not ended.row:
+            both.append(f"{key.hex()} (its row was never read)")
+            continue
+        id_ = id_of(ended.row)
         ids.append(id_)
         if replica.store.rows([key])[0] is not None:
             both.append(id_.decode())

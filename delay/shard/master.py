@@ -73,6 +73,7 @@ class Master:
             files.lead()
         self._ledger: Partition = (LEDGER, self._shard)
         self._first = True  # no cycle was made yet
+        self._most_commands = cycle_limits.max_commands  # that are read for the next cycle
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
         # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
@@ -89,7 +90,7 @@ class Master:
         reach = replica.reach(now)
         expanding = replica.expand(reach)
         commands = await self._bus.read(
-            BUFFER, self._shard, replica.entry.applied, cycle_limits.max_commands, cycle_limits.max_bytes
+            BUFFER, self._shard, replica.entry.applied, self._most_commands, cycle_limits.max_bytes
         )
         cycle = replica.cycle()
         await self._notice_loss(cycle, commands)
@@ -99,7 +100,12 @@ class Master:
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:
             cycle.settle(self._files.decide(now))
-        self.full = not complete or 2 * len(commands) >= cycle_limits.max_commands
+        cut_off = len(batch.commands) < len(commands)
+        # What a cycle leaves is read again: no more of it than the next one may do.
+        self._most_commands = min(
+            2 * len(batch.commands) if cut_off else 2 * self._most_commands, cycle_limits.max_commands
+        )
+        self.full = not complete or cut_off or 2 * len(commands) >= cycle_limits.max_commands
         idle = cycle.idle
         horizons = self._horizons(cycle, now, reach if complete else 0)
         if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):

@@ -22,6 +22,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
 from duemq.model.record import StoredRecord, unpack_record
+from duemq.model.row import without_payload
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.imports.records import LocalFile
@@ -94,6 +95,7 @@ class Replica:
         `imported_files`: where the files of the entry are, if it imports some.
         """
         last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
+        rowless = self._rowless_endings(cycle)
         puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)
         imports = self.store.imports.changes(cycle.import_commands, entry.imported, entry.at)
@@ -101,7 +103,7 @@ class Replica:
         puts += [*imports.puts, *((file.row, file.about.encode()) for file in files)]
         deletes += imports.deletes
         windows = self.wheel.window_totals(self.wheel.take_touched_windows())
-        self.store.write(puts, deletes, Position(entry, ledger_offset), windows)
+        self.store.write(puts, deletes, Position(entry, ledger_offset), windows, rowless)
         self.read_to = ledger_offset
         self.store.last_ends.update(last_ends)
         self.store.imports.note(imports)
@@ -109,6 +111,19 @@ class Replica:
             self.store.delay_files.add(file)
         if entry.imported and imported_files is not None:
             imported_files.forget(entry.imported)
+
+    def _rowless_endings(self, cycle: Cycle) -> list[bytes]:
+        """The keys of messages that the cycle cancelled in delay files without their rows.
+
+        One whose window was loaded since has its row in the store now, and ends with it.
+        """
+        keys = [key for key, ended in cycle.endings.items() if ended is not None and not ended.row]
+        if not keys:
+            return keys
+        for key, row in self.store.near_rows(keys).items():
+            if (ended := cycle.endings[key]) is not None:
+                cycle.endings[key] = ended._replace(row=without_payload(row))
+        return [key for key in keys if (ended := cycle.endings[key]) is not None and not ended.row]
 
     def _count_imports(self, entry: Entry, imported_files: ImportedFiles | None) -> list[CatalogFile]:
         """Count the messages of an entry's files in the wheel; returns these files."""

@@ -79,9 +79,13 @@ def _purge_ended(store: ShardStore, end_horizon: int) -> Iterator[None]:
     """Drop ends, each with its name and its move. A message that was redriven since is not ended, or ended later."""
     start, end = ENDED_IN, ENDED_IN + U64.pack(end_horizon)
     while index := [row for row, _ in islice(store.range(start, end), _PART)]:
-        deletes = [ENDED_IN + row for row in index]
-        for key in (row[U64.size :] for row in index):
+        deletes: list[bytes] = []
+        for row in index:
+            key = row[U64.size :]
             (ended,) = store.endings([key])  # one at a time: a dead letter has its payload
+            if ended is not None and not ended.row:
+                continue  # its name and its first key are in a delay file; it is dropped once they were read
+            deletes.append(ENDED_IN + row)
             if ended is not None and ended.at < end_horizon:
                 first_key, name = first_key_of(ended.row), name_of(ended.row)
                 deletes += (ENDED + key, MOVED + first_key)

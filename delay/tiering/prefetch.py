@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from duemq.delay.core.command_batch import CommandBatch, Other, View
 from duemq.delay.threads import in_thread
 from duemq.model.ended import EndedMessage
-from duemq.model.errors import DamagedFile
+from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
@@ -33,6 +34,7 @@ class PrefetchedView(View):
         self._store, self._version = store, store.delay_files.version
         self._rows: dict[bytes, bytes | None] = {}
         self._heads: set[bytes] = set()  # keys whose row in `_rows` ends before the payload
+        self._rows_of_ended: dict[bytes, bytes] = {}
 
     async def read(self, keys: Sequence[bytes], most: int = _ALL, *, payload: bool = True) -> tuple[int, int]:
         """Read those of the keys whose message may be in a file, in order, as long as their row groups have at most so
@@ -47,7 +49,7 @@ class PrefetchedView(View):
             lookups = [
                 (key, delay_files.files_of(key))
                 for key in keys
-                if key in sealed and (self._rows.get(key) is None or (payload and key in self._heads))
+                if key in sealed and (not self._rows.get(key) or (payload and key in self._heads))
             ]
             if not lookups:
                 return len(keys), 0
@@ -70,8 +72,30 @@ class PrefetchedView(View):
             self._rows = {key: row for key, row in self._rows.items() if row is not None}
         return self._store.rows(keys, self._rows)
 
+    async def read_endings(self, keys: Sequence[bytes]) -> None:
+        """Read what is kept of those of the messages that were cancelled in delay files without their rows.
+
+        Raises DamagedFile, and CorruptStore where no file has a row.
+        """
+        while rowless := [key for key, ended in zip(keys, self.endings(keys), strict=True) if ended and not ended.row]:
+            delay_files = self._store.delay_files
+            version = delay_files.version
+            try:
+                by_file = delay_files.by_file(rowless)
+                self._rows_of_ended |= await in_thread(partial(delay_files.reader.rows, by_file, payload=False))
+            except DamagedFile:
+                if version == delay_files.version:
+                    raise
+                continue  # a file was removed, and its endings have their rows
+            if version == delay_files.version and (missing := rowless - self._rows_of_ended.keys()):
+                raise CorruptStore(f"message {min(missing).hex()} was cancelled in a delay file, and is in none")
+
     def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]:
-        return self._store.endings(keys)
+        rows = self._rows_of_ended
+        return [
+            ended._replace(row=rows[key]) if ended is not None and not ended.row and key in rows else ended
+            for key, ended in zip(keys, self._store.endings(keys), strict=True)
+        ]
 
     def current_keys(self, first_keys: Sequence[bytes]) -> list[bytes | None]:
         return self._store.current_keys(first_keys)
@@ -93,6 +117,29 @@ class CycleView(PrefetchedView):
     def __init__(self, store: ShardStore) -> None:
         super().__init__(store)
         self._near: dict[bytes, bytes] = {}
+
+    async def look_up(self, keys: Sequence[bytes], most: int = _ALL) -> tuple[int, int]:
+        """Look up which of the keys are in files, in order, and read no rows: `rows` gives empty ones.
+
+        For how many of the keys it is done, one at least, and what it cost in bytes. Raises DamagedFile.
+        """
+        delay_files = self._store.delay_files
+        while True:
+            version = delay_files.version
+            lookups = [(key, delay_files.files_of(key)) for key in self._store.undropped_keys(keys)]
+            if not lookups:
+                return len(keys), 0
+            try:
+                present_keys, count, size = await in_thread(delay_files.reader.found_in_order, lookups, most)
+            except DamagedFile:
+                if version == delay_files.version:
+                    raise
+                continue  # a file was removed, for its rows are elsewhere
+            for key, _ in lookups[:count]:
+                if not self._rows.get(key):
+                    self._rows[key] = b"" if key in present_keys else None
+            self._version = version
+            return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
         """Read the rows that are in RocksDB, in order, as long as these have fewer than so many bytes.
@@ -120,6 +167,14 @@ class CycleView(PrefetchedView):
         return rows
 
 
+class _Reference(NamedTuple):
+    """A key under which a file may hold what the command at `offset` speaks of; `whole`: its row is needed."""
+
+    offset: int
+    key: bytes
+    whole: bool
+
+
 async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tuple[CommandBatch, View]:
     """Make a view with what the commands speak of; and return the commands, without `whole` only the first of many.
 
@@ -132,19 +187,14 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
     while some := list(islice(others, _SLICE)):
         if left <= 0:
             return batch.before(some[0][0]), view
-        delay_files, end, size = _read_near(view, some, store, left)
+        references, end, size = _read_near(view, some, store, left)
         left -= size
-        # What is cancelled is kept without its payload.
-        payload = not all(isinstance(other, Change | ByName) and other.kind == CANCEL for _, other in some)
-        done, size = (
-            await view.read([key for _, key in delay_files], max(left, 0), payload=payload) if delay_files else (0, 0)
-        )
-        if done < len(delay_files):
-            offset = delay_files[done][0]
-            if offset > batch.commands[0].offset:
-                return batch.before(offset), view
-            await view.read([key for of, key in delay_files if of == offset], payload=payload)
-            return batch.before(offset + 1), view
+        undone, size = await _read_far(view, references, max(left, 0))
+        if undone is not None:
+            if undone > batch.commands[0].offset:
+                return batch.before(undone), view
+            await _read_far(view, [one for one in references if one.offset == undone], _ALL)
+            return batch.before(undone + 1), view
         left -= size
         if end is not None:
             return batch.before(end), view
@@ -153,18 +203,24 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
 
 def _read_near(
     view: CycleView, others: Sequence[tuple[int, Other]], store: ShardStore, most: int
-) -> tuple[list[tuple[int, bytes]], int | None, int]:
+) -> tuple[list[_Reference], int | None, int]:
     """Read what commands speak of and RocksDB holds, of the first ones as long as it has fewer than so many bytes.
 
-    Gives the keys with their command's offset, in order, under which files may hold the rest; the offset of the first
-    command for which it was not done, if any; and how many bytes it took.
+    Gives where files may hold the rest, in the commands' order; the offset of the first command for which it was not
+    done, if any; and how many bytes it took.
     """
     firsts: dict[bytes, int] = {}
+    whole: set[bytes] = set()
     for offset, other in others:
         if isinstance(other, Change):
-            firsts.setdefault(other.first_key, offset)
+            first_key = other.first_key
         elif isinstance(other, ByName) and (holder := store.names([other.name])[0]) is not None:
-            firsts.setdefault(holder[:KEY_BYTES], offset)
+            first_key = holder[:KEY_BYTES]
+        else:
+            continue
+        firsts.setdefault(first_key, offset)
+        if other.kind != CANCEL:
+            whole.add(first_key)
     keys = list(firsts)
     missing, done, size = view.read_near(keys, most)
     ends = [firsts[keys[done]]] if done < len(keys) else []
@@ -176,10 +232,25 @@ def _read_near(
     end = min(ends, default=None)
     if not store.delay_files:
         return [], end, size + more
-    delay_files = set(elsewhere)
-    references = [(firsts[first], first) for first in missing]
-    references += [(firsts[first], now) for first, now in moved.items() if now in delay_files]
-    return sorted(one for one in references if end is None or one[0] < end), end, size + more
+    not_near = set(elsewhere)
+    references = [_Reference(firsts[first], first, first in whole) for first in missing]
+    references += [_Reference(firsts[first], now, first in whole) for first, now in moved.items() if now in not_near]
+    return sorted(one for one in references if end is None or one.offset < end), end, size + more
+
+
+async def _read_far(view: CycleView, references: Sequence[_Reference], most: int) -> tuple[int | None, int]:
+    """Read what files hold of the first ones, as long as that costs at most so many bytes.
+
+    Gives the offset of the first command for which it was not done, if any, and what it cost.
+    """
+    undone: list[int] = []
+    size = 0
+    for whole, read in ((False, view.look_up), (True, view.read)):
+        if some := [one for one in references if one.whole is whole]:
+            done, cost = await read([one.key for one in some], max(most - size, 0))
+            size += cost
+            undone += [some[done].offset] if done < len(some) else []
+    return min(undone, default=None), size
 
 
 async def prefetch_part(store: ShardStore, after: bytes, through: bytes) -> None:

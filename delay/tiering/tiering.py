@@ -20,6 +20,7 @@ from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
+from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
 from duemq.model.errors import Fatal
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -67,6 +68,7 @@ class TieringWorker:
         self._load_event = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._work_request = asyncio.Event()
         self._settle_tracker = SettleTracker(policy.settle_ms)
+        self._completion_timer = CompletionTimer(policy.settle_ms)
         self._trouble = Trouble(shard, "far", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
 
     async def run(self) -> None:
@@ -78,7 +80,7 @@ class TieringWorker:
         while True:
             try:
                 with own_cancellation_only():
-                    while await self.step():
+                    while await self.step() or await self._complete_some():
                         pass
                 pause = _LOOK_S
                 self._trouble.clear()
@@ -113,6 +115,15 @@ class TieringWorker:
             elif windows := policy.to_rewrite(store.delay_files, now):
                 await self._rewrite(store, windows)
             return bool(windows)
+
+    async def _complete_some(self) -> bool:
+        """Read what is kept of some messages that were cancelled in files; False if there is none, or not yet."""
+        store = self._replica.store
+        counts = store.delay_files.rowless_counts()
+        if not self._completion_timer.is_time(counts.total(), self._clock()):
+            return False
+        await complete_part(store, min(counts))
+        return True
 
     # --- sealing --------------------------------------------------------------------------------------------------
 
@@ -156,6 +167,7 @@ class TieringWorker:
     # --- loading --------------------------------------------------------------------------------------------------
 
     async def _load(self, store: ShardStore, windows: Sequence[int]) -> None:
+        await complete_windows(store, windows)  # most of them, while flushes go on
         again = store.delay_files.loading.intersection(windows)
         old_paths: list[Path] = []
         async with self._watch(store, windows) as journal, self._dropped_keys(store, windows) as dropped_path:
@@ -174,6 +186,7 @@ class TieringWorker:
                         await in_thread(store.ingest, sst)
                     self._failpoint("ingested")
                     for window in windows:
+                        await complete_windows(store, [window])
                         if store.delay_files.of(window) == before[window]:
                             old_paths += commit_load(store, window, journal.end(window), again=window in again)
                             self._failpoint("loaded")
@@ -192,6 +205,7 @@ class TieringWorker:
     async def _rewrite(self, store: ShardStore, windows: Sequence[int]) -> None:
         """Drop the files of windows with nothing left; of other windows the files become one, of what is left."""
         delay_files = store.delay_files
+        await complete_windows(store, windows)  # most of them, while flushes go on
         live_windows = [window for window in windows if delay_files.pending(window)]
         numbers = {window: delay_files.next_number(window) for window in live_windows}
         paths = {window: store.path / CatalogFile.name_of(window, number) for window, number in numbers.items()}
@@ -213,6 +227,7 @@ class TieringWorker:
                 files_by_window = {file.about.window: file for file in new_files}
                 async with self._at_rest:
                     for window in windows:
+                        await complete_windows(store, [window])
                         if delay_files.of(window) != before[window]:
                             continue
                         file, changes = files_by_window.get(window), journal.end(window)

@@ -24,7 +24,8 @@ from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.columns import FIELDS, OWN, Columns, column
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.spark.parallel import tasks_for
-from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES
+from duemq.storage.imports.columns import ROWS_PER_GROUP
 from duemq.storage.imports.importer import glance
 
 WINDOW: Final = "window"

@@ -19,6 +19,10 @@ Part = tuple[Sequence[bytes], Sequence[bytes]]
 """Keys and rows, in the order of the keys."""
 
 
+class BadPage(ValueError):
+    """A page of keys is damaged, or has a form that `key_pages.py` does not read."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """What a delay file says of itself. `window`: its start, ms. Keys in hex; `content`: blake2b of keys and rows.

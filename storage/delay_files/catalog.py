@@ -25,7 +25,7 @@ from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.reader import DelayFileReader
-from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, U32, U64
+from duemq.storage.shard.keyspace import DELAY_FILE, DROPS, ROWLESS_COUNT, U32, U64
 
 if TYPE_CHECKING:
     from duemq.storage.delay_files.imported_file import ImportedFile
@@ -98,8 +98,11 @@ class DelayFileCatalog:
         loading: Iterable[int],
         ids: IdCodec | None = None,
         may_be_imported: Callable[[int], bool] = lambda offset: False,
+        rowless: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """`dropped`: how many keys per window. `loading`: windows whose rows may be in RocksDB as well.
+        """`dropped`: how many keys per window, `rowless`: and how many of them were cancelled without their rows.
+
+        `loading`: windows whose rows may be in RocksDB as well.
 
         `may_be_imported` says of the offset of an import command whether its file is kept though it is in no table.
         """
@@ -109,7 +112,7 @@ class DelayFileCatalog:
         self._windows: dict[int, list[CatalogFile]] = {}
         self._starts: list[int] = []
         self._rows: Counter[int] = Counter()
-        self._drops = Counter(dict(dropped))
+        self._drops, self._rowless = Counter(dict(dropped)), +Counter(dict(rowless))
         self.first: int | None = None
         """The start of the earliest sealed window; every cycle asks."""
         for key, raw in rows:
@@ -198,13 +201,29 @@ class DelayFileCatalog:
     def pending(self, window: int) -> int:
         return self._rows.get(window, 0) - self._drops.get(window, 0)
 
+    def rowless(self, window: int) -> int:
+        """How many messages of a window's files were cancelled, and have endings without a row."""
+        return self._rowless.get(window, 0)
+
+    def rowless_counts(self) -> Counter[int]:
+        """`rowless` of each window that has some."""
+        return self._rowless
+
     # --- changes, each together with a batch of the store ---------------------------------------------------------
 
-    def drop(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
-        """Messages in files are pending no more; the rows of the store that count them."""
-        windows = Counter(window_of(due_of(key)) for key in keys)
-        self._drops.update(windows)
-        return [(DROPS + U64.pack(window), U64.pack(self._drops[window])) for window in windows]
+    def drop(self, keys: Iterable[bytes], rowless: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
+        """Messages in files are pending no more; the rows of the store that count them. `rowless`: those of the keys
+        that are cancelled without their rows."""
+        return [
+            *_count(keys, self._drops.update, self._drops, DROPS),
+            *_count(rowless, self._rowless.update, self._rowless, ROWLESS_COUNT),
+        ]
+
+    def complete(self, keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Endings got their rows; the rows of the store that count those that have none."""
+        counts = _count(keys, self._rowless.subtract, self._rowless, ROWLESS_COUNT)
+        self._rowless = +self._rowless
+        return counts
 
     def add(self, file: CatalogFile, dropped: int = 0) -> None:
         """`dropped`: of its messages so many are not pending any more."""
@@ -233,6 +252,15 @@ class DelayFileCatalog:
     def _note_change(self) -> None:
         self.version += 1
         self.first = self._starts[0] if self._starts else None
+
+
+def _count(
+    keys: Iterable[bytes], change: Callable[[Counter[int]], None], counts: Counter[int], prefix: bytes
+) -> list[tuple[bytes, bytes]]:
+    """Change the counts of the keys' windows; the rows of the store with the new ones."""
+    windows = Counter(window_of(due_of(key)) for key in keys)
+    change(windows)
+    return [(prefix + U64.pack(window), U64.pack(counts[window])) for window in windows]
 
 
 def remove(files: Iterable[Path]) -> None:

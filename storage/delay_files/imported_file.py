@@ -27,6 +27,7 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_files.about import About, Part
+from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.imports.columns import SCHEMA, has_form
 
 _PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
@@ -105,6 +106,20 @@ class ImportedFile:
             rows.update(self._some_rows(group, some, payload))
         return rows
 
+    def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]:
+        """The keys among these that are in the file."""
+        keys_by_group: dict[int, list[bytes]] = {}
+        for key in keys:
+            for group in self.groups(key):
+                keys_by_group.setdefault(group, []).append(key)
+        present_keys: set[bytes] = set()
+        for group, some in sorted(keys_by_group.items()):
+            with _sound(self.path):
+                due_times = self._file.read_row_group(group, columns=["due_ms"], use_threads=False)["due_ms"].to_numpy()
+            start = self._starts[group]
+            present_keys.update(key for key in some if due_times[read_key(key)[2] - start] == due_of(key))
+        return frozenset(present_keys)
+
     def _some_rows(self, group: int, keys_by_row: dict[int, bytes], payload: bool) -> Iterator[tuple[bytes, bytes]]:
         """Keys and rows at these places of a row group, of those that are due when their key says."""
         table, first, about = self._read(group, payload=payload), self._starts[group], self.about
@@ -138,6 +153,10 @@ class ImportedFile:
     def footer_bytes(self) -> int:
         size: int = self._metadata.serialized_size
         return size
+
+    def key_index(self) -> ImportedKeys:
+        """What the keys in the file are looked up by when it is closed again."""
+        return ImportedKeys(self.path, self._offset, self._starts, key_columns_of(self._metadata, [0]))
 
     def parts(self, after: bytes = b"") -> Iterator[Part]:
         """All above a key, a row group at a time."""

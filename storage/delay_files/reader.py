@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
-from duemq.storage.delay_files.about import Part
+from duemq.storage.delay_files.about import BadPage, Part
 
 _OPEN_FILES, _FOOTER_BYTES = 16, 32 << 20
 _MAX_PARTS, _PART_BYTES = 64, 32 << 20
+_MAX_INDEXES, _INDEX_BYTES = 1 << 16, 16 << 20  # of 200 million messages in 3,000 windows
 _LEAST_BYTES = 1 << 20  # a small row group costs as much time as one of this size,
 _LEAST_HEAD_BYTES = _LEAST_BYTES // 3  # and a third of it without its payloads
+_KEYS_BYTES = 128 << 10  # what the keys of one count, so that a cycle reads those of 256: about 10 ms
+_OPENING_BYTES = 256 << 10  # and a file that is opened for them
+
+
+class KeyIndex(Protocol):
+    """What keys are looked up by without the file being kept open. See `SealedKeys`."""
+
+    @property
+    def size(self) -> int: ...
+    def groups(self, key: bytes) -> range: ...
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]: ...
 
 
 class OpenFile(Protocol):
     """What is read of a file of any kind. See `DelayFile`."""
 
     def rows(self, keys: Iterable[bytes], *, payload: bool = True) -> dict[bytes, bytes]: ...
+    def holds(self, keys: Iterable[bytes]) -> frozenset[bytes]: ...
+    def key_index(self) -> KeyIndex: ...
     def groups(self, key: bytes) -> range: ...
     def group_bytes(self, group: int, *, payload: bool = True) -> int: ...
     @property
@@ -99,6 +114,7 @@ class DelayFileReader:
         self._lock = Lock()
         self._open: _Latest[_Open] = _Latest(_OPEN_FILES, _FOOTER_BYTES)
         self._parts: _Latest[_CachedPart] = _Latest(_MAX_PARTS, _PART_BYTES)
+        self._key_indexes: _Latest[KeyIndex] = _Latest(_MAX_INDEXES, _INDEX_BYTES)
         self._closed = False
 
     def rows(
@@ -138,6 +154,42 @@ class DelayFileReader:
                 by_file.setdefault(file, []).append(key)
         return self.rows(by_file.items(), payload=payload), count, size
 
+    def found_in_order(
+        self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int
+    ) -> tuple[set[bytes], int, int]:
+        """Which of the first of these keys, each with the files that may hold it, are there, dropped or not: of as many
+        as cost at most so many bytes, but one key at least; with how many keys that were, and what they cost."""
+        # By the files' identities, for the hash of one takes longer than the search in its index.
+        lookups: dict[int, tuple[CatalogEntry, KeyIndex, dict[int, list[bytes]]]] = {}
+        count = size = 0
+        for key, files in files_by_key:
+            places: list[tuple[dict[int, list[bytes]], int]] = []
+            more = 0
+            for file in files:
+                if (lookup := lookups.get(id(file))) is None:
+                    key_index, opened = self._key_index(file)
+                    lookup = lookups[id(file)] = file, key_index, {}
+                    more += _OPENING_BYTES if opened else 0
+                places += [(lookup[2], group) for group in lookup[1].groups(key)]
+            more += _KEYS_BYTES * sum(group not in keys_by_group for keys_by_group, group in places)
+            if count and size + more > most:
+                break
+            for keys_by_group, group in places:
+                keys_by_group.setdefault(group, []).append(key)
+            size += more
+            count += 1
+        present_keys: set[bytes] = set()
+        for file, key_index, keys_by_group in lookups.values():
+            if not keys_by_group:
+                continue
+            try:
+                present_keys |= key_index.holds(keys_by_group)
+            except BadPage:
+                content, lock = self._open_file(file)
+                with lock:
+                    present_keys |= content.holds(chain.from_iterable(keys_by_group.values()))
+        return present_keys, count, size
+
     def has_part(self, file: CatalogEntry, after: bytes) -> bool:
         """Whether `part` would not have to read."""
         with self._lock:
@@ -165,6 +217,18 @@ class DelayFileReader:
             return None
         return part
 
+    def _key_index(self, file: CatalogEntry) -> tuple[KeyIndex, bool]:
+        """The index of a file, and whether the file had to be opened for it."""
+        with self._lock:
+            if (key_index := self._key_indexes.get(file)) is not None:
+                return key_index, False
+        content, lock = self._open_file(file)
+        with lock:
+            key_index = content.key_index()
+        with self._lock:
+            self._key_indexes.put(file, key_index, key_index.size)
+        return key_index, True
+
     def _open_file(self, file: CatalogEntry) -> _Open:
         with self._lock:
             if self._closed:
@@ -183,9 +247,11 @@ class DelayFileReader:
             for file in files:
                 self._open.pop(file)
                 self._parts.pop(file)
+                self._key_indexes.pop(file)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._open.clear()
             self._parts.clear()
+            self._key_indexes.clear()

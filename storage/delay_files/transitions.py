@@ -26,7 +26,7 @@ from duemq.model.key import first_key_at
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.shard.change_journal import WindowChanges
-from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, U64
+from duemq.storage.shard.keyspace import DROPPED, DROPS, LOADING, ROW, ROWLESS_COUNT, U64
 from duemq.storage.shard.store import ShardStore
 
 
@@ -104,7 +104,10 @@ def commit_rewrite(
 
 
 def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:
+    if store.delay_files.rowless(window):
+        raise RuntimeError(f"window {window} would lose what is kept of messages that were cancelled in its files")
     batch.delete_range(*bounds(DROPPED, window))
     batch.delete(DROPS + U64.pack(window))
+    batch.delete(ROWLESS_COUNT + U64.pack(window))
     for file in store.delay_files.of(window):
         batch.delete(file.row)

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from duemq.model.errors import BadDelayFile
-from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES
 
 MAX_ROWS = 2**31 - 1
+ROWS_PER_GROUP = 4_096
 
 _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema([

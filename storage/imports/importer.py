@@ -26,9 +26,9 @@ from duemq.model.key import make_key
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.about import About
-from duemq.storage.delay_files.sealed_file import GROUP_BYTES, ROWS_PER_GROUP
+from duemq.storage.delay_files.sealed_file import GROUP_BYTES
 from duemq.storage.fsync import make_folder, sync_folder
-from duemq.storage.imports.columns import MAX_ROWS, SCHEMA, check_schema, is_normal, normalise
+from duemq.storage.imports.columns import MAX_ROWS, ROWS_PER_GROUP, SCHEMA, check_schema, is_normal, normalise
 from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.row_rules import ImportRules
 from duemq.storage.imports.source import SourceFile, readable

@@ -1,7 +1,8 @@
 """The rows of a shard's store: one database, one-byte prefixes, so that one write batch is atomic over all kinds.
 
 p key                     -> row of a message (model/row.py): pending above the cursor, delivered up to it
-e key                     -> how a message ended otherwise: cancelled or dead (`EndedMessage`)
+e key                     -> how a message ended otherwise: cancelled or dead (`EndedMessage`); without its row where
+                             `d` says that this is to be read from a delay file yet
 m first key               -> current key of a message that was moved
 n name                    -> first key | fingerprint of a named message
 x window | name           -> (nothing): names by the window their message is due in, for cleaning
@@ -11,8 +12,9 @@ w window start            -> how many messages are pending in this 30-minute win
 l window start            -> commit time: when the last message that was due in this window ended
 z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for cleaning
 f window | number         -> what a delay file says of itself: its rows are in it and not in `p`
-d key                     -> (nothing): in a delay file, and cancelled, moved or dead since
+d key                     -> nothing, or ROWLESS: in a delay file, and cancelled, moved or dead since
 c window                  -> how many of its keys are among those
+h window                  -> how many of those have ROWLESS: they were cancelled, and their `e` has no row
 g window                  -> (nothing): the files of this window are being loaded
 a offset                  -> a file that is to be imported, by the offset of its command, and what became of it
 y sha256                  -> the offset of the command that brought this content
@@ -29,7 +31,8 @@ from duemq.model.ledger import START, Entry
 ROW, ENDED, MOVED, NAME, NAME_DUE, CURSOR, APPLIED, WINDOW = b"p", b"e", b"m", b"n", b"x", b"t", b"v", b"w"
 LAST_END, ENDED_IN = b"l", b"z"
 IMPORT, CONTENT = b"a", b"y"
-DELAY_FILE, DROPPED, DROPS, LOADING = b"f", b"d", b"c", b"g"
+DELAY_FILE, DROPPED, DROPS, ROWLESS_COUNT, LOADING = b"f", b"d", b"c", b"h", b"g"
+ROWLESS = b"r"
 POSITION = b"s"
 
 U32, U64 = Struct(">I"), Struct(">Q")

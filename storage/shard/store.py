@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from rocksdict import IngestExternalFileOptions, WriteBatch
 
 from duemq.model.ended import EndedMessage
-from duemq.model.errors import StoreFailed
+from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.model.rocksdb_errors import translate_errors
@@ -35,6 +36,8 @@ from duemq.storage.shard.keyspace import (
     NAME,
     POSITION,
     ROW,
+    ROWLESS,
+    ROWLESS_COUNT,
     U64,
     WHEN,
     WINDOW,
@@ -80,7 +83,10 @@ class ShardStore:
         self.last_ends = {U64.unpack(window)[0]: U64.unpack(at)[0] for window, at in self.each(LAST_END)}
         """When (ms) the last message that was due in a window ended; of windows that are not forgotten."""
         loading = (U64.unpack(key)[0] for key, _ in self.each(LOADING))
-        self.delay_files = DelayFileCatalog(path, self.each(DELAY_FILE), dropped, loading, ids, self._may_be_imported)
+        rowless = ((U64.unpack(key)[0], U64.unpack(count)[0]) for key, count in self.each(ROWLESS_COUNT))
+        self.delay_files = DelayFileCatalog(
+            path, self.each(DELAY_FILE), dropped, loading, ids, self._may_be_imported, rowless
+        )
         self._journals: list[Journal] = []
         self._compacting = threading.Lock()
         self._closing = False
@@ -116,9 +122,8 @@ class ShardStore:
             far_keys = [key for key in covered if key not in near and key not in dropped_keys]
             unknown = [key for key in far_keys if key not in known]
             far_rows = self.delay_files.reader.rows(self.delay_files.by_file(unknown)) if unknown else {}
-            rows = [
-                None if key in dropped_keys else near.get(key) or known.get(key) or far_rows.get(key) for key in keys
-            ]
+            rows_by_key = near | {key: known[key] if key in known else far_rows.get(key) for key in far_keys}
+            rows = [None if key in dropped_keys else rows_by_key.get(key) for key in keys]
         return rows
 
     def near(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -133,17 +138,26 @@ class ShardStore:
 
     def sealed_keys(self, keys: Sequence[bytes]) -> list[bytes]:
         """The keys among these whose message may be pending in a delay file."""
+        undropped_keys = self.undropped_keys(keys)
+        near_keys = self._near(undropped_keys)
+        return [key for key in undropped_keys if key not in near_keys]
+
+    def undropped_keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys among these whose message is pending if it is in a delay file."""
         covered_keys = [key for key in keys if self.delay_files.covers(key)] if self.delay_files else []
-        dropped_keys, near_keys = self._dropped_keys(covered_keys), self._near(covered_keys)
-        return [key for key in covered_keys if key not in near_keys and key not in dropped_keys]
+        dropped_keys = self._dropped_keys(covered_keys)
+        return [key for key in covered_keys if key not in dropped_keys]
+
+    def near_rows(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The rows that RocksDB has, also of dropped messages whose window is being loaded."""
+        rows = self.get_many([ROW + key for key in keys])
+        return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
         """The keys among these that RocksDB has a row of. A few at a time, for it gives whole rows."""
         near_keys: set[bytes] = set()
         for start in range(0, len(keys), _ROWS_TOGETHER):
-            some = keys[start : start + _ROWS_TOGETHER]
-            rows = self.get_many([ROW + key for key in some])
-            near_keys.update(key for key, row in zip(some, rows, strict=True) if row is not None)
+            near_keys.update(self.near_rows(keys[start : start + _ROWS_TOGETHER]))
         return near_keys
 
     def _dropped_keys(self, keys: Sequence[bytes]) -> set[bytes]:
@@ -294,17 +308,31 @@ class ShardStore:
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def write(self, puts: Puts, deletes: Sequence[bytes], position: Position, windows: dict[int, int]) -> None:
-        """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`."""
+    def write(
+        self,
+        puts: Puts,
+        deletes: Sequence[bytes],
+        position: Position,
+        windows: dict[int, int],
+        rowless: Collection[bytes] = (),
+    ) -> None:
+        """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`.
+
+        `rowless`: the keys of messages in delay files that are cancelled without their rows.
+        """
         batch = WriteBatch(raw_mode=True)
         put = batch.put
-        for key, value in puts:
+        for key, value in sorted(puts, key=itemgetter(0)):  # half the time of any other order
             put(key, value)
-        dropped_keys = self._in_files(deletes) if self.delay_files else set()
+        dropped_keys = self._in_files(deletes, frozenset(rowless)) if self.delay_files else set()
+        if not dropped_keys.issuperset(rowless):
+            raise CorruptStore(f"{self.path}: a message was cancelled whose row is neither here nor in a delay file")
         for key in dropped_keys:
             put(DROPPED + key, b"")
-        for drops_key, number in self.delay_files.drop(dropped_keys):
-            put(drops_key, number)
+        for key in rowless:
+            put(DROPPED + key, ROWLESS)
+        for count_key, number in self.delay_files.drop(dropped_keys, rowless):
+            put(count_key, number)
         for journal in self._journals:
             journal.note(puts, deletes, dropped_keys)
         for key in deletes:
@@ -318,11 +346,33 @@ class ShardStore:
         self.change(batch)
         self.position = position
 
-    def _in_files(self, deletes: Sequence[bytes]) -> set[bytes]:
-        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded)."""
+    def _in_files(self, deletes: Sequence[bytes], rowless: Set[bytes]) -> set[bytes]:
+        """Keys of pending messages that are deleted and are in a delay file (in RocksDB as well while it is loaded).
+
+        `rowless`: of which it is known that RocksDB has no row.
+        """
         keys = [key[1:] for key in deletes if key[:1] == ROW and self.delay_files.covers(key[1:])]
-        near, loading = self._near(keys), self.delay_files.loading
+        near, loading = self._near([key for key in keys if key not in rowless]), self.delay_files.loading
         return {key for key in keys if key not in near or window_of(due_of(key)) in loading}
+
+    def rowless_keys(self, window: int) -> Iterator[bytes]:
+        """The keys of messages in a window's delay files that were cancelled, and whose endings have no row yet."""
+        start, end = first_key_at(window), first_key_at(window + WINDOW_MS)
+        return (key for key, mark in self.range(DROPPED + start, DROPPED + end) if mark == ROWLESS)
+
+    def complete_endings(self, rows: Mapping[bytes, bytes]) -> None:
+        """Keep these rows, without payloads, with the endings that have none; those that are forgotten stay so."""
+        keys = list(rows)
+        marks = self.get_many([DROPPED + key for key in keys])
+        keys = [key for key, mark in zip(keys, marks, strict=True) if mark == ROWLESS]
+        batch = WriteBatch(raw_mode=True)
+        for key, ended in zip(keys, self.endings(keys), strict=True):
+            if ended is not None:
+                batch.put(ENDED + key, ended._replace(row=rows[key]).encode())
+            batch.put(DROPPED + key, b"")
+        for count_key, number in self.delay_files.complete(keys):
+            batch.put(count_key, number)
+        self.change(batch)
 
     def change(self, batch: WriteBatch) -> None:
         """Write a batch that leaves the position as it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,4 +133,49 @@ def test_kills_while_windows_are_sealed_and_rewritten_lose_nothing(new_server: C
     wait_for(lambda: server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == len(kept), "all cancels")
     assert server.stop() == 0, server.log
     checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_what_was_cancelled_in_a_file_is_told_whether_or_not_it_was_read_from_there(
+    new_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    """It is read ten seconds later: across kills, in a backup, and after the file is gone."""
+    server = new_server(*DELAY_FILE).start()
+    due_ms = (int(time.time() * 1000) // WINDOW_MS + 8) * WINDOW_MS
+    batch = {
+        "messages": [
+            {"topic": TOPIC, "payload": "x", "deliver_at": due_ms + n, "key": f"k{n}", "name": f"m-{n}",
+             "headers": {"a": f"{n}"}, "labels": ["b", f"l{n}"]}
+            for n in range(COUNT)
+        ]
+    }  # fmt: skip
+    ids = [item["id"] for item in server.call("POST", "/v1/messages:batch", batch).json()["results"]]
+    wait_for(lambda: f"sealed {COUNT} messages" in server.log, "a delay file")
+    before = [server.call("GET", f"/v1/messages/{id_}").json() for id_ in ids[:50]]
+    answers = server.call(
+        "POST", "/v1/messages:cancel", {"ids": [*ids[:40], *(f"m-{n}" for n in range(40, 50))]}
+    ).json()
+    assert [answer["status"] for answer in answers["results"]] == ["cancelled"] * 50
+    told = [server.call("GET", f"/v1/messages/{id_}").json() for id_ in ids[:50]]
+    for was, now in zip(before, told, strict=True):
+        was.pop("payload")
+        when = {name: now[name] for name in ("cancelled_at", "cancelled_at_ms")}
+        assert now == was | {"status": "cancelled"} | when
+    assert run("backup", tmp_path / "backups", "--data", server.data).returncode == 0
+    server.kill()
+    server.start()
+    assert [server.call("GET", f"/v1/messages/{id_}").json() for id_ in ids[:50]] == told
+    assert server.call("POST", "/v1/messages:cancel", {"ids": ids}).json()["counts"]["cancelled"] == COUNT
+    server.kill()
+    checked = run("verify", "--data", server.data)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    server.start()
+    wait_for(lambda: not list((server.data / "shards" / "000" / "far").rglob("*.parquet")), "no file without messages")
+    assert [server.call("GET", f"/v1/messages/{id_}").json() for id_ in ids[:50]] == told
+    assert server.stop() == 0, server.log
+
+    (backup,) = (tmp_path / "backups").iterdir()
+    restored = run("restore", backup, "--data", tmp_path / "restored")
+    assert restored.returncode == 0, restored.stdout + restored.stderr
+    checked = run("verify", "--data", tmp_path / "restored")
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -15,8 +15,7 @@ from duemq.model.errors import BadDelayFile, Rejected
 from duemq.model.rules import MAX_LABELS
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.proxy.request.ingress import Ingress, MessageLimits
-from duemq.storage.delay_files.sealed_file import ROWS_PER_GROUP
-from duemq.storage.imports.columns import OWN, SCHEMA
+from duemq.storage.imports.columns import OWN, ROWS_PER_GROUP, SCHEMA
 from duemq.storage.imports.importer import inspect, take_in
 from duemq.storage.imports.limits import ImportLimits
 from tests.support.node.import_files import LIMITS, WINDOW, file_of, header, message

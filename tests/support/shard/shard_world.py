@@ -24,12 +24,14 @@ from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.model.ended import CANCELLED as ENDED_CANCELLED
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import import_frame
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
+from duemq.model.row import first_key_of, read_row
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
@@ -51,7 +53,7 @@ from duemq.storage.shard.keyspace import (
 )
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.support.shard.shard_oracle import DELIVERED, Command, Handed, Oracle, Plain
+from tests.support.shard.shard_oracle import CANCELLED, DELIVERED, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
@@ -303,6 +305,35 @@ class World:
         for message in oracle.messages.values():
             if message.state == DELIVERED and not oracle.forgotten(message):
                 assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
+        self._check_cancelled(node)
+
+    def _check_cancelled(self, node: SimNode) -> None:
+        """What is kept of each cancelled message is in the store, or still in a delay file."""
+        messages = [
+            message
+            for message in self.oracle.messages.values()
+            if message.state == CANCELLED and not self.oracle.forgotten(message)
+        ]
+        keys = [message.key for message in messages]
+        endings = dict(zip(keys, node.store.endings(keys), strict=True))
+        rowless = [key for key, ended in endings.items() if ended is not None and not ended.row]
+        assert sorted(
+            key for window in node.store.delay_files.windows() for key in node.store.rowless_keys(window)
+        ) == sorted(rowless)
+        rows = node.store.delay_files.reader.rows(node.store.delay_files.by_file(rowless), payload=False)
+        for message in messages:
+            ended = endings[message.key]
+            assert ended is not None and (ended.status, ended.at) == (ENDED_CANCELLED, message.ended_at)
+            kept = read_row(ended.row or rows[message.key])
+            draft = message.draft
+            assert (first_key_of(ended.row or rows[message.key]), kept.due) == (message.first_key, message.shown)
+            assert (kept.topic, kept.key, kept.labels, kept.expires) == (
+                draft.topic,
+                draft.key,
+                draft.labels,
+                draft.expires,
+            )
+            assert kept.name == draft.name
 
 
 def _frame(command: Command) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import pytest
 
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
+from duemq.delay.tiering.endings import complete_part
+from duemq.delay.tiering.prefetch import PrefetchedView
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
@@ -33,6 +35,17 @@ class TieringSchedule(Schedule):
     async def run(self, steps: int = 70) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tiering, "in_thread", self.in_thread)
+            read_endings = PrefetchedView.read_endings
+
+            async def reading(view: PrefetchedView, keys: Sequence[bytes]) -> None:
+                """The shard goes on while a thread reads what is kept of cancelled messages."""
+                nodes = [node for node in self.world.nodes if node.store is view._store]
+                if self.world.meanwhile is not None and self.rng.random() < 0.1:
+                    for node in nodes:
+                        await self.meanwhile(node)
+                await read_endings(view, keys)
+
+            patch.setattr(PrefetchedView, "read_endings", reading)
             await super().run(steps)
 
     async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -49,7 +62,9 @@ class TieringSchedule(Schedule):
         return done
 
     def actions(self) -> dict[Callable[[], Any], int]:
-        return super().actions() | {self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6}
+        return super().actions() | {
+            self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6, self.complete: 4,
+        }  # fmt: skip
 
     def _due(self) -> int:
         if self.rng.random() < 0.5:
@@ -74,6 +89,14 @@ class TieringSchedule(Schedule):
         node = self.rng.choice(self.world.nodes)
         for _ in range(self.rng.randint(1, 3)):
             await node.delay_files.step()
+        if node is self.node:
+            self.world.check(node)
+
+    async def complete(self) -> None:
+        """Read what is kept of some messages that were cancelled in files."""
+        node = self.rng.choice(self.world.nodes)
+        for window in list(node.store.delay_files.rowless_counts())[:2]:
+            await complete_part(node.store, window)
         if node is self.node:
             self.world.check(node)
 

@@ -1,0 +1,54 @@
+"""What is kept of messages that were cancelled in delay files: read from there some time after the cancel was decided.
+
+A cancel needs no more than that its message is there. What is told of the message later stays in the file until it is
+read (`DROPPED` rows with ROWLESS say of which); a file leaves the table only when that was done for all of its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from duemq.delay.tiering.prefetch import PrefetchedView
+from duemq.model.errors import CorruptStore
+from duemq.storage.shard.store import ShardStore
+
+_PART = 1_000  # endings completed before others get their turn
+_LATEST = 6  # times the rest that is waited for
+
+
+async def complete_windows(store: ShardStore, windows: Iterable[int]) -> None:
+    """Give the endings of these windows their rows, also those that come meanwhile: until the caller awaits something
+    else, all have theirs. Raises DamagedFile."""
+    windows = list(windows)
+    while left := [window for window in windows if store.delay_files.rowless(window)]:
+        for window in left:
+            await complete_part(store, window)
+
+
+async def complete_part(store: ShardStore, window: int) -> None:
+    """Give some endings of a window their rows. Raises DamagedFile."""
+    keys = list(islice(store.rowless_keys(window), _PART))
+    if not keys:
+        raise CorruptStore(f"{store.path}: endings without rows are counted in window {window}, and there are none")
+    view = PrefetchedView(store)
+    await view.read_endings(keys)
+    endings = zip(keys, view.endings(keys), strict=True)
+    store.complete_endings({key: b"" if ended is None else ended.row for key, ended in endings})
+
+
+class CompletionTimer:
+    """Says when endings are completed: once no more of them have come for `rest_ms`, and in any case before long."""
+
+    def __init__(self, rest_ms: int) -> None:
+        self._rest_ms = rest_ms
+        self._count = 0
+        self._first_ms = self._last_ms = 0
+
+    def is_time(self, count: int, now: int) -> bool:
+        """`count`: how many endings have no row."""
+        if count > self._count:
+            self._last_ms = now
+            self._first_ms = self._first_ms if self._count else now
+        self._count = count
+        return count > 0 and (now - self._last_ms >= self._rest_ms or now - self._first_ms >= _LATEST * self._rest_ms)

@@ -1,0 +1,172 @@
+"""Which keys a delay file holds, without its rows: a few dozen bytes in memory for each row group, and no open file."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from duemq.model.errors import DamagedFile
+from duemq.model.key import read_key
+from duemq.storage.delay_files.about import BadPage
+from duemq.storage.delay_files.key_pages import ColumnChunk, chunks_of
+
+_BYTES = 200  # of an index besides its row groups, about
+_LAST_OFFSET = (1 << 64) - 1
+
+Places = Sequence[tuple[int, int]]
+"""Due times (ms) and offsets."""
+
+
+class _PlaceArray:
+    """Due times and offsets in 16 bytes each."""
+
+    def __init__(self, places: Places) -> None:
+        self._dues = array("q", [due for due, _ in places])
+        self._offsets = array("Q", [min(offset, _LAST_OFFSET) for _, offset in places])
+
+    def __call__(self, index: int) -> tuple[int, int]:
+        return self._dues[index], self._offsets[index]
+
+
+class KeyColumns:
+    """Columns of whole numbers in row groups of a file. A group's columns stand one behind the other."""
+
+    def __init__(self, metadata: pq.FileMetaData, columns: Sequence[int], numbers: Iterable[int]) -> None:
+        """Of the row groups with these numbers. Raises BadPage where they have another form than is read here."""
+        groups = chunks_of(metadata, columns, numbers)
+        forms = {tuple((chunk.codec, chunk.format) for chunk in chunks) for chunks in groups}
+        if len(forms) != 1 or any(
+            one.start + one.size != other.start for chunks in groups for one, other in pairwise(chunks)
+        ):
+            raise BadPage("columns that stand apart, or differ")
+        self._starts = array("q", [chunks[0].start for chunks in groups])
+        self._sizes = array("i", [chunk.size for chunks in groups for chunk in chunks])
+        self._rows = array("i", [chunks[0].rows for chunks in groups])
+        (self._forms,) = forms
+
+    def read(self, file: int, group: int) -> list[memoryview]:
+        """The columns of a row group, counted from 0; `file`: its descriptor. Raises BadPage, OSError."""
+        count = len(self._forms)
+        sizes = self._sizes[group * count : (group + 1) * count]
+        raw = os.pread(file, sum(sizes), self._starts[group])
+        columns: list[memoryview] = []
+        at = 0
+        for size, (codec, form) in zip(sizes, self._forms, strict=True):
+            chunk = ColumnChunk(0, size, self._rows[group], codec, form)
+            columns.append(chunk.values(raw[at : at + size]))
+            at += size
+        return columns
+
+
+def key_columns_of(metadata: pq.FileMetaData, columns: Sequence[int]) -> KeyColumns | None:
+    """Columns in all row groups; None where they have another form than is read here."""
+    try:
+        return KeyColumns(metadata, columns, range(metadata.num_row_groups))
+    except BadPage:
+        return None
+
+
+def read_group(path: Path, metadata: pq.FileMetaData, columns: Sequence[int], group: int) -> list[memoryview]:
+    """The columns of one row group. Raises BadPage where Arrow is to be asked, OSError."""
+    key_columns = KeyColumns(metadata, columns, [group])
+    with _open(path) as file:
+        return key_columns.read(file, 0)
+
+
+class SealedKeys:
+    """The keys of a sealed file."""
+
+    def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
+        """For each row group: what no key is below, what none is above, and the columns of due times, offsets and rows;
+        None where these have another form than is read here."""
+        self.path, self._count = path, len(firsts)
+        self._firsts, self._lasts, self._columns = _PlaceArray(firsts), _PlaceArray(lasts), columns
+
+    @property
+    def size(self) -> int:
+        """In bytes, about."""
+        return _BYTES + 56 * self._count
+
+    def groups(self, key: bytes) -> range:
+        """The row groups that may hold a key."""
+        due, offset, _ = read_key(key)
+        groups, place = range(self._count), (due, offset)
+        return range(bisect_left(groups, place, key=self._lasts), bisect_right(groups, place, key=self._firsts))
+
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
+        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
+        BadPage where Arrow is to be asked."""
+        if self._columns is None:
+            raise BadPage("columns of another form")
+        present_keys: set[bytes] = set()
+        with _open(self.path) as file:
+            for group, some in sorted(keys_by_group.items()):
+                columns = self._columns.read(file, group)
+                present_keys.update(key for key in some if place_of(columns, key) is not None)
+        return present_keys
+
+
+def place_of(columns: Sequence[Any], key: bytes) -> int | None:
+    """Where a key is in columns that are sorted by the first, then by the second and so on; None for nowhere."""
+    start, end = 0, len(columns[0])
+    for column, value in zip(columns, read_key(key), strict=True):
+        start = bisect_left(column, value, start, end)
+        end = bisect_right(column, value, start, end)
+    return start if start < end else None
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield file
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
+
+
+class ImportedKeys:
+    """The keys of an imported file: a key says which row it has, so only its due time is compared."""
+
+    def __init__(self, path: Path, offset: int, starts: Sequence[int], columns: KeyColumns | None) -> None:
+        """`starts`: the number of each row group's first row, and how many rows there are. `columns`: that of the due
+        times in each row group; None where these have another form than is read here."""
+        self.path, self._offset, self._starts, self._columns = path, offset, array("q", starts), columns
+
+    @property
+    def size(self) -> int:
+        """In bytes, about."""
+        return _BYTES + 24 * len(self._starts)
+
+    def groups(self, key: bytes) -> range:
+        """The row group that holds a key, if it is in the file."""
+        _, offset, row = read_key(key)
+        if offset != self._offset or row >= self._starts[-1]:
+            return range(0)
+        group = bisect_right(self._starts, row) - 1
+        return range(group, group + 1)
+
+    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
+        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
+        BadPage where Arrow is to be asked."""
+        if self._columns is None:
+            raise BadPage("columns of another form")
+        present_keys: set[bytes] = set()
+        with _open(self.path) as file:
+            for group, some in sorted(keys_by_group.items()):
+                (due_times,), first = self._columns.read(file, group), self._starts[group]
+                for key in some:
+                    due, _, row = read_key(key)
+                    if due_times[row - first] == due:
+                        present_keys.add(key)
+        return present_keys
