@@ -30,10 +30,9 @@ _BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is 
 _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
 # gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn. The
-# more of them wait, the shorter the next one, so that a connection is free again soon. None waits longer than the first
-# one, so that the partitions of all share the next first one.
-_CONNECTIONS = 8
-_LONGEST_WAIT_MS, _SHORTEST_WAIT_MS = 500, 20
+# more of them wait, the shorter the next one, so that a connection is free again soon. More connections would be more
+# and smaller fetches where there is much to do. None waits longer than the first one does: then all share the next one.
+_WAITS_MS = 500, 100, 40, 20
 _TOGETHER_S = 0.004  # fetches that end by their time end within this time
 _RETRY_S, _TROUBLE_S = 0.1, 5.0
 _DEPOSED_S = 1.0
@@ -93,6 +92,7 @@ class Tails:
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, int], Flight] = {}  # by broker, -1 for none, and number of the connection
+        self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
 
     def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
         """Follow it from now on: from where it is known to end, or from its end as the broker says it."""
@@ -181,29 +181,31 @@ class Tails:
             if tail.flight is None and tail.wants_more:
                 node = self._wire.leader(*tail.partition)
                 (leaderless if node is None else idle[node]).append(tail)
-        loop = asyncio.get_running_loop()
         for node, tails in idle.items():
-            number = next((each for each in range(_CONNECTIONS) if (node, each) not in self._flights), None)
-            if (pause_s := self._until_together(node, loop.time())) > 0:
-                loop.call_later(pause_s, self._changed.set)
-            elif number is not None:
-                self._start(node, number, tails, self._wait_ms(node, number, loop.time()))
+            self._launch_at(node, tails)
         if leaderless and (-1, 0) not in self._flights:
-            self._start(-1, 0, leaderless, _LONGEST_WAIT_MS)
+            self._start(-1, 0, leaderless, 0)
+
+    def _launch_at(self, node: int, tails: list[PartitionBuffer]) -> None:
+        """Start a fetch where a connection is free, but not just before others end whose partitions are to share it."""
+        loop = asyncio.get_running_loop()
+        now, first_ends_at = loop.time(), self._first_ends_at.get(node, 0.0)
+        if abs(first_ends_at - now) <= _TOGETHER_S and (pause_s := self._until_together(node, now)) > 0:
+            loop.call_later(pause_s, self._changed.set)
+            return
+        for number, wait_ms in enumerate(_WAITS_MS):
+            if (node, number) not in self._flights:
+                if number == 0:
+                    self._first_ends_at[node] = now + wait_ms / 1000
+                elif (left_ms := round((first_ends_at - now) * 1000)) > 0:
+                    wait_ms = min(wait_ms, left_ms)
+                self._start(node, number, tails, wait_ms)
+                return
 
     def _until_together(self, node: int, now: float) -> float:
-        """For how long (s) fetches of this broker may go on that end together with its first one, 0 for none."""
-        first = self._flights.get((node, 0))
-        if first is not None and abs(first.ends_at - now) > _TOGETHER_S:
-            return 0.0
+        """For how long (s) fetches of this broker go on that end by their time just now, 0 where none does."""
         ends = [flight.ends_at for (broker, _), flight in self._flights.items() if broker == node]
         return max((end + _TOGETHER_S - now for end in ends if abs(end - now) <= _TOGETHER_S), default=0.0)
-
-    def _wait_ms(self, node: int, number: int, now: float) -> int:
-        wait_ms = max(_LONGEST_WAIT_MS >> number, _SHORTEST_WAIT_MS)
-        first = self._flights.get((node, 0))
-        left_ms = round((first.ends_at - now) * 1000) if first is not None else 0
-        return min(wait_ms, left_ms) if left_ms > 0 else wait_ms
 
     def _start(self, node: int, number: int, tails: list[PartitionBuffer], wait_ms: int) -> None:
         connection = f"tail-{number}"
