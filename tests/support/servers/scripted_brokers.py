@@ -108,15 +108,18 @@ class ScriptedBrokers:
     def _AddPartitionsToTxn(self, request: Any, code: int | dict[Partition, int]) -> Any:
         return SimpleNamespace(
             errors=[
-                (topic, [(number, code if isinstance(code, int) else code.get((topic, number), 55)) for number in parts])
+                (
+                    topic,
+                    [(number, code if isinstance(code, int) else code.get((topic, number), 55)) for number in parts],
+                )
                 for topic, parts in request._topics
             ]
         )
 
     def _Produce(self, request: Any, code: int | dict[Partition, int]) -> Any:
-        topics = []
+        topics: list[Any] = []
         for topic, parts, _ in request._topics:
-            answers = []
+            answers: list[Any] = []
             for number, records, _ in parts:
                 one = code if isinstance(code, int) else code.get((topic, number), 0)
                 if not one:
