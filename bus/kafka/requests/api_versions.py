@@ -47,8 +47,8 @@ class ApiVersionsRequest(Request[ApiVersionsRequest_v4]):  # type: ignore[misc]
 def finalized_level(answer: Any, feature: str) -> int:
     """The level of a feature that all brokers of the cluster use by now; 0 where it has none."""
     levels = answer.tags.get(_FINALIZED_FEATURES)
-    found = _FEATURES.decode(BytesIO(levels)) if levels else ()
-    return next((level for name, level, *_ in found if name == feature), 0)
+    features = _FEATURES.decode(BytesIO(levels)) if levels else ()
+    return next((level for name, level, *_ in features if name == feature), 0)
 
 
 def offers(answer: Any, api_key: int, version: int) -> bool:
