@@ -138,9 +138,9 @@ class KafkaCommitter:
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
+        await self._producer.begin()  # first: what is looked at holds for the coordinator of this transaction
         await self._hanging.look(record_batches, self._own)
         self._failpoint("before_commit")
-        await self._producer.begin()
         try:
             before = self._clock()
             patience_s = self._options.delivery_timeout_s / 2

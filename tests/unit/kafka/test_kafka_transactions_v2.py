@@ -285,6 +285,15 @@ async def test_an_end_that_failed_is_not_tried_again(
         await site.producer.begin()
 
 
+async def test_who_is_fenced_while_the_coordinator_is_busy_does_not_know_how_it_ended() -> None:
+    """It may have been busy with this very commit, and a newer producer has begun since."""
+    site = await one_broker()
+    await site.send(LEDGER)
+    site.brokers.script["EndTxn"] = [CONCURRENT, FENCED]
+    with pytest.raises(LogFailed, match="how a transaction ended"):
+        await site.producer.commit()
+
+
 @pytest.mark.parametrize("given", [(-1, -1), (7, 0)])
 async def test_an_epoch_is_never_used_twice(given: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """As a cluster whose feature was lowered would have it: no epoch comes, or the old one."""

@@ -64,11 +64,13 @@ class ProducerV2:
         while True:
             try:
                 self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
-                answer = await self._ask(request, _PAUSE_S)
+                answer = await self.client.send(self._node, request)
+                if answer.error_code:
+                    raise self._error_of(answer)
                 self._epoch = Epoch(answer.producer_id, answer.producer_epoch)
                 return
             except (KafkaError, OSError) as error:
-                if isinstance(error, KafkaError) and not error.retriable:
+                if isinstance(error, KafkaError) and not (error.retriable or _is_busy(error)):
                     raise
                 await asyncio.sleep(_PAUSE_S)
 
@@ -80,7 +82,8 @@ class ProducerV2:
         self._link = self.coordinator()
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
-        setup, timeout_ms = self._setup, self._setup.options.request_timeout_ms
+        setup = self._setup
+        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give it up
         self._sends = sends = BatchSends(self.client, self._id, self._epoch, batches, timeout_ms, self._check)
         try:
             sends.start(self._node, quiet=time.monotonic() - self._ended > _MARKERS_S)
@@ -121,7 +124,17 @@ class ProducerV2:
         the broker has."""
         self._check()
         used, self._epoch = self._epoch, _NONE
-        answer = await self._ask(EndTxnRequest(self._id, *used, commits), _SOON_S)
+        request, was_busy = EndTxnRequest(self._id, *used, commits), False
+        while (answer := await self.client.send(self._node, request)).error_code:
+            error = self._error_of(answer)
+            if _is_busy(error):
+                was_busy = True
+                await asyncio.sleep(_SOON_S)
+                self._check()
+            elif was_busy:  # perhaps with this very request, and a newer producer has begun since
+                raise LogFailed(f"Kafka does not say how a transaction ended: {error!r}") from error
+            else:
+                raise error
         given = Epoch(answer.producer_id, answer.producer_epoch)
         if given.producer_id >= 0 and given != used:
             self._epoch = given
@@ -135,17 +148,14 @@ class ProducerV2:
         if self._link is None or self.coordinator() is not self._link:
             raise LogFailed(f"the coordinator of {self._id!r} was lost in a transaction")
 
-    async def _ask(self, request: Any, pause_s: float) -> Any:
-        """The coordinator's answer, without error. Raises KafkaError."""
-        while True:
-            answer = await self.client.send(self._node, request)
-            if not answer.error_code:
-                return answer
-            error = error_of(answer.error_code)
-            if error is not errors.ConcurrentTransactions:
-                raise error(f"transactional id {self._id!r}")
-            await asyncio.sleep(pause_s)
+    def _error_of(self, answer: Any) -> KafkaError:
+        return error_of(answer.error_code)(f"transactional id {self._id!r}: error {answer.error_code}")
 
     def _on_closed(self, connection: Any) -> None:
         if self._link is not None and connection is self._link:
             self._setup.on_coordinator_lost()
+
+
+def _is_busy(error: KafkaError) -> bool:
+    """Whether the coordinator still works on the transaction before."""
+    return isinstance(error, errors.ConcurrentTransactions)

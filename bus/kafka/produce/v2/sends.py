@@ -213,7 +213,7 @@ class BatchSends:
                 if kind.retriable or kind is errors.ConcurrentTransactions:
                     troubles.add(kind)
                 else:
-                    self.failures.append((topic, kind(f"partition {number} of topic {topic!r}")))
+                    self.failures.append((topic, kind(f"partition {number} of topic {topic!r}: error {code}")))
         return troubles
 
     def _next(self, where: Partition) -> bytes:
