@@ -157,6 +157,8 @@ async def test_a_partition_without_a_leader_waits_for_one() -> None:
     del site.brokers.leaders[TOPIC]
     site.brokers.on_metadata = lambda: site.brokers.leaders.update({TOPIC: 2})
     assert set(await site.send(LEDGER, TOPIC)) == {LEDGER, TOPIC}
+    (added,) = (request for _, name, request in site.brokers.sent if name == "AddPartitionsToTxn")
+    assert added._topics == [("ledger", [0])]  # what is in a transaction holds up the next one
 
 
 async def test_a_request_without_an_answer_is_sent_again_to_another_broker_only() -> None:
@@ -217,12 +219,13 @@ async def test_what_a_refusal_to_add_partitions_means(code: int, raised: type[Ex
     assert "Produce" not in site.brokers.names()
 
 
-async def test_a_destination_that_may_not_be_added_is_named_and_no_other() -> None:
+@pytest.mark.parametrize(("code", "reason"), [(NOT_AUTHORIZED, "not_authorized"), (87, "refused")])
+async def test_a_destination_that_may_not_be_added_is_named_and_no_other(code: int, reason: str) -> None:
     site = await two_brokers()
-    site.brokers.script["AddPartitionsToTxn"] = [{TOPIC: NOT_AUTHORIZED}]
+    site.brokers.script["AddPartitionsToTxn"] = [{TOPIC: code}]
     with pytest.raises(DestinationRefused) as refused:
         await site.send(LEDGER, TOPIC, OTHER)
-    assert (refused.value.topic, refused.value.reason) == ("topic", "not_authorized")
+    assert (refused.value.topic, refused.value.reason) == ("topic", reason)
 
 
 @pytest.mark.parametrize("request_name", ["AddPartitionsToTxn", "Produce"])

@@ -113,9 +113,14 @@ class BatchSends:
         self._workers.add(worker)
 
     async def _add(self, coordinator: int) -> None:
-        """Add the partitions, and send to them."""
+        """Add the partitions, and send to them.
+
+        One that has no leader just now is left to its records: once it is in a transaction, no other can begin before
+        it has one.
+        """
+        partitions = [where for where in self._left if self._leader(where) is not None]
         while not self.failures:
-            answer = await self._ask(coordinator, added_partitions(self._id, self._epoch, self._left))
+            answer = await self._ask(coordinator, added_partitions(self._id, self._epoch, partitions))
             refusals = [
                 (topic, number, error_of(code)) for topic, parts in answer.errors for number, code in parts if code
             ]
