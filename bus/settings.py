@@ -27,6 +27,7 @@ class KafkaSettings(Section):
     linger_ms: Annotated[float, Field(ge=0, le=1000)] = 0
     request_timeout_ms: Annotated[int, Field(ge=500, le=120_000)] = 6_000
     transaction_timeout_ms: Annotated[int, Field(ge=1_000, le=900_000)] = 10_000
+    transactions: Literal["auto", "v1"] = "auto"
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     user: str = ""

@@ -217,6 +217,24 @@ def transaction_coordinator(producer: Any) -> object | None:
     return link if link is not None and link.connected() else None
 
 
+def connection_to(client: Any, node: int) -> object | None:
+    """The connection of an AIOKafkaClient to a broker; None if there is none just now."""
+    link = client._conns.get((node, ConnectionGroup.DEFAULT))
+    return link if link is not None and link.connected() else None
+
+
+async def know_topic(client: Any, topic: str) -> None:
+    """Have an AIOKafkaClient, after `mend_topics`, learn and keep who leads a topic. Raises KafkaError without one."""
+    await client._wait_on_metadata(topic)
+
+
+def built_batch(builder: Any, producer_id: int, epoch: int, sequence: int) -> bytes:
+    """What a BatchBuilder gives for the wire, as the batch of a producer. Once: then it is built."""
+    builder._set_producer_state(producer_id, epoch, sequence)
+    batch: bytes = builder._build()
+    return batch
+
+
 def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
     """Have a producer that loses its coordinator call this, after it has forgotten where that was."""
     coordinators = producer._sender._coordinators

@@ -29,6 +29,7 @@ from duemq.bus.kafka.fetch.watch import FollowedSubscription, Watch, WatchedSubs
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_before_append
 from duemq.bus.kafka.produce.batches import refusal_of
+from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
@@ -130,7 +131,7 @@ class KafkaBus:
                 await older.retire()
             committer = KafkaCommitter(
                 name, self._options, self._wire, self._catalog, self._own, self._clock, self._note_commit,
-                self._decisions[name], self._failpoint,
+                self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()

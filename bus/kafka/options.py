@@ -13,6 +13,7 @@ from duemq.model.errors import BadConfig
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+TRANSACTIONS = ("auto", "v1")
 
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
 # How long a client waits before it tries again. Also what a new committer waits while the broker ends the open
@@ -26,6 +27,7 @@ class KafkaOptions:
 
     `replication_factor`, `min_insync_replicas`, `retention_ms`, `max_message_bytes`: of duemq's own topics.
     `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: frames of own topics kept in memory for their readers.
+    `transactions`: v1 = as brokers before Kafka 4 have them; auto = v2 where the cluster has them in use.
     Raises BadConfig for values that cannot work.
     """
 
@@ -45,6 +47,7 @@ class KafkaOptions:
     request_timeout_ms: int = 6_000
     transaction_timeout_ms: int = 10_000
     buffer_bytes: int = 64 << 20
+    transactions: str = "auto"
 
     def __post_init__(self) -> None:
         if not all(_ADDRESS.fullmatch(address) for address in self.addresses):
@@ -58,6 +61,8 @@ class KafkaOptions:
                 raise BadConfig(f"kafka.mechanism is one of {', '.join(MECHANISMS)}, not {self.mechanism!r}")
             if self.user is None or self.password is None:
                 raise BadConfig(f"kafka.protocol {self.protocol} needs kafka.user and kafka.password")
+        if self.transactions not in TRANSACTIONS:
+            raise BadConfig(f"kafka.transactions is one of {', '.join(TRANSACTIONS)}, not {self.transactions!r}")
         if (self.cert is None) != (self.key is None):
             raise BadConfig("kafka.cert and kafka.key belong together: give both or none")
         if not 1 <= self.min_insync_replicas <= self.replication_factor:

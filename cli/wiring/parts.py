@@ -55,6 +55,7 @@ def kafka_options(settings: Settings) -> KafkaOptions:
         request_timeout_ms=own.request_timeout_ms,
         transaction_timeout_ms=own.transaction_timeout_ms,
         buffer_bytes=own.buffer_bytes,
+        transactions=own.transactions,
     )
 
 

@@ -106,14 +106,15 @@ class EmbeddedPlug(_InHand):
 CLOCKED = ("memory", "embedded", "embedded-without-tail")
 
 
-@pytest.fixture(params=[*CLOCKED, "kafka", "kafka-own"])
+@pytest.fixture(params=[*CLOCKED, "kafka", "kafka-own", "kafka-v1"])
 async def plug(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Plug]:
     plug: Plug
     if request.param == "memory":
         plug = MemoryPlug()
     elif request.param.startswith("kafka"):
         bootstrap = request.getfixturevalue("kafka").bootstrap
-        plug = KafkaPlug(bootstrap, own=request.param.endswith("own"))
+        transactions = "v1" if request.param.endswith("v1") else "auto"
+        plug = KafkaPlug(bootstrap, own=request.param.endswith("own"), transactions=transactions)
     else:
         plug = EmbeddedPlug(tmp_path / "log", buffer_bytes=0 if request.param.endswith("tail") else 1 << 20)
     yield plug

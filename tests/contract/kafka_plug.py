@@ -152,13 +152,14 @@ class RenamedBus:
 class KafkaPlug:
     largest, at_once = 3 << 20, False
 
-    def __init__(self, bootstrap: str, *, own: bool) -> None:
+    def __init__(self, bootstrap: str, *, own: bool, transactions: str) -> None:
         self._suffix = f"-{secrets.token_hex(4)}"
         self._options = KafkaOptions(
             bootstrap,
             cluster=f"contract{self._suffix}",
             request_timeout_ms=30_000,  # for busy machines
             transaction_timeout_ms=60_000,
+            transactions=transactions,
         )
         self._own: dict[str, int] | None = {} if own else None
         self._bus: RenamedBus | None = None

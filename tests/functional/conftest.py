@@ -76,16 +76,22 @@ def _url(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 @pytest.fixture
-async def bus(kafka: KafkaServers) -> AsyncIterator[KafkaBus]:
-    bus = await KafkaBus.open(options(kafka.bootstrap))
+def transactions() -> str:
+    """`kafka.transactions`. Modules whose tests are about commits override it, to run with both protocols."""
+    return "auto"
+
+
+@pytest.fixture
+async def bus(kafka: KafkaServers, transactions: str) -> AsyncIterator[KafkaBus]:
+    bus = await KafkaBus.open(options(kafka.bootstrap, transactions=transactions))
     yield bus
     await bus.close()
 
 
 @pytest.fixture
-async def two(kafka: KafkaServers) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
+async def two(kafka: KafkaServers, transactions: str) -> AsyncIterator[tuple[KafkaBus, KafkaBus]]:
     """Two buses of one cluster, as two processes have them."""
-    shared = options(kafka.bootstrap)
+    shared = options(kafka.bootstrap, transactions=transactions)
     first, second = await KafkaBus.open(shared), await KafkaBus.open(shared)
     yield first, second
     await asyncio.gather(first.close(), second.close())

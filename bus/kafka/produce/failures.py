@@ -10,7 +10,12 @@ from aiokafka.errors import KafkaError
 from duemq.bus.base import DestinationRefused
 from duemq.model.errors import DuemqError, Fenced, LogFailed
 
-_FENCES = (errors.ProducerFenced, errors.InvalidProducerEpoch, errors.TransactionCoordinatorFenced)
+_FENCES = (
+    errors.ProducerFenced,
+    errors.InvalidProducerEpoch,
+    errors.TransactionCoordinatorFenced,
+    errors.InvalidProducerIdMapping,  # a newer one has another id, since no epoch was left of this one
+)
 _REFUSALS: dict[type[KafkaError], tuple[str, str]] = {
     errors.MessageSizeTooLargeError: ("too_large", "does not take messages of this size"),
     errors.RecordListTooLargeError: ("too_large", "does not take so many bytes at once"),

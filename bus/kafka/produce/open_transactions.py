@@ -16,16 +16,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Collection, Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
-from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import DestinationRefused
-from duemq.bus.kafka.aiokafka_internals import transaction_coordinator, transaction_manager
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
+from duemq.bus.kafka.produce.producer import Producer
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
 from duemq.bus.kafka.requests.wire import Wire, group_by_topic
 from duemq.model.errors import LogFailed
@@ -52,8 +51,8 @@ T = TypeVar("T")
 class OpenTransaction:
     """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
 
-    def __init__(self, wire: Wire, producer: Any, decisions: Decisions) -> None:
-        self._wire, self._producer, self._decisions = wire, producer, decisions
+    def __init__(self, wire: Wire, transactional_id: str, producer: Producer, decisions: Decisions) -> None:
+        self._wire, self._id, self._producer, self._decisions = wire, transactional_id, producer, decisions
         self._looked: set[Partition] = set()
         self._link: object | None = None
         self._calm_since = -_LOOK_S
@@ -80,7 +79,7 @@ class OpenTransaction:
         if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
             self._looked.clear()
             open_, _ = await self._everywhere()
-            hanging = self._note(self._manager.producer_id, open_)
+            hanging = self._note(self._producer.producer_id, open_)
         while hanging:
             for commits in (True, False):
                 if part := {where for where in hanging if self._decisions.commits(where) is commits}:
@@ -90,19 +89,16 @@ class OpenTransaction:
                 if not hanging:
                     break
                 await asyncio.sleep(_SOON_S)
-        self._link = self._coordinator()
+        self._link = self._producer.coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
         """End what is open in these partitions, by a transaction without records."""
         log.warning(
             "%s what an earlier transaction of %s left open in %s",
-            "committing" if commits else "aborting", self._manager.transactional_id,
+            "committing" if commits else "aborting", self._id,
             ", ".join(f"{topic} {number}" for topic, number in sorted(hanging)), extra={"action": "kafka_hanging"},
         )  # fmt: skip
-        await self._producer.begin_transaction()
-        for where in hanging:
-            self._manager.maybe_add_partition_to_txn(TopicPartition(*where))
-        await (self._producer.commit_transaction() if commits else self._producer.abort_transaction())
+        await self._producer.end_open(hanging, commits=commits)
 
     async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
@@ -110,7 +106,7 @@ class OpenTransaction:
         A coordinator that was away since the last transaction may have lost its markers. Raises DestinationRefused for
         a topic that is not among `own` and whose broker does not tell.
         """
-        link = self._coordinator()
+        link = self._producer.coordinator()
         if link is not self._link:
             self._link = link
             self._looked.clear()
@@ -130,26 +126,17 @@ class OpenTransaction:
         for topic, number in hanging:
             raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
 
-    @property
-    def _manager(self) -> Any:
-        return transaction_manager(self._producer)
-
-    def _coordinator(self) -> object | None:
-        """The connection to it; None if there is none just now."""
-        return transaction_coordinator(self._producer)
-
     # --- asking -----------------------------------------------------------------------------------------------------
 
     async def _describe(self) -> Last:
-        transactional_id: str = self._manager.transactional_id
 
         async def ask() -> Last:
-            request = DescribeTransactionsRequest([transactional_id])
-            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, transactional_id, request)
+            request = DescribeTransactionsRequest([self._id])
+            answer = await self._wire.ask_coordinator(CoordinationType.TRANSACTION, self._id, request)
             for code, _, state, _, _, producer_id, *_ in answer.transactions:
                 error = errors.for_code(code)
                 if error.retriable:
-                    raise error(f"transactional id {transactional_id!r}")
+                    raise error(f"transactional id {self._id!r}")
                 if not code:
                     return Last(producer_id, state != "Empty", state in _OVER, state in _COMMITTED)
             return NONE  # never used, or nothing we may know
@@ -186,7 +173,7 @@ class OpenTransaction:
             transactions: Open = {}
             for node, group in self._wire.by_leader(targets).items():
                 transactions |= await self._ask(node, group)
-            ours = self._note(self._manager.producer_id, transactions)
+            ours = self._note(self._producer.producer_id, transactions)
             for topic, number in targets - self._looked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours

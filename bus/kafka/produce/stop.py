@@ -21,6 +21,11 @@ async def stop(producer: Any, *, failed: bool = False) -> None:
     notice_transaction(producer)
 
 
+async def close_client(client: Any) -> None:
+    """Close an AIOKafkaClient of which nothing is expected any more. Take at most a few seconds, and raise nothing."""
+    await _has_ended(client.close(), _CUT_S)
+
+
 async def _cut(producer: Any) -> None:
     """What its own `stop` does, without waiting for brokers: it waits for ever for those that are away."""
     for future in fail_unsent(producer):
@@ -29,7 +34,7 @@ async def _cut(producer: Any) -> None:
     if sender is not None:
         sender.add_done_callback(notice_error)
         sender.cancel()
-    await _has_ended(producer.client.close(), _CUT_S)  # that ends the requests that the sender still waits for
+    await close_client(producer.client)  # that ends the requests that the sender still waits for
     for _ in range(2):
         if sender is not None and not sender.done():
             await asyncio.wait([sender], timeout=_CUT_S)

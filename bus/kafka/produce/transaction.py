@@ -11,20 +11,18 @@ import logging
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaProducer, errors
+from aiokafka import errors
 from aiokafka.errors import KafkaError
-from aiokafka.producer import sender
 
 from duemq.bus.base import AppendResults, Batches, DestinationRefused
-from duemq.bus.kafka.aiokafka_internals import is_sending, mend_requests, mend_topics, on_coordinator_lost
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import RecordBatch, append_result, batches_of, refusal_of
+from duemq.bus.kafka.produce.choice import make_producer
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
-from duemq.bus.kafka.produce.sends import send_all
+from duemq.bus.kafka.produce.producer import Producer, Setup
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
-from duemq.bus.kafka.produce.stop import notice_transaction, stop
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
@@ -32,10 +30,6 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
-
-# After a commit the broker is still writing markers, and refuses the next transaction for a millisecond or so. With
-# aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms in place of 2.
-sender.BACKOFF_OVERRIDE = 0.002
 
 _ABORT_S = 2.0
 
@@ -45,7 +39,8 @@ CommitListener = Callable[[AppendResults, int, int], None]  # the results, and t
 
 
 class KafkaCommitter:
-    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations.
+    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations. `v2`: see
+    `uses_v2`.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
     """
@@ -60,6 +55,7 @@ class KafkaCommitter:
         clock: Callable[[], int],
         on_commit: CommitListener,
         decisions: Decisions,
+        v2: bool,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
         self.name, self._failpoint = name, failpoint
@@ -71,17 +67,9 @@ class KafkaCommitter:
         self.state = COMMITTER.start
         self._reason: DuemqError | None = None  # why it has ended
         self._stopping: asyncio.Task[None] | None = None
-        self._producer: Any = AIOKafkaProducer(
-            transactional_id=f"duemq-{options.cluster}-{name}",
-            transaction_timeout_ms=options.transaction_timeout_ms,
-            acks="all",
-            **options.client(),
-        )
-        mend_requests(self._producer.client)
-        mend_topics(self._producer.client)
-        wire.watch(self._producer.client)
-        self._hanging = OpenTransaction(wire, self._producer, decisions)
-        on_coordinator_lost(self._producer, self._coordinator_lost)
+        setup = Setup(name, options, wire, catalog, own, self._coordinator_lost)
+        self._producer: Producer = make_producer(setup, v2=v2)
+        self._hanging = OpenTransaction(wire, setup.transactional_id, self._producer, decisions)
 
     async def open(self) -> None:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
@@ -150,16 +138,13 @@ class KafkaCommitter:
     async def _transaction(self, batches: Batches) -> AppendResults:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
+        await self._producer.begin()  # first: what is looked at holds for the coordinator of this transaction
         await self._hanging.look(record_batches, self._own)
-        producer = self._producer
         self._failpoint("before_commit")
-        await producer.begin_transaction()
         try:
             before = self._clock()
             patience_s = self._options.delivery_timeout_s / 2
-            positions = await self._within(
-                send_all(producer, self._catalog, self.name, record_batches, self._own, patience_s)
-            )
+            positions = await self._within(self._producer.send(record_batches, patience_s))
             after = self._clock()
         except BaseException as error:
             await self._abort()
@@ -167,8 +152,8 @@ class KafkaCommitter:
         results = {where: append_result(positions[where], stamp) for where in record_batches}
         self._failpoint("in_transaction")
         try:
-            await self._within(producer.commit_transaction())
-        except (KafkaError, AssertionError) as error:
+            await self._within(self._producer.commit())
+        except (KafkaError, OSError, AssertionError) as error:
             raise translate(self.name, error, self._catalog.forget) from error
         self._hanging.last = frozenset(record_batches)
         self._failpoint("after_commit")
@@ -178,8 +163,8 @@ class KafkaCommitter:
     async def _within(self, work: Coroutine[Any, Any, T]) -> T:
         """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
 
-        aiokafka would go on with another one, or the same when it is back. But what that has lost meanwhile is only
-        looked for between transactions.
+        One could go on with another, or the same when it is back. But what that has lost meanwhile is only looked for
+        between transactions.
         """
         async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
             try:
@@ -216,24 +201,19 @@ class KafkaCommitter:
         return record_batches
 
     async def _abort(self) -> None:
-        """Abort, so that readers do not wait behind this transaction. If that fails, the next committer's fence aborts.
-
-        Not tried while batches are unacknowledged: aiokafka waits for them before it aborts, and a deleted topic never
-        acknowledges one.
-        """
-        notice_transaction(self._producer)
-        if self._lost_coordinator or is_sending(self._producer):
+        """Abort, so that readers do not wait behind this transaction. If it fails, the next committer's fence does."""
+        if self._lost_coordinator:
             return
         try:
-            await asyncio.wait_for(self._producer.abort_transaction(), _ABORT_S)
-        except (KafkaError, OSError, TimeoutError, AssertionError) as error:
+            await asyncio.wait_for(self._producer.abort(), _ABORT_S)
+        except (KafkaError, OSError, TimeoutError, AssertionError, LogFailed) as error:
             log.debug("committer %s could not abort: %r", self.name, error)
 
     def _end(self, reason: DuemqError, *, failed: bool = True) -> None:
         """Refuse further commits, and let the producer go."""
         if self.state is not CommitterState.ENDED:
             self._reason = reason
-            work = stop(self._producer, failed=failed)
+            work = self._producer.stop(failed=failed)
             self._stopping = asyncio.create_task(work, name=f"kafka committer {self.name} stop")
         self._step(CommitterEvent.END)
 

@@ -7,11 +7,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.options import TRANSACTIONS, KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.record import pack_record, unpack_record
 
@@ -22,8 +23,15 @@ def frames(*texts: str) -> list[bytes]:
     return [pack_record(None, (), text.encode()) for text in texts]
 
 
-def options(bootstrap: str, cluster: str | None = None) -> KafkaOptions:
-    return KafkaOptions(bootstrap, cluster=cluster or secrets.token_hex(4))
+@pytest.fixture(params=TRANSACTIONS)
+def both_protocols(request: pytest.FixtureRequest) -> str:
+    """For a module whose tests run with both: `transactions = both_protocols`."""
+    transactions: str = request.param
+    return transactions
+
+
+def options(bootstrap: str, cluster: str | None = None, transactions: str = "auto") -> KafkaOptions:
+    return KafkaOptions(bootstrap, cluster=cluster or secrets.token_hex(4), transactions=transactions)
 
 
 async def own_log(bus: KafkaBus, partitions: int = 1) -> str:

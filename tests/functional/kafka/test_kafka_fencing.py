@@ -11,13 +11,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.producer import sender
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from tests.functional.kafka.kafka_bus import destination, frames, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
+
+transactions = both_protocols
 
 
 class Frozen:
@@ -36,7 +37,7 @@ class Frozen:
         monkeypatch.setattr(producer, step, stopped)
 
 
-@pytest.mark.parametrize("step", ["begin_transaction", "send_batch", "commit_transaction"])
+@pytest.mark.parametrize("step", ["begin", "send", "commit"])
 async def test_a_master_that_was_replaced_while_frozen_writes_nothing(
     two: tuple[KafkaBus, KafkaBus], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,9 +87,10 @@ async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[
     ledger, topic = await own_log(bus), await destination(bus)
     await other.create_log(ledger, 1)
     dead = await bus.committer("shard-0")
-    await dead._producer.begin_transaction()
-    made = await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0)
-    await send_all(dead._producer, dead._catalog, dead.name, made, (), 60.0)
+    await dead._producer.begin()
+    await dead._producer.send(
+        await dead._prepare({(topic, 0): frames("lost"), (ledger, 0): frames("lost")}, 0), WITHIN_S
+    )
     await other.append({(topic, 0): frames("behind")})  # readers do not get past an open transaction
     assert await bus.read(topic, 0, 0, 10) == []
     await other.committer("shard-0")
@@ -113,6 +115,6 @@ async def test_a_commit_that_is_cut_off_ends_its_committer(two: tuple[KafkaBus, 
 
 
 def test_cycles_do_not_wait_for_aiokafkas_pause() -> None:
-    """`produce/transaction.py` sets a global of aiokafka that is no part of its API: a cycle takes 25 ms without."""
+    """`produce/v1/producer.py` sets a global of aiokafka that is no part of its API: a cycle takes 25 ms without."""
     assert sender.BACKOFF_OVERRIDE == 0.002
     assert "BACKOFF_OVERRIDE" in inspect.unwrap(sender.AddPartitionsToTxnHandler.handle_response).__code__.co_names

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from aiokafka.client import ConnectionGroup
-from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Batches, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.produce.sends import send_all
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
-from tests.functional.kafka.kafka_bus import destination, frames, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, destination, frames, own_log, values
+from tests.functional.kafka.unknown_records import write_unknown
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = pytest.mark.anyio
+
+transactions = both_protocols
 
 PATIENT_S = 30.0  # a busy machine stands still for longer than a take-over waits
 
@@ -37,14 +38,10 @@ def brokers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", PATIENT_S)
 
 
-async def begin(committer: KafkaCommitter, batches: Batches, *, known: bool) -> None:
-    """Send these in a transaction; not `known`: without telling the coordinator, which then writes no markers."""
-    producer = committer._producer
-    await producer.begin_transaction()
-    if not known:
-        producer._txn_manager._txn_partitions.update(TopicPartition(*where) for where in batches)
-    made = await committer._prepare(batches, wall_clock())
-    await send_all(producer, committer._catalog, committer.name, made, (), 60.0)
+async def begin(committer: KafkaCommitter, batches: Batches) -> None:
+    """Send these in a transaction."""
+    await committer._producer.begin()
+    await committer._producer.send(await committer._prepare(batches, wall_clock()), 60.0)
 
 
 async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
@@ -61,8 +58,8 @@ async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[Kafka
     await older.commit({ledger: frames("entry 1"), topic: frames("one")})
     assert await values(bus, *ledger) == ["entry 1"]  # its marker is there
     lost = {ledger: frames("entry 2"), topic: frames("two")}
-    await begin(
-        older, {where: lost[where] for where in lost if hanging in ("both", where[0].partition("-")[0])}, known=False
+    await write_unknown(
+        older, {where: lost[where] for where in lost if hanging in ("both", where[0].partition("-")[0])}
     )
     assert await values(other, *ledger) == ["entry 1"]
 
@@ -84,7 +81,7 @@ async def test_a_broker_that_is_silent_at_a_take_over_does_not_undo_what_was_com
     older = await bus.committer("shard-0")
     await older.commit({ledger: frames("entry 1"), topic: frames("one")})
     assert await values(bus, *ledger) == ["entry 1"]
-    await begin(older, {topic: frames("two")}, known=False)
+    await write_unknown(older, {topic: frames("two")})
     monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", 0.0)
     for _ in range(3):
         newer = await other.committer("shard-0")
@@ -103,9 +100,9 @@ async def test_what_was_aborted_is_seen_by_nobody(two: tuple[KafkaBus, KafkaBus]
     ledger, topic = await topics(bus, other)
     older = await bus.committer("shard-0")
     await older.commit({ledger: frames("entry 1"), topic: frames("one")})
-    await begin(older, {ledger: frames("lost")}, known=True)
-    await older._producer.abort_transaction()
-    await begin(older, {ledger: frames("lost"), topic: frames("lost")}, known=False)
+    await begin(older, {ledger: frames("lost")})
+    await older._producer.abort()
+    await write_unknown(older, {ledger: frames("lost"), topic: frames("lost")})
 
     newer = await other.committer("shard-0")
     await newer.commit({ledger: frames("entry 2"), topic: frames("two")})
@@ -117,10 +114,8 @@ async def test_a_transaction_under_way_is_aborted_with_what_hangs(two: tuple[Kaf
     bus, other = two
     ledger, topic = await topics(bus, other)
     older = await bus.committer("shard-0")
-    await begin(older, {ledger: frames("lost")}, known=True)
-    older._producer._txn_manager._txn_partitions.add(TopicPartition(*topic))
-    made = await older._prepare({topic: frames("lost")}, wall_clock())
-    await send_all(older._producer, older._catalog, older.name, made, (), 60.0)
+    await begin(older, {ledger: frames("lost")})
+    await write_unknown(older, {topic: frames("lost")})
 
     newer = await other.committer("shard-0")
     await newer.commit({ledger: frames("entry 1"), topic: frames("one")})
@@ -135,12 +130,9 @@ async def test_a_committer_looks_again_once_its_coordinator_was_away(two: tuple[
     await committer.commit({ledger: frames("entry 1"), topic: frames("one")})
     assert await values(bus, *ledger) == ["entry 1"]
     # As if the markers of a second commit had been lost, which the committer knows to be committed.
-    await begin(committer, {ledger: frames("entry 2"), topic: frames("two")}, known=False)
-    committer._producer._txn_manager._txn_partitions.clear()
-    await committer._producer.commit_transaction()
-    for (_, group), connection in list(committer._producer.client._conns.items()):
-        if group == ConnectionGroup.COORDINATION:
-            connection.close()
+    await write_unknown(committer, {ledger: frames("entry 2"), topic: frames("two")})
+    coordinator: Any = committer._producer.coordinator()
+    coordinator.close()
 
     with pytest.raises(LogFailed, match="hangs"):
         await committer.commit({topic: frames("three")})
@@ -156,13 +148,11 @@ async def test_a_partition_is_looked_at_before_its_first_record(two: tuple[Kafka
     ledger, topic = await topics(bus, other)
     older = await bus.committer("shard-0")
     await older.commit({ledger: frames("entry 1")})
-    await begin(older, {topic: frames("lost")}, known=True)
-    await older._producer.abort_transaction()
+    await begin(older, {topic: frames("lost")})
+    await older._producer.abort()
     newer = await other.committer("shard-0")
     newer._hanging._looked.clear()  # as if its broker had not answered when the committer began
-    await begin(newer, {topic: frames("lost")}, known=False)
-    newer._producer._txn_manager._txn_partitions.clear()
-    await newer._producer.abort_transaction()
+    await write_unknown(newer, {topic: frames("lost")})
     with pytest.raises(LogFailed, match="hangs"):
         await newer.commit({ledger: frames("entry 2"), topic: frames("two")})
     assert await values(bus, *ledger) == ["entry 1"]

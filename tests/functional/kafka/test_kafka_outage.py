@@ -29,11 +29,13 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, options, own_log, values
 from tests.support.servers.real_servers import need_servers
 from tests.unit.gateway.test_gateway import Cluster
 
 pytestmark = pytest.mark.anyio
+
+transactions = both_protocols
 
 
 @pytest.fixture(scope="module")

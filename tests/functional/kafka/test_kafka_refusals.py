@@ -14,9 +14,11 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, options, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
+
+transactions = both_protocols
 
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 
 import pytest
 
 from duemq.bus.base import DestinationRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, own_log, secure, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, own_log, secure, values
 from tests.support.servers.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
+
+transactions = both_protocols
 
 
 async def test_a_topic_that_may_not_be_made_is_refused_and_the_next_one_is_made(kafka_secure: KafkaServers) -> None:
@@ -31,8 +34,10 @@ async def test_a_topic_that_may_not_be_made_is_refused_and_the_next_one_is_made(
         await bus.close()
 
 
-async def test_a_topic_that_may_not_be_written_fails_its_commit_alone(kafka_secure: KafkaServers) -> None:
-    bus = await KafkaBus.open(secure(kafka_secure, "PLAIN"))
+async def test_a_topic_that_may_not_be_written_fails_its_commit_alone(
+    kafka_secure: KafkaServers, transactions: str
+) -> None:
+    bus = await KafkaBus.open(replace(secure(kafka_secure, "PLAIN"), transactions=transactions))
     try:
         ledger, denied, good = await own_log(bus), await destination(bus), await destination(bus)
         deny_writing(kafka_secure.bootstrap, kafka_secure.plain.name, denied)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import BadConfig, Unavailable
-from tests.functional.kafka.kafka_bus import frames, own_log, secure, values
+from tests.functional.kafka.kafka_bus import both_protocols, frames, own_log, secure, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
 
 
+transactions = both_protocols
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_everything_works_over_sasl_and_tls(kafka_secure: KafkaServers, mechanism: str) -> None:
-    bus = await KafkaBus.open(secure(kafka_secure, mechanism))
+async def test_everything_works_over_sasl_and_tls(
+    kafka_secure: KafkaServers, mechanism: str, transactions: str
+) -> None:
+    bus = await KafkaBus.open(replace(secure(kafka_secure, mechanism), transactions=transactions))
     log = await own_log(bus)
     await bus.append({(log, 0): frames("appended")})
     committer = await bus.committer("shard-0")

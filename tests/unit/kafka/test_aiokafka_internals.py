@@ -18,10 +18,11 @@ INTERNALS = ROOT / "bus" / "kafka" / "aiokafka_internals.py"
 FOLDERS = ("bench", "bus", "cli", "client", "cluster", "delay", "dev", "pipeline")
 # Names of private parts of aiokafka that no object of ours has.
 PRIVATE = {
-    "_batches", "_client", "_closed", "_commit_lock", "_conns", "_coordinator", "_coordinator_dead", "_coordinators",
-    "_do_commit_offsets", "_drain_waiter", "_fail_all", "_fetcher", "_isolation_level", "_message_accumulator",
-    "_metadata_update", "_on_connection_closed", "_pending_batches", "_retrieve_offsets", "_sender", "_subscription",
-    "_sync_task", "_topics", "_transaction_waiter", "_txn_manager", "_wait_on_metadata", "_wait_topics",
+    "_batches", "_client", "_closed", "_commit_lock", "_conns", "_coordinator", "_coordinator_dead",
+    "_coordinators", "_do_commit_offsets", "_drain_waiter", "_fail_all", "_fetcher", "_isolation_level",
+    "_message_accumulator", "_metadata_update", "_on_connection_closed", "_pending_batches", "_retrieve_offsets",
+    "_sender", "_set_producer_state", "_subscription", "_sync_task", "_topics", "_transaction_waiter",
+    "_txn_manager", "_wait_on_metadata", "_wait_topics",
 }  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def test_the_private_parts_exist() -> None:
             (producer.client, ["_conns", "_wait_on_metadata", "_topics", "_metadata_update", "_on_connection_closed",
                                "_sync_task"]),
             (consumer, ["_client", "_fetcher", "_coordinator", "_subscription", "_wait_topics"]),
+            (producer.create_batch(), ["_set_producer_state", "_build"]),
         ):  # fmt: skip
             assert [name for name in names if not hasattr(owner, name)] == [], owner
         await producer.client.close()

@@ -1,0 +1,69 @@
+"""Waiting for the acknowledgements of one transaction's batches, for as long as a destination may keep the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+from duemq.bus.base import DestinationRefused
+from duemq.bus.kafka.produce.batches import RecordBatch
+from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.model.record import Partition
+
+_LOOK_S = 0.25  # sends that take so long may wait for a topic that is gone, or that has no leader
+_GLANCE_S = 0.05  # how often the producer's own knowledge is looked at, which is free
+
+BatchesByPartition = dict[Partition, list[RecordBatch]]
+Positions = dict[Partition, list[tuple[int, int, int]]]
+"""Where every batch landed: its first position, its offset, and the broker's time or -1."""
+
+
+class Sends(Protocol):
+    """The batches of one transaction on their way, each tried again for ever."""
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether all of them have ended by then: their outcomes are looked at later."""
+        ...
+
+    def silent(self) -> list[Partition]:
+        """The partitions that have not answered all."""
+        ...
+
+    def has_leaders(self, partitions: Collection[Partition]) -> bool:
+        """Whether the producer knows who leads each of them."""
+        ...
+
+    def is_in_doubt(self) -> bool:
+        """Whether some do not get into the transaction at the first try."""
+        ...
+
+
+async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
+    """Wait until all have ended. `own`: duemq's own topics.
+
+    Raises DestinationRefused for a destination that cannot take its records, as the brokers say by now. They are asked
+    every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so as soon as a
+    broker refused a batch, or the transaction does not get its partitions. A destination that is silent for
+    `patience_s` while duemq's own topics have answered is refused.
+    """
+    now = time.monotonic()
+    until, look, looks = now + patience_s, now + _LOOK_S, 0
+    while not await sends.wait(_GLANCE_S):
+        silent = sends.silent()
+        now = time.monotonic()
+        if now < look and sends.has_leaders(silent) and (looks or not sends.is_in_doubt()):
+            continue
+        look, looks = now + _LOOK_S, looks + 1
+        live_topics = set(await catalog.look({topic for topic, _ in silent}))
+        for topic, partition in silent:
+            if topic in own:
+                continue
+            metadata = catalog.last(topic)
+            if topic not in live_topics or metadata is None:
+                raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
+            if partition in metadata.trouble:
+                raise DestinationRefused(topic, metadata.trouble[partition], metadata.destination.trouble_text)
+        if now > until and all(topic not in own for topic, _ in silent):
+            topic, partition = silent[0]
+            raise DestinationRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")

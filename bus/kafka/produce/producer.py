@@ -1,0 +1,79 @@
+"""What a committer needs of a transactional producer. There is one for each protocol (ADR 35): `v1` and `v2`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, Protocol
+
+from duemq.bus.kafka.options import KafkaOptions
+from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.model.record import Partition
+
+
+class Setup(NamedTuple):
+    """What a producer is made of. `name`: of its committer; `own`: duemq's own topics, all others are destinations.
+
+    `on_coordinator_lost` is called as soon as the producer knows.
+    """
+
+    name: str
+    options: KafkaOptions
+    wire: Wire
+    catalog: Catalog
+    own: Collection[str]
+    on_coordinator_lost: Callable[[], None]
+
+    @property
+    def transactional_id(self) -> str:
+        return f"duemq-{self.options.cluster}-{self.name}"
+
+
+class Producer(Protocol):
+    """One transaction after the other. After any error it may only be stopped. `client`: its AIOKafkaClient."""
+
+    client: Any
+
+    @property
+    def producer_id(self) -> int:
+        """As the brokers know it now; -1 before the start."""
+        ...
+
+    async def start(self) -> None:
+        """Fence the one before, and have the broker end its transaction. Raises KafkaError and OSError."""
+        ...
+
+    async def begin(self) -> None:
+        """Raises KafkaError and LogFailed."""
+        ...
+
+    async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
+        """Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most.
+
+        A destination that is silent for `patience_s` while duemq's own topics have answered is refused.
+        """
+        ...
+
+    async def commit(self) -> None:
+        """Raises KafkaError, OSError, AssertionError, LogFailed: the outcome may be unknown."""
+        ...
+
+    async def abort(self) -> None:
+        """Abort if that can be done at once: else the next producer's start does.
+
+        Raises KafkaError, OSError, AssertionError and LogFailed.
+        """
+        ...
+
+    async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
+        """End what is open in these, by a transaction without records. Raises KafkaError."""
+        ...
+
+    def coordinator(self) -> object | None:
+        """The connection to it; None if there is none just now."""
+        ...
+
+    async def stop(self, *, failed: bool) -> None:
+        """Take at most a few seconds, and raise nothing. With `failed`, what is unsent is not sent any more."""
+        ...

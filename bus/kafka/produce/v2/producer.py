@@ -1,0 +1,161 @@
+"""Transactions as brokers since Kafka 4 have them (KIP-890): each has an epoch of its own.
+
+The records add their partitions to the transaction, and the end of it gives the epoch of the next one. So a cycle is
+one request to each leader and one to the coordinator, and a request that comes late, whose answer was given up, is
+refused for its epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from typing import Any
+
+from aiokafka import errors
+from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.errors import KafkaError
+
+from duemq.bus.kafka.aiokafka_internals import connection_to, mend_requests, mend_topics, on_connection_closed
+from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions, until_acknowledged
+from duemq.bus.kafka.produce.failures import worst
+from duemq.bus.kafka.produce.producer import Setup
+from duemq.bus.kafka.produce.stop import close_client
+from duemq.bus.kafka.produce.v2.sends import BatchSends, Epoch, added_partitions
+from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitProducerIdRequest, error_of
+from duemq.model.errors import LogFailed
+from duemq.model.record import Partition
+
+_SOON_S = 0.002  # while the coordinator works on the transaction before
+_PAUSE_S = 0.04
+_MARKERS_S = 0.01  # within which brokers have nearly always written those of a transaction
+_NONE = Epoch(-1, -1)
+
+
+class ProducerV2:
+    """A `Producer` for brokers that `uses_transactions_v2`.
+
+    Records for the coordinator's broker go over the connection to the coordinator: who dies is missed by both at once.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, self._id = setup, setup.transactional_id
+        self._epoch = _NONE
+        self._ended = time.monotonic()  # when the last transaction ended
+        self._node = -1  # the coordinator
+        self._link: object | None = None  # the connection to it, since the transaction began
+        self._sends: BatchSends | None = None
+        self.client: Any = AIOKafkaClient(**setup.options.client())
+        mend_requests(self.client)
+        mend_topics(self.client)
+        setup.wire.watch(self.client)
+        on_connection_closed(self.client, self._on_closed)
+
+    @property
+    def producer_id(self) -> int:
+        return self._epoch.producer_id
+
+    def coordinator(self) -> object | None:
+        return connection_to(self.client, self._node)
+
+    async def start(self) -> None:
+        await self.client.bootstrap()
+        request = InitProducerIdRequest(self._id, self._setup.options.transaction_timeout_ms)
+        while True:
+            try:
+                self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
+                answer = await self.client.send(self._node, request)
+                if answer.error_code:
+                    raise self._error_of(answer)
+                self._epoch = Epoch(answer.producer_id, answer.producer_epoch)
+                return
+            except (KafkaError, OSError) as error:
+                if isinstance(error, KafkaError) and not (error.retriable or _is_busy(error)):
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+
+    async def begin(self) -> None:
+        if self._epoch is _NONE:
+            raise LogFailed("Kafka gave no epoch for another transaction")
+        if not await self.client.ready(self._node):
+            raise errors.NodeNotReadyError(f"the coordinator of {self._id!r} is away")
+        self._link = self.coordinator()
+
+    async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
+        setup = self._setup
+        timeout_ms = setup.options.request_timeout_ms * 3 // 4  # the broker's, so that it answers before we give it up
+        self._sends = sends = BatchSends(self.client, self._id, self._epoch, batches, timeout_ms, self._check)
+        try:
+            sends.start(self._node, quiet=time.monotonic() - self._ended > _MARKERS_S)
+            await until_acknowledged(sends, setup.catalog, setup.own, patience_s)
+        finally:
+            sends.close()
+        if sends.failures:
+            raise worst(setup.name, sends.failures, setup.own, setup.catalog.forget)
+        return sends.positions
+
+    async def commit(self) -> None:
+        await self._end(commits=True)
+
+    async def abort(self) -> None:
+        """Not while a broker has not answered: where it is the coordinator's, the abort would wait behind that."""
+        if self._sends is None or not self._sends.unanswered:
+            await self._end(commits=False)
+
+    async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
+        await self.begin()
+        while True:
+            answer = await self.client.send(self._node, added_partitions(self._id, self._epoch, partitions))
+            refusals = {error_of(code) for _, parts in answer.errors for _, code in parts if code}
+            if not refusals:
+                break
+            if refusals != {errors.ConcurrentTransactions}:
+                raise min(refusals, key=str)(f"transactional id {self._id!r}")
+            await asyncio.sleep(_PAUSE_S)
+        await self._end(commits=commits)
+
+    async def stop(self, *, failed: bool) -> None:
+        await close_client(self.client)
+
+    # --- the coordinator --------------------------------------------------------------------------------------------
+
+    async def _end(self, *, commits: bool) -> None:
+        """An epoch is used once: with one that was in use, sequence numbers from 0 on would be taken for records that
+        the broker has."""
+        self._check()
+        used, self._epoch = self._epoch, _NONE
+        request, was_busy = EndTxnRequest(self._id, *used, commits), False
+        while (answer := await self.client.send(self._node, request)).error_code:
+            error = self._error_of(answer)
+            if _is_busy(error):
+                was_busy = True
+                await asyncio.sleep(_SOON_S)
+                self._check()
+            elif was_busy:  # perhaps with this very request, and a newer producer has begun since
+                raise LogFailed(f"Kafka does not say how a transaction ended: {error!r}") from error
+            else:
+                raise error
+        given = Epoch(answer.producer_id, answer.producer_epoch)
+        if given.producer_id >= 0 and given != used:
+            self._epoch = given
+        self._ended = time.monotonic()
+
+    def _check(self) -> None:
+        """Raises LogFailed where the coordinator was lost since the transaction began.
+
+        It may have lost the markers of the one before, and then the open records of that one would be in this one.
+        """
+        if self._link is None or self.coordinator() is not self._link:
+            raise LogFailed(f"the coordinator of {self._id!r} was lost in a transaction")
+
+    def _error_of(self, answer: Any) -> KafkaError:
+        return error_of(answer.error_code)(f"transactional id {self._id!r}: error {answer.error_code}")
+
+    def _on_closed(self, connection: Any) -> None:
+        if self._link is not None and connection is self._link:
+            self._setup.on_coordinator_lost()
+
+
+def _is_busy(error: KafkaError) -> bool:
+    """Whether the coordinator still works on the transaction before."""
+    return isinstance(error, errors.ConcurrentTransactions)
