@@ -89,7 +89,10 @@ class KafkaCommitter:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 await self._hanging.learn()
                 await self._producer.start()
+                self._lost_coordinator = False  # so far there was no transaction that a late request could end
                 await self._hanging.mend()
+                if self._lost_coordinator:
+                    raise LogFailed("its coordinator was lost while an earlier transaction was ended")
             if self.state is CommitterState.NEW:  # a newer one may have replaced it meanwhile
                 self._step(CommitterEvent.FENCED_PREDECESSOR)
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
@@ -179,7 +182,7 @@ class KafkaCommitter:
         """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
 
         aiokafka would go on with another one, or the same when it is back. But what that has lost meanwhile is only
-        looked for between transactions.
+        looked for between transactions; and an EndTxn that is late would end the next transaction of the same epoch.
         """
         async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
             try:
@@ -188,8 +191,8 @@ class KafkaCommitter:
                 self._waiting = None
 
     def _coordinator_lost(self) -> None:
+        self._lost_coordinator = True
         if self._waiting is not None:
-            self._lost_coordinator = True
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:

@@ -70,7 +70,8 @@ class Hold:
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Its answer came, or the broker closed the connection."""
-    _armed: bool = False
+    armed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Its time is over, and it waits for what comes `after`."""
     _go: asyncio.Event = field(default_factory=asyncio.Event)
 
     def takes(self, request: Request) -> bool:
@@ -92,14 +93,14 @@ class Hold:
         began = loop.time()
         await asyncio.sleep(self.seconds)
         if self.after is not None:
-            self._armed = True
+            self.armed.set()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._go.wait(), _PATIENCE_S)
         self.held_s = loop.time() - began
 
     async def note_answer(self, request: Request) -> None:
         """An answer to this request is there, and its client does not have it yet."""
-        if not self._armed or self._go.is_set() or request.key != self.after or not request.of(self.marker):
+        if not self.armed.is_set() or self._go.is_set() or request.key != self.after or not request.of(self.marker):
             return
         assert self.request is not None
         if (request.door, request.link) == (self.request.door, self.request.link):

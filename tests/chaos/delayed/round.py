@@ -1,4 +1,4 @@
-"""One round below a node: a bus, a committer and the plain model of a shard on one broker, behind a proxy of its own."""
+"""A round below a node: a bus, a committer and the plain model of a shard, behind a proxy of their own."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ _TAKEN_S = 30.0 * SLOW
 _WARM, _MORE = 2, 3  # commits before the hold, and after it
 _AHEAD_MS = (300, 2_500)
 _SEND_S = 0.1
+_LOOK_S = 0.02
 _OF_DESTINATIONS = {"max.message.bytes": "1300"}
 
 
@@ -126,7 +127,7 @@ async def _run(site: Site, made: Plan, cluster: str, logs: Logs, journal: Journa
             end = await buses[-1].end_offset(logs.buffer, 0)
             last = shards[-1]
             while not (last.leading.is_set() and last.state.applied >= end and not last.state.pending):
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(_LOOK_S)
                 end = await buses[-1].end_offset(logs.buffer, 0)
             for shard in shards:
                 shard.owns = False
@@ -146,5 +147,6 @@ async def _let_it_be_held(made: Plan, shards: list[ModelShard], group: asyncio.T
 
 
 async def _commits(journal: Journal, count: int) -> None:
-    while journal.done < count:
-        await asyncio.sleep(0.02)
+    """Until so many were answered with success."""
+    while journal.done < count:  # noqa: ASYNC110
+        await asyncio.sleep(_LOOK_S)
