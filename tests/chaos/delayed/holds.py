@@ -51,6 +51,8 @@ class Hold:
     itself. `seconds`: the shortest time it is held. `after`: beyond that it waits until a request of this kind, of the
     same producer on another connection, is answered, and lands before its client sees that answer.
 
+    `of_answer`: the request passes at once, and its answer is held in its place.
+
     `code`: what the broker answered in the end, as Kafka's error code; None while it has not, or where the answer is
     not known here. `held_s`: how long it was held.
     """
@@ -62,6 +64,7 @@ class Hold:
     cut_s: float | None = None
     after: Api | None = None
     door: int = 0
+    of_answer: bool = False
     request: Request | None = None
     code: int | None = None
     held_s: float = 0.0
@@ -69,7 +72,7 @@ class Hold:
     """Whether what it was to wait for came."""
     taken: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its answer came, or the broker closed the connection."""
+    """All is over: its answer came and was not held, or the broker closed the connection."""
     armed: asyncio.Event = field(default_factory=asyncio.Event)
     """Its time is over, and it waits for what comes `after`."""
     _go: asyncio.Event = field(default_factory=asyncio.Event)

@@ -39,12 +39,17 @@ class Logs:
 
 @dataclass
 class State:
-    """Where the ledger is: number of its last entry, commands applied, and messages delivered (epoch ms: due times)."""
+    """Where the ledger is: the number of its last entry, the offset below which commands are applied, the ids of the
+    messages that are delivered, and those pending by their ids."""
 
     number: int = -1
     applied: int = 0
     delivered: set[str] = field(default_factory=set)
     pending: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def is_done(self, end: int) -> bool:
+        """Whether all commands below this offset are applied, and their messages delivered."""
+        return self.applied >= end and not self.pending
 
     def apply(self, entry: dict[str, Any]) -> None:
         self.number, self.applied = entry["n"], entry["applied"]

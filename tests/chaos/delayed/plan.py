@@ -17,12 +17,14 @@ _SECOND = 0.5  # how often the retry is held, too
 
 class Scene(StrEnum):
     """`TIMED_OUT`: the client gives the request up by itself. `CUT`: its connection is closed at once. `CROSSED`: the
-    request goes on only after one that its producer sent later. `DEPOSED`: a second master took over meanwhile."""
+    request goes on only after one that its producer sent later. `DEPOSED`: a second master took over meanwhile.
+    `UNHEARD`: the request passes, and its answer is late."""
 
     TIMED_OUT = "timed out"
     CUT = "connection closed"
     CROSSED = "crossed"
     DEPOSED = "deposed master"
+    UNHEARD = "answer late"
 
 
 COMMITTER = (Api.END_TXN, Api.PRODUCE, Api.ADD_PARTITIONS, Api.INIT_PRODUCER_ID)
@@ -31,7 +33,8 @@ NAMES = {
     Api.INIT_PRODUCER_ID: "InitProducerId",
 }  # fmt: skip
 # Of one producer in its order: what may come after a request of each kind, at its retry or its successor.
-_LATER, _LATER_OF_SENDER = (Api.ADD_PARTITIONS, Api.PRODUCE, Api.END_TXN), (Api.PRODUCE,)
+_LATER: tuple[Api, ...] = (Api.ADD_PARTITIONS, Api.PRODUCE, Api.END_TXN)
+_LATER_OF_SENDER: tuple[Api, ...] = (Api.PRODUCE,)
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def plan(seed: int, number: int, marker: bytes, kinds: tuple[Kind, ...] = KINDS,
         after = chance.choice(later)
     # A request in the midst of others of its kind, such as the second of a transaction.
     skip = chance.randrange(4) if kind.api is not Api.INIT_PRODUCER_ID else 0
-    holds = [Hold(kind.api, whose, seconds, skip, chance.uniform(0, 0.2) if cut else None, after)]
+    cut_s = chance.uniform(0, 0.2) if cut else None
+    holds = [Hold(kind.api, whose, seconds, skip, cut_s, after, of_answer=scene is Scene.UNHEARD)]
     if scene is Scene.CROSSED and chance.random() < _SECOND:
         second = draw_seconds(chance, 1.0, 3.0), 0, chance.uniform(0, 0.2), chance.choice(later)
         holds.append(Hold(kind.api, whose, *second))

@@ -88,7 +88,8 @@ class Link:
             await self._requests(client, to_client, to_broker, answers)
             to_client.close()
             if self._sent:  # a request that its client gave up is carried out all the same
-                await asyncio.wait([answers], timeout=_ENDS_S)
+                held = any(hold is not None and hold.of_answer for _, hold in self._sent.values())
+                await asyncio.wait([answers], timeout=None if held else _ENDS_S)
         finally:
             answers.cancel()
             await asyncio.wait([answers])
@@ -111,10 +112,8 @@ class Link:
                 key, version, correlation = _HEAD.unpack_from(frame)
                 request = Request(self._door, self._number, key, version, correlation, frame)
                 hold = next((hold for hold in self._holds if hold.takes(request)), None)
-                if hold is not None:
-                    cutting = asyncio.create_task(_cut(to_client, hold.cut_s), name="cut")
-                    await hold.wait()
-                    await cutting
+                if hold is not None and not hold.of_answer:
+                    await _hold(hold, to_client)
                 self._sent[correlation] = request, hold
                 to_broker.write(_LENGTH.pack(len(frame)) + frame)
                 await to_broker.drain()
@@ -124,10 +123,14 @@ class Link:
         try:
             while True:
                 answer = await _read(broker)
-                request, hold = self._sent.pop(int.from_bytes(answer[:4], signed=True))
+                correlation = int.from_bytes(answer[:4], signed=True)
+                request, hold = self._sent[correlation]
                 if hold is not None:
                     hold.code = error_code(request, answer)
+                    if hold.of_answer:
+                        await _hold(hold, to_client)
                     hold.ended.set()
+                del self._sent[correlation]
                 for other in self._holds:
                     await other.note_answer(request)
                 if request.key in _NAMES_BROKERS:
@@ -140,6 +143,12 @@ class Link:
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             to_client.close()
+
+
+async def _hold(hold: Hold, to_client: asyncio.StreamWriter) -> None:
+    cutting = asyncio.create_task(_cut(to_client, hold.cut_s), name="cut")
+    await hold.wait()
+    await cutting
 
 
 async def _cut(to_client: asyncio.StreamWriter, after_s: float | None) -> None:

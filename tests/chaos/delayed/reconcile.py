@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from duemq.cluster.internal_topics import BUFFER, LEDGER
 from tests.chaos.delayed.journal import Journal, Outcome
 from tests.chaos.delayed.model_shard import Logs
 from tests.chaos.topics import consumer
@@ -137,3 +138,49 @@ def _messages(buffer: Sequence[Stored], logs: Logs, topics: Topics) -> Iterable[
                 yield f"early: message {message['id']}, by {message['due'] - record.stamp} ms"
     if places:
         yield f"untrue: deliveries that nobody sent: {sorted(places)[:5]}"
+
+
+def compare_node(outcomes: Mapping[str, Outcome], topic: str, before: Topics, after: Topics) -> Iterable[str]:
+    """What is wrong after a round of nodes. `outcomes`: of the messages sent, by id; `topic`: their destination.
+
+    `before` and `after`: the logs of the shard.
+    """
+    commands: dict[str, list[Stored]] = defaultdict(list)
+    for record in after[BUFFER][len(before[BUFFER]) :]:
+        commands[record.value["id"]].append(record)
+    for name, outcome in outcomes.items():
+        found = commands.get(name, [])
+        if len(found) > 1:
+            yield f"twice: command {name} is in the buffer {len(found)} times"
+        if not found and outcome is Outcome.DONE:
+            yield f"lost: command {name}, which was acknowledged"
+        if found and outcome is Outcome.NOTHING:
+            yield f"untrue: command {name} was refused, and is in the buffer"
+    places: dict[str, list[Stored]] = defaultdict(list)
+    for record in after[topic]:
+        places[record.value["id"]].append(record)
+    for name in commands:
+        deliveries = places.pop(name, [])
+        if len(deliveries) != 1:
+            yield f"{'twice' if deliveries else 'lost'}: message {name} was delivered {len(deliveries)} times"
+        for record in deliveries:
+            if record.stamp < record.value["due"]:
+                yield f"early: message {name}, by {record.value['due'] - record.stamp} ms"
+    if places:
+        yield f"untrue: deliveries that nobody sent: {sorted(places)[:5]}"
+    yield from _entries(sum(map(len, commands.values())), before, after)
+
+
+def _entries(count: int, before: Topics, after: Topics) -> Iterable[str]:
+    """The ledger's entries follow one another, and say that so many messages more were accepted and delivered."""
+    entries = [record.value for record in after[LEDGER] if "n" in record.value]
+    older = [record.value for record in before[LEDGER] if "n" in record.value]
+    numbers = [entry["n"] for entry in entries]
+    if numbers != list(range(len(numbers))):
+        yield f"ledger: the numbers of its entries are not 0..{len(numbers) - 1}"
+    start, end = (each[-1]["fates"] if each else [0, 0, 0, 0] for each in (older, entries))
+    grown = [new - old for old, new in zip(start, end, strict=True)]
+    if grown != [count, count, 0, 0]:
+        yield f"torn: the ledger has [accepted, delivered, cancelled, dead] {grown}, the logs {count} messages"
+    if entries and entries[-1]["pending"]:
+        yield f"lost: {entries[-1]['pending']} messages are pending"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.cluster.internal_topics import committer_name
+from duemq.model.errors import Unavailable
 from tests.chaos.delayed.holds import Api
 from tests.chaos.delayed.journal import Journal
 from tests.chaos.delayed.model_shard import Logs, ModelShard, Sender
@@ -23,18 +25,21 @@ from tests.chaos.pace import SLOW
 from tests.chaos.topics import administration, make_topic
 
 SETTLED_S = 90.0 * SLOW
-_TAKEN_S = 30.0 * SLOW
-_WARM, _MORE = 2, 3  # commits before the hold, and after it
-_AHEAD_MS = (300, 2_500)
-_SEND_S = 0.1
+TAKEN_S = 30.0 * SLOW
+WARM, MORE = 2, 3  # commits before the hold, and after it
+AHEAD_MS = (300, 2_500)
+SEND_S = 0.1
 _LOOK_S = 0.02
-_OF_DESTINATIONS = {"max.message.bytes": "1300"}
+OF_DESTINATIONS = {"max.message.bytes": "1300"}
 
 
 @dataclass
 class Result:
-    """What a round came to. `wrong`: what is not as it must be; empty where all is. `codes`: what the broker answered
-    to the requests that were held, as Kafka's error codes. `commits`: by their outcomes."""
+    """What a round came to. `level`: "model" (a bus, a committer and a plain model of a shard) or "node".
+
+    `wrong`: what is not as it must be; empty where all is. `codes`: what the broker answered to the requests that were
+    held, as Kafka's error codes. `commits`: by their outcomes; of nodes only those that are in the ledger.
+    """
 
     number: int
     kind: str
@@ -48,6 +53,12 @@ class Result:
     terms: int = 0
     seconds: float = 0.0
     failures: list[str] = field(default_factory=list)
+
+    def take(self, made: Plan, seconds: float) -> None:
+        """What became of the requests that were held."""
+        held = [hold for hold in made.holds if hold.request]
+        self.held_s, self.codes = [round(hold.held_s, 3) for hold in held], [hold.code for hold in held]
+        self.met, self.seconds = made.holds[0].met, round(seconds, 1)
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ async def play(site: Site, made: Plan, cluster: str) -> Result:
     shards: list[ModelShard] = []
     try:
         for topic in logs.destinations:
-            await make_topic(site.bootstrap, topic, 1, settings=_OF_DESTINATIONS)
+            await make_topic(site.bootstrap, topic, 1, settings=OF_DESTINATIONS)
         async with asyncio.timeout(SETTLED_S + sum(hold.seconds for hold in made.holds)):
             await _run(site, made, cluster, logs, journal, shards)
         topics = await read_topics(site.bootstrap, logs.names, result.wrong)
@@ -86,13 +97,10 @@ async def play(site: Site, made: Plan, cluster: str) -> Result:
         result.wrong.append(f"stuck: {type(error).__name__}: {error} {[shard.failures[-3:] for shard in shards]}")
     async with administration(site.bootstrap) as admin:
         await admin.delete_topics(logs.names)
-    result.held_s = [round(hold.held_s, 3) for hold in made.holds if hold.request]
-    result.codes = [hold.code for hold in made.holds if hold.request]
-    result.met = made.holds[0].met
+    result.take(made, time.monotonic() - began)
     result.commits = dict(Counter(str(commit.outcome) for commit in journal.commits))
     result.messages, result.terms = len(journal.sent), journal.terms
     result.failures = [failure for shard in shards for failure in shard.failures]
-    result.seconds = round(time.monotonic() - began, 1)
     return result
 
 
@@ -101,34 +109,30 @@ async def _run(site: Site, made: Plan, cluster: str, logs: Logs, journal: Journa
         proxy = await stack.enter_async_context(Proxy(site.port))
         buses = []
         for _ in range(2 if made.kind.scene is Scene.DEPOSED else 1):
-            bus = await KafkaBus.open(site.options(await proxy.open_door(), cluster))
-            stack.push_async_callback(bus.close)
-            for topic in (logs.buffer, logs.ledger):
-                await bus.create_log(topic, 1)
-            buses.append(bus)
+            options = site.options(await proxy.open_door(), cluster)
+            buses.append(await open_bus(options, {logs.buffer: 1, logs.ledger: 1}))
+            stack.push_async_callback(buses[-1].close)
         for number, bus in enumerate(buses):
             shard = site.shard(
                 bus, logs, committer_name(0), f"node-{number}", journal, made.pause_s, wall_clock
             )  # fmt: skip
             shards.append(shard)
         sending = asyncio.Event()
-        sender = Sender(made.chance.choice(buses), logs, journal, _SEND_S, _AHEAD_MS)
+        sender = Sender(made.chance.choice(buses), logs, journal, SEND_S, AHEAD_MS)
         async with asyncio.TaskGroup() as group:
             group.create_task(shards[0].run(), name="shard")
             group.create_task(sender.run(sending, wall_clock), name="sender")
-            await _commits(journal, _WARM)
+            await _commits(journal, WARM)
             proxy.hold(made.holds)
             await _let_it_be_held(made, shards, group)
             await made.holds[0].ended.wait()
             proxy.stop_holding()
             await asyncio.gather(*(hold.ended.wait() for hold in made.holds if hold.request))
-            await _commits(journal, journal.done + _MORE)
+            await _commits(journal, journal.done + MORE)
             sending.set()
-            end = await buses[-1].end_offset(logs.buffer, 0)
-            last = shards[-1]
-            while not (last.leading.is_set() and last.state.applied >= end and not last.state.pending):
+            end, last = await end_of(buses[-1], logs.buffer, 0), shards[-1]
+            while not (last.leading.is_set() and last.state.is_done(end)):  # noqa: ASYNC110  # nobody tells
                 await asyncio.sleep(_LOOK_S)
-                end = await buses[-1].end_offset(logs.buffer, 0)
             for shard in shards:
                 shard.owns = False
 
@@ -138,7 +142,7 @@ async def _let_it_be_held(made: Plan, shards: list[ModelShard], group: asyncio.T
     first = made.holds[0]
     if made.kind.api is Api.INIT_PRODUCER_ID:
         shards[0].reopen.set()
-    await asyncio.wait_for(first.taken.wait(), _TAKEN_S)
+    await asyncio.wait_for(first.taken.wait(), TAKEN_S)
     if len(shards) > 1:
         await asyncio.sleep(made.takeover_s)
         group.create_task(shards[1].run(), name="second shard")
@@ -146,7 +150,31 @@ async def _let_it_be_held(made: Plan, shards: list[ModelShard], group: asyncio.T
         shards[0].owns = False
 
 
+async def open_bus(options: KafkaOptions, logs: Mapping[str, int]) -> KafkaBus:
+    """A bus with these logs of its own, by their partitions. Tried again: the time-outs are short for a busy broker."""
+    while True:
+        bus = None
+        try:
+            bus = await KafkaBus.open(options)
+            for topic, partitions in logs.items():
+                await bus.create_log(topic, partitions)
+            return bus
+        except Unavailable:
+            if bus is not None:
+                await bus.close()
+            await asyncio.sleep(_LOOK_S)
+
+
+async def end_of(bus: KafkaBus, topic: str, partition: int) -> int:
+    """The end of a log to which nobody sends any more."""
+    while True:
+        try:
+            return await bus.sure_end(topic, partition)
+        except Unavailable:
+            await asyncio.sleep(_LOOK_S)
+
+
 async def _commits(journal: Journal, count: int) -> None:
     """Until so many were answered with success."""
-    while journal.done < count:  # noqa: ASYNC110
+    while journal.done < count:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(_LOOK_S)

@@ -11,13 +11,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from duemq.cluster.internal_topics import committer_name
+from tests.chaos.delayed.model_shard import ModelShard
+from tests.chaos.delayed.node_round import SHARDS, play_nodes
 from tests.chaos.delayed.plan import KINDS, Kind, plan
 from tests.chaos.delayed.round import Result, Site, play
+
+# A transaction that its producer left is ended within this time and its own, and not within ten seconds.
+OF_BROKER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """Which rounds of a seed: `count` from number `first` on, `at_once` side by side, held for `longest_s` at most."""
+    """Which rounds of a seed: `count` from number `first` on, `at_once` side by side, held for `longest_s` at most.
+
+    Every `node_every`-th is one of whole nodes, 0 for none.
+    """
 
     seed: int
     first: int
@@ -25,6 +33,20 @@ class Rounds:
     kinds: tuple[Kind, ...] = KINDS
     at_once: int = 12
     longest_s: float = 60.0
+    node_every: int = 5
+    shard: type[ModelShard] = ModelShard
+    """What commits, below the level of nodes."""
+
+    async def play(self, site: Site, number: int, lane: int) -> Result:
+        """Play one of them. `lane`: the number of the shard, where it is one of nodes."""
+        of_nodes = self.node_every > 0 and number % self.node_every == self.node_every - 1
+        cluster = f"late-{self.seed}-nodes" if of_nodes else f"late-{self.seed}-{number}"
+        shard = lane if of_nodes else 0
+        marker = f"duemq-{cluster}-{committer_name(shard)}".encode()
+        made = plan(self.seed, number, marker, self.kinds, self.longest_s)
+        if of_nodes:
+            return await play_nodes(site, made, cluster, shard, f"late-{self.seed}-{number}")
+        return await play(site, made, cluster)
 
 
 async def run(
@@ -34,7 +56,7 @@ async def run(
     on_result: Callable[[Result], None] = lambda result: None,
 ) -> list[Result]:
     """Play all of them, with a progress bar on the terminal. `more`: further arguments of `KafkaOptions`."""
-    site = Site(bootstrap, dict(more))
+    site = Site(bootstrap, dict(more), rounds.shard)
     results: list[Result] = []
     columns = (
         TextColumn("rounds"),
@@ -48,12 +70,9 @@ async def run(
         bar = progress.add_task("rounds", total=rounds.count, wrong=0)
         left = iter(range(rounds.first, rounds.first + rounds.count))
 
-        async def play_some() -> None:
+        async def play_some(lane: int) -> None:
             for number in left:
-                cluster = f"late-{rounds.seed}-{number}"
-                marker = f"duemq-{cluster}-{committer_name(0)}".encode()
-                made = plan(rounds.seed, number, marker, rounds.kinds, rounds.longest_s)
-                result = await play(site, made, cluster)
+                result = await rounds.play(site, number, lane)
                 results.append(result)
                 on_result(result)
                 for line in result.wrong[:5]:
@@ -62,6 +81,6 @@ async def run(
                 progress.update(bar, advance=1, wrong=wrong)
 
         async with asyncio.TaskGroup() as group:
-            for lane in range(min(rounds.at_once, rounds.count)):
-                group.create_task(play_some(), name=f"lane {lane}")
+            for lane in range(min(rounds.at_once, rounds.count, SHARDS)):
+                group.create_task(play_some(lane), name=f"lane {lane}")
     return sorted(results, key=lambda result: result.number)
