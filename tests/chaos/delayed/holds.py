@@ -90,6 +90,12 @@ class Hold:
         self.taken.set()
         return True
 
+    async def is_taken(self, within_s: float) -> bool:
+        """Whether such a request comes in time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.taken.wait(), within_s)
+        return self.taken.is_set()
+
     async def wait(self) -> None:
         """Come back when the request may go on."""
         loop = asyncio.get_running_loop()

@@ -67,6 +67,11 @@ class Master:
         """The number of the last entry that it has committed or followed."""
         return -1 if self.shard is None else self.shard.replica.entry.number
 
+    @property
+    def delivered(self) -> int:
+        """How many messages the shard has delivered since it began, as this node knows."""
+        return 0 if self.shard is None else self.shard.replica.entry.outcomes.delivered
+
     def check(self) -> None:
         """Raises what ended the node; an AssertionError where its shard is stopped for good."""
         if self._running.done():
@@ -172,13 +177,14 @@ async def _run(site: Site, made: Plan, cluster: str, shard: int, topic: str, nod
         commands, stop = Commands(bus, shard, topic), asyncio.Event()
         for each in nodes:
             await _until(nodes, lambda each=each: each.node.ready.is_set())
+        before = nodes[0].delivered
         nodes[0].election.give(shard)
         async with asyncio.TaskGroup() as group:
             group.create_task(commands.run(stop), name="sender")
-            await _grows(nodes, WARM)
+            await _until(nodes, lambda: nodes[0].delivered >= before + WARM)
             proxy.hold(made.holds)
-            await _let_it_be_held(made, nodes, shard)
-            await made.holds[0].ended.wait()
+            if await _is_held(made, nodes, shard):
+                await made.holds[0].ended.wait()
             proxy.stop_holding()
             await asyncio.gather(*(hold.ended.wait() for hold in made.holds if hold.request))
             await _grows(nodes, MORE)
@@ -193,19 +199,20 @@ async def _run(site: Site, made: Plan, cluster: str, shard: int, topic: str, nod
         return commands.outcomes
 
 
-async def _let_it_be_held(made: Plan, nodes: list[Master], shard: int) -> None:
-    """Come back when the request is held, and a second node takes over where there is one."""
+async def _is_held(made: Plan, nodes: list[Master], shard: int) -> bool:
+    """Come back when the request is held, and a second node takes over where there is one. False where none came."""
     if made.kind.api is Api.INIT_PRODUCER_ID and not made.kind.of_sender:
         nodes[0].election.give()
         first = nodes[0].shard
         await _until(nodes, lambda: first is None or not first.leading)
         nodes[0].election.give(shard)
-    await asyncio.wait_for(made.holds[0].taken.wait(), TAKEN_S)
+    taken = await made.holds[0].is_taken(TAKEN_S)
     if len(nodes) > 1:
         await asyncio.sleep(made.takeover_s)
         nodes[1].election.give(shard)
         await asyncio.sleep(made.told_s)
         nodes[0].election.give()
+    return taken
 
 
 async def _grows(nodes: list[Master], count: int) -> None:

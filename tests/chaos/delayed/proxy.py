@@ -92,12 +92,15 @@ class Link:
                 await asyncio.wait([answers], timeout=None if held else _ENDS_S)
         finally:
             answers.cancel()
-            await asyncio.wait([answers])
+            to_client.close()
+            to_broker.close()
             for _, hold in self._sent.values():
                 if hold is not None:
                     hold.ended.set()
-            to_client.close()
-            to_broker.close()
+            await asyncio.wait([answers])
+            for end in (to_client, to_broker):
+                with suppress(ConnectionError):
+                    await end.wait_closed()
 
     async def _requests(
         self,

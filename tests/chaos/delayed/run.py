@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +49,7 @@ class Rounds:
         return await play(site, made, cluster)
 
 
-async def run(
-    bootstrap: str,
-    rounds: Rounds,
-    more: Mapping[str, Any],
-    on_result: Callable[[Result], None] = lambda result: None,
-) -> list[Result]:
+async def run(bootstrap: str, rounds: Rounds, more: Mapping[str, Any]) -> list[Result]:
     """Play all of them, with a progress bar on the terminal. `more`: further arguments of `KafkaOptions`."""
     site = Site(bootstrap, dict(more), rounds.shard)
     results: list[Result] = []
@@ -74,7 +69,6 @@ async def run(
             for number in left:
                 result = await rounds.play(site, number, lane)
                 results.append(result)
-                on_result(result)
                 for line in result.wrong[:5]:
                     progress.console.print(f"round {number} ({result.kind}): {line}", markup=False)
                 wrong = sum(bool(each.wrong) for each in results)
