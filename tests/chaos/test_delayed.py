@@ -87,7 +87,7 @@ class Stubborn(ModelShard):
     ("mutant", "kind", "wrong"),
     [
         (Hasty, Kind(COMMITTER[0], Scene.DEPOSED), "untrue"),
-        (Stubborn, Kind(COMMITTER[0], Scene.UNHEARD), "twice"),
+        (Stubborn, Kind(COMMITTER[0], Scene.UNHEARD), "ledger"),
     ],
 )
 def test_a_faulty_committer_is_found_out(kafka: KafkaServers, mutant: type[ModelShard], kind: Kind, wrong: str) -> None:
