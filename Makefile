@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour power abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -80,6 +80,12 @@ chaos-short: install-dev ## one breakage of each kind on one broker, under one l
 
 chaos-hour: install-dev ## all breakages at random for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
 	@PYTHONPATH=. $(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
+
+delayed: ROUNDS ?= 200
+delayed: SEED ?= 1
+delayed: OUT ?= delayed.json
+delayed: install-dev ## Kafka requests that reach the broker up to a minute late, each round reconciled (ROUNDS=200 SEED OUT=FILE)
+	@PYTHONPATH=. $(BIN)/python -m tests.chaos.delayed --rounds "$(ROUNDS)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
 
 abuse: MINUTES ?= 10
 abuse: SEED ?= 1

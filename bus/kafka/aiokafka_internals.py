@@ -16,6 +16,7 @@ from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import KafkaConnectionError, ProducerClosed, RequestTimedOutError, for_code
 from aiokafka.protocol.commit import OffsetFetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.transaction import EndTxnRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import decode_varint
@@ -236,8 +237,22 @@ def built_batch(builder: Any, producer_id: int, epoch: int, sequence: int) -> by
 
 
 def on_coordinator_lost(producer: Any, on_lost: Callable[[], None]) -> None:
-    """Have a producer that loses its coordinator call this, after it has forgotten where that was."""
-    coordinators = producer._sender._coordinators
+    """Have a producer that loses its coordinator call this, after it has forgotten where that was.
+
+    So it does where the connection is closed before an EndTxn is answered. aiokafka would send it again, in the same
+    epoch: the first one may be on its way still, and end the next transaction as soon as that has begun (KIP-890).
+    """
+    coordinators, send = producer._sender._coordinators, producer.client.send
+
+    async def sending(node: int, request: Any, **options: Any) -> Any:
+        try:
+            return await send(node, request, **options)
+        except KafkaConnectionError as error:
+            if isinstance(request, EndTxnRequest):
+                raise RequestTimedOutError from error
+            raise
+
+    producer.client.send = sending
 
     def dead(kind: CoordinationType) -> None:
         coordinators.pop(kind, None)  # what aiokafka does here

@@ -77,7 +77,10 @@ class KafkaCommitter:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 await self._hanging.learn()
                 await self._producer.start()
+                self._lost_coordinator = False  # so far there was no transaction that a late request could end
                 await self._hanging.mend()
+                if self._lost_coordinator:
+                    raise LogFailed("its coordinator was lost while an earlier transaction was ended")
             if self.state is CommitterState.NEW:  # a newer one may have replaced it meanwhile
                 self._step(CommitterEvent.FENCED_PREDECESSOR)
         except (KafkaError, OSError, TimeoutError, LogFailed, AssertionError, errors.IllegalOperation) as error:
@@ -164,7 +167,7 @@ class KafkaCommitter:
         """Raises TimeoutError after the time a commit may take, and as soon as the coordinator is lost.
 
         One could go on with another, or the same when it is back. But what that has lost meanwhile is only looked for
-        between transactions.
+        between transactions; and in version 1 a late EndTxn would end the next transaction, which has the same epoch.
         """
         async with asyncio.timeout(self._options.delivery_timeout_s) as self._waiting:
             try:
@@ -173,8 +176,8 @@ class KafkaCommitter:
                 self._waiting = None
 
     def _coordinator_lost(self) -> None:
+        self._lost_coordinator = True
         if self._waiting is not None:
-            self._lost_coordinator = True
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:

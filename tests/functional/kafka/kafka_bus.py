@@ -11,9 +11,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
 
+from duemq.bus.base import Committer
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import TRANSACTIONS, KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
+from duemq.model.errors import Fenced, Unavailable
 from duemq.model.record import pack_record, unpack_record
 
 WITHIN_S = 300.0
@@ -40,6 +42,22 @@ async def own_log(bus: KafkaBus, partitions: int = 1) -> str:
 
 async def destination(bus: KafkaBus, partitions: int = 1) -> str:
     return (await bus.create_topic(f"destination-{secrets.token_hex(4)}", partitions)).name
+
+
+async def deliver(
+    bus: KafkaBus, ledger: str, topic: str, number: int, messages: Sequence[str], committer: Committer | None = None
+) -> Committer:
+    """Commit an entry of this number and its messages, as a master does: after a failure a new committer looks whether
+    the ledger has the entry. The committer to go on with."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                committer = committer or await bus.committer("shard-0")
+                if f"entry {number}" not in await values(bus, ledger):
+                    await committer.commit({(ledger, 0): frames(f"entry {number}"), (topic, 0): frames(*messages)})
+                return committer
+            except (Fenced, Unavailable):
+                committer = None
 
 
 async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) -> list[str]:

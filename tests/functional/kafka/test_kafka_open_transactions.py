@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +16,10 @@ from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
-from tests.functional.kafka.kafka_bus import both_protocols, destination, frames, own_log, values
+from tests.chaos.delayed.holds import Api, Hold
+from tests.chaos.delayed.proxy import Proxy
+from tests.chaos.topics import make_topic
+from tests.functional.kafka.kafka_bus import both_protocols, deliver, destination, frames, own_log, values
 from tests.functional.kafka.unknown_records import write_unknown
 from tests.support.servers.real_servers import need_servers
 
@@ -93,6 +99,39 @@ async def test_a_broker_that_is_silent_at_a_take_over_does_not_undo_what_was_com
     await newer.commit({ledger: frames("entry 2"), topic: frames("three")})
     assert await values(bus, *topic) == ["one", "two", "three"]
     assert await values(other, *ledger) == ["entry 1", "entry 2"]
+
+
+async def test_a_late_commit_of_what_hung_does_not_end_the_next_transaction(
+    two: tuple[KafkaBus, KafkaBus], kafka: KafkaServers
+) -> None:
+    """The transaction that ends what hangs is of the same epoch as the first one of the new committer."""
+    bus, reading = two
+    topic = f"destination-{secrets.token_hex(4)}"
+    await make_topic(kafka.bootstrap, topic, 1, settings={"max.message.bytes": "1300"})
+    (ledger, _), (hung, _) = await topics(bus, reading)
+    messages = [f"{each} " + "x" * 400 for each in range(6)]
+    older = await bus.committer("shard-0")
+    await older.commit({(ledger, 0): frames("entry 1")})
+    await write_unknown(older, {(hung, 0): frames("two")})
+    async with Proxy(int(kafka.bootstrap.rpartition(":")[2])) as proxy:
+        near = replace(bus._options, bootstrap=await proxy.open_door(), request_timeout_ms=2_000)
+        hold = Hold(Api.END_TXN, f"duemq-{near.cluster}-shard-0".encode(), 2.5, after=Api.PRODUCE)
+        proxy.hold([hold])
+        other = await KafkaBus.open(near)
+        try:
+            await other.create_log(ledger, 1)
+            committer = None
+            with suppress(LogFailed):
+                committer = await other.committer("shard-0")
+            await hold.armed.wait()
+            await deliver(other, ledger, topic, 2, messages, committer)
+            await hold.ended.wait()
+            assert hold.met and hold.code, "the late request was carried out, in the midst of another transaction"
+            assert await values(reading, ledger) == ["entry 1", "entry 2"]
+            assert await values(reading, topic) == messages
+            assert await values(reading, hung) == ["two"]
+        finally:
+            await other.close()
 
 
 async def test_what_was_aborted_is_seen_by_nobody(two: tuple[KafkaBus, KafkaBus]) -> None:

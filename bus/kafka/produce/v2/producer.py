@@ -103,21 +103,36 @@ class ProducerV2:
             await self._end(commits=False)
 
     async def end_open(self, partitions: Collection[Partition], *, commits: bool) -> None:
-        await self.begin()
+        """Repeated until the coordinator answers: given up, it is aborted by the next start, whatever was decided. A
+        late request does no harm, for an epoch ends one transaction."""
+        epoch = self._epoch
         while True:
-            answer = await self.client.send(self._node, added_partitions(self._id, self._epoch, partitions))
-            refusals = {error_of(code) for _, parts in answer.errors for _, code in parts if code}
-            if not refusals:
-                break
-            if refusals != {errors.ConcurrentTransactions}:
-                raise min(refusals, key=str)(f"transactional id {self._id!r}")
-            await asyncio.sleep(_PAUSE_S)
-        await self._end(commits=commits)
+            try:
+                self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
+                await self.begin()
+                await self._add(partitions)
+                await self._end(commits=commits)
+                return
+            except (KafkaError, OSError) as error:
+                if isinstance(error, KafkaError) and not error.retriable:
+                    raise
+                self._epoch = epoch
+                await asyncio.sleep(_PAUSE_S)
 
     async def stop(self, *, failed: bool) -> None:
         await close_client(self.client)
 
     # --- the coordinator --------------------------------------------------------------------------------------------
+
+    async def _add(self, partitions: Collection[Partition]) -> None:
+        while True:
+            answer = await self.client.send(self._node, added_partitions(self._id, self._epoch, partitions))
+            refusals = {error_of(code) for _, parts in answer.errors for _, code in parts if code}
+            if not refusals:
+                return
+            if refusals != {errors.ConcurrentTransactions}:
+                raise min(refusals, key=str)(f"transactional id {self._id!r}")
+            await asyncio.sleep(_PAUSE_S)
 
     async def _end(self, *, commits: bool) -> None:
         """An epoch is used once: with one that was in use, sequence numbers from 0 on would be taken for records that
