@@ -25,6 +25,13 @@ from tests.chaos.delayed.run import OF_BROKER, Rounds, run
 from tests.support.servers.real_servers import need_servers
 
 _LONGEST_S = 2.0
+_CHAOS = (pytest.mark.chaos, pytest.mark.smoke, pytest.mark.xdist_group("chaos"))
+
+
+def chaos(test: Any) -> Any:
+    for mark in _CHAOS:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
         yield servers
 
 
-@pytest.mark.smoke
+@chaos
 def test_a_round_of_each_kind(kafka: KafkaServers) -> None:
     results = asyncio.run(run(kafka.bootstrap, Rounds(SEED, 0, len(KINDS), longest_s=_LONGEST_S), {}))
     assert Account(SEED, "v1", results).clean, [(each.kind, each.wrong) for each in results if each.wrong]
@@ -82,7 +89,7 @@ class Stubborn(ModelShard):
                 self._newest = await self.open_committer()
 
 
-@pytest.mark.smoke
+@chaos
 @pytest.mark.parametrize(
     ("mutant", "kind", "wrong"),
     [

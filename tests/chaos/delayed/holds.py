@@ -124,7 +124,7 @@ def draw_seconds(chance: random.Random, least: float, most: float = 60.0) -> flo
     """How long a request is held: most of them for short, some for up to a minute."""
     kind = chance.random()
     drawn = chance.uniform(1, 3) if kind < 0.82 else chance.uniform(3, 10) if kind < 0.94 else chance.uniform(10, 60)
-    return min(max(drawn, least), most)
+    return max(min(drawn, most), least)
 
 
 def error_code(request: Request, answer: bytes) -> int | None:
