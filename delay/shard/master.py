@@ -76,6 +76,8 @@ class Master:
         self._most_commands = cycle_limits.max_commands  # that are read for the next cycle
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
+        self.answered = False
+        """Whether the last cycle answered commands. Who waits for more is at the proxies, in a cluster."""
         # When (ms) history was made that is to be forgotten still: the first, as far as that is known, and the last.
         self._oldest = self._newest = replica.entry.at if replica.entry.number >= 0 else -1
 
@@ -110,6 +112,7 @@ class Master:
         horizons = self._horizons(cycle, now, reach if complete else 0)
         if idle and horizons == (cycle.before.horizon, cycle.before.end_horizon):
             return _MORE if expanding else self._pause(now)
+        self.answered = bool(cycle.answers)
         outbox = await self._dispatch.outbox(cycle, now)
         entry = cycle.entry(now, *horizons)
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}

@@ -346,7 +346,7 @@ class Shard:
                 if pause > 0:
                     await self._buffer.wait(pause)
                 await asyncio.sleep(max(next_start.for_waiters - monotonic(), 0))
-                if (rest := next_start.for_all - monotonic()) > 0:
+                if not master.answered and (rest := next_start.for_all - monotonic()) > 0:
                     await self.progress.wait_for_waiter(rest)
             if not node.election.is_paused():
                 await master.renew_last_entry()
