@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
@@ -340,9 +340,9 @@ class Shard:
                 if self._ledger_emptied:
                     await master.renew_last_entry()
                     self._ledger_emptied = False
-                started = monotonic()  # a loop's own clock may count whole ms, which cycles are shorter than
+                started, worked = monotonic(), thread_time()  # a loop's own clock may count whole ms
                 pause = await master.tick()
-                next_start = linger.next_start(started, monotonic(), master.full)
+                next_start = linger.next_start(started, monotonic(), thread_time() - worked, master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
                 await asyncio.sleep(max(next_start.for_waiters - monotonic(), 0))

@@ -1,4 +1,4 @@
-"""The pause between two cycles follows what a cycle takes."""
+"""The rest after a cycle follows the CPU that one takes."""
 
 from __future__ import annotations
 
@@ -6,50 +6,52 @@ import pytest
 
 from duemq.delay.core.linger import Linger
 
+MS = 0.001
 
-def pauses(spent_s: float, cycles: int = 100, least_s: float = 0.0, full: bool = False) -> list[tuple[float, float]]:
-    """From the start of each cycle to the next: where somebody waits, and where nobody does."""
-    linger, now, found = Linger(least_s), 0.0, []
+
+def rest(linger: Linger, cpu_s: float, cycles: int = 100, spent_s: float = 2 * MS) -> tuple[float, float]:
+    """After the last of so many cycles: where somebody waits, and where nobody does."""
+    now = after = 0.0
     for _ in range(cycles):
-        next_start = linger.next_start(now, now + spent_s, full)
-        found.append((next_start.for_waiters - now, next_start.for_all - now))
+        after = now + spent_s
+        next_start = linger.next_start(now, after, cpu_s, False)
         now = next_start.for_all
-    return found
+    return next_start.for_waiters - after, next_start.for_all - after
 
 
-@pytest.mark.parametrize("spent_s", [0.0005, 0.001, 0.005, 0.02])
-def test_the_pause_follows_what_a_cycle_takes(spent_s: float) -> None:
-    assert pauses(spent_s)[-1] == pytest.approx((1.5 * spent_s, 2 * spent_s), rel=0.01)
+@pytest.mark.parametrize("cpu_s", [0.5 * MS, MS, 5 * MS, 20 * MS])
+def test_the_rest_follows_the_cpu_of_a_cycle(cpu_s: float) -> None:
+    assert rest(Linger(), cpu_s) == pytest.approx((0.5 * cpu_s, 2 * cpu_s), rel=0.01)
 
 
-def test_a_cycle_of_seconds_is_no_reason_to_wait_for_seconds() -> None:
-    assert pauses(3.0)[-1] == pytest.approx((0.05, 0.05))
+def test_waiting_for_the_log_is_a_rest() -> None:
+    assert rest(Linger(), MS, spent_s=300 * MS) == pytest.approx((0.5 * MS, 2 * MS), rel=0.01)
+
+
+def test_a_cycle_of_seconds_is_no_reason_to_rest_for_seconds() -> None:
+    assert rest(Linger(), 3.0) == pytest.approx((0.05, 0.05))
 
 
 def test_a_backlog_does_not_wait() -> None:
-    assert pauses(0.02, full=True)[-1] == pytest.approx((0.02, 0.02))
+    assert Linger(0.5).next_start(1.0, 1.02, 0.02, True) == (1.02, 1.02)
 
 
 def test_the_least_pause_holds_up_nobody_who_waits() -> None:
-    assert pauses(0.001, least_s=0.008)[-1] == pytest.approx((0.0015, 0.008))
+    next_start = Linger(8 * MS).next_start(1.0, 1.002, MS, False)
+    assert next_start.for_waiters < 1.0025 and next_start.for_all == pytest.approx(1.008)
 
 
-def test_one_slow_sync_does_not_hold_up_the_next_messages() -> None:
+def test_one_burst_does_not_hold_up_the_next_messages() -> None:
     linger = Linger()
-    for number in range(50):
-        linger.next_start(number, number + 0.001, False)
-    after = linger.next_start(50, 50.2, False)
-    assert after.for_all - 50 < 0.003
+    rest(linger, MS)
+    assert rest(linger, 200 * MS, 1)[1] < 4 * MS
 
 
-def test_a_new_master_does_not_wait_as_long_as_its_first_cycle_took() -> None:
-    assert Linger().next_start(0.0, 0.4, False).for_all < 0.004
+def test_a_new_master_does_not_rest_as_long_as_its_first_cycle_worked() -> None:
+    assert rest(Linger(), 400 * MS, 1)[1] < MS
 
 
 def test_a_load_that_makes_cycles_dear_is_noticed_soon() -> None:
     linger = Linger()
-    for number in range(50):
-        linger.next_start(number, number + 0.001, False)
-    for number in range(50, 66):
-        last = linger.next_start(number, number + 0.01, False)
-    assert last.for_all - 65 > 0.012
+    rest(linger, MS)
+    assert rest(linger, 10 * MS, 16)[1] > 12 * MS
