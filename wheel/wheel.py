@@ -165,7 +165,7 @@ class Wheel:
             return None
         self._trie.fold(now, _FOLD_SPANS, self._bound(now))
         next_slot: Slot | None = None
-        until, waits = now + Level.SECOND, self.expansion_running
+        until = now + Level.SECOND
         for level, lead in ((Level.WINDOW, leads.window), (Level.MINUTE, leads.minute), (Level.SECOND, leads.second)):
             length = int(level)
             until = min(until, now + length - (now + lead) % length)
@@ -178,7 +178,7 @@ class Wheel:
                     self._trie.expand(start, level, running=False)
                 elif count is not None and (next_slot is None or start < next_slot.start):
                     next_slot = Slot(start, level, count)
-        if next_slot is None and not waits:
+        if next_slot is None and not self.expansion_running:
             self._expanded = (now, until, leads)
         return next_slot
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,25 +82,25 @@ def read_group(path: Path, metadata: pq.FileMetaData, columns: Sequence[int], gr
         return key_columns.read(file, 0)
 
 
-class SealedKeys:
-    """The keys of a sealed file."""
+class FileKeys(ABC):
+    """The keys of a delay file, by its row groups."""
 
-    def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
-        """For each row group: what no key is below, what none is above, and the columns of due times, offsets and rows;
-        None where these have another form than is read here."""
-        self.path, self._count = path, len(firsts)
-        self._firsts, self._lasts, self._columns = _PlaceArray(firsts), _PlaceArray(lasts), columns
+    def __init__(self, path: Path, columns: KeyColumns | None) -> None:
+        """`columns`: None where they have another form than is read here."""
+        self.path, self._columns = path, columns
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """In bytes, about."""
-        return _BYTES + 56 * self._count
 
+    @abstractmethod
     def groups(self, key: bytes) -> range:
         """The row groups that may hold a key."""
-        due, offset, _ = read_key(key)
-        groups, place = range(self._count), (due, offset)
-        return range(bisect_left(groups, place, key=self._lasts), bisect_right(groups, place, key=self._firsts))
+
+    @abstractmethod
+    def _is_present(self, columns: Sequence[memoryview], group: int, key: bytes) -> bool:
+        """Whether a key is in the columns of a row group that may hold it."""
 
     def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
         """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
@@ -110,8 +111,30 @@ class SealedKeys:
         with _open(self.path) as file:
             for group, some in sorted(keys_by_group.items()):
                 columns = self._columns.read(file, group)
-                present_keys.update(key for key in some if place_of(columns, key) is not None)
+                present_keys.update(key for key in some if self._is_present(columns, group, key))
         return present_keys
+
+
+class SealedKeys(FileKeys):
+    """The keys of a sealed file."""
+
+    def __init__(self, path: Path, firsts: Places, lasts: Places, columns: KeyColumns | None) -> None:
+        """For each row group: what no key is below, what none is above, and the columns of due times, offsets and
+        rows."""
+        super().__init__(path, columns)
+        self._count, self._firsts, self._lasts = len(firsts), _PlaceArray(firsts), _PlaceArray(lasts)
+
+    @property
+    def size(self) -> int:
+        return _BYTES + 56 * self._count
+
+    def groups(self, key: bytes) -> range:
+        due, offset, _ = read_key(key)
+        groups, place = range(self._count), (due, offset)
+        return range(bisect_left(groups, place, key=self._lasts), bisect_right(groups, place, key=self._firsts))
+
+    def _is_present(self, columns: Sequence[memoryview], group: int, key: bytes) -> bool:
+        return place_of(columns, key) is not None
 
 
 def place_of(columns: Sequence[Any], key: bytes) -> int | None:
@@ -135,38 +158,27 @@ def _open(path: Path) -> Iterator[int]:
         raise DamagedFile(f"delay file {path} is missing or damaged: {error}", str(path)) from error
 
 
-class ImportedKeys:
+class ImportedKeys(FileKeys):
     """The keys of an imported file: a key says which row it has, so only its due time is compared."""
 
     def __init__(self, path: Path, offset: int, starts: Sequence[int], columns: KeyColumns | None) -> None:
         """`starts`: the number of each row group's first row, and how many rows there are. `columns`: that of the due
-        times in each row group; None where these have another form than is read here."""
-        self.path, self._offset, self._starts, self._columns = path, offset, array("q", starts), columns
+        times in each row group."""
+        super().__init__(path, columns)
+        self._offset, self._starts = offset, array("q", starts)
 
     @property
     def size(self) -> int:
-        """In bytes, about."""
         return _BYTES + 24 * len(self._starts)
 
     def groups(self, key: bytes) -> range:
-        """The row group that holds a key, if it is in the file."""
         _, offset, row = read_key(key)
         if offset != self._offset or row >= self._starts[-1]:
             return range(0)
         group = bisect_right(self._starts, row) - 1
         return range(group, group + 1)
 
-    def holds(self, keys_by_group: Mapping[int, Sequence[bytes]]) -> set[bytes]:
-        """The keys that are in the file, of those given for each row group that may hold them. Raises DamagedFile, and
-        BadPage where Arrow is to be asked."""
-        if self._columns is None:
-            raise BadPage("columns of another form")
-        present_keys: set[bytes] = set()
-        with _open(self.path) as file:
-            for group, some in sorted(keys_by_group.items()):
-                (due_times,), first = self._columns.read(file, group), self._starts[group]
-                for key in some:
-                    due, _, row = read_key(key)
-                    if due_times[row - first] == due:
-                        present_keys.add(key)
-        return present_keys
+    def _is_present(self, columns: Sequence[memoryview], group: int, key: bytes) -> bool:
+        due, _, row = read_key(key)
+        is_present: bool = columns[0][row - self._starts[group]] == due
+        return is_present
