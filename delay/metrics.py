@@ -1,6 +1,6 @@
 """What a node tells about itself: Prometheus metrics, and the lateness of each topic.
 
-Counting is done with numpy for many messages at a time. Gauges are computed anew at each scrape, never incremented.
+Messages are counted in batches, with numpy. Gauges are computed at each scrape, never incremented.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class KafkaOptions:
 
     `replication_factor`, `min_insync_replicas`, `retention_ms`, `max_message_bytes`: of duemq's own topics.
     `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: frames of own topics kept in memory for their readers.
-    `transactions`: v1 = as brokers before Kafka 4 have them; auto = v2 where the cluster has them in use.
+    `transactions`: v1 = the protocol before Kafka 4; auto = v2 (KIP-890) where the cluster supports it.
     Raises BadConfig for values that cannot work.
     """
 

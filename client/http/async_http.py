@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it trusts nobody
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it trusts no certificate
 
 
 def plain_http(**options: Any) -> AsyncHttp:

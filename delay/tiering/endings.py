@@ -1,7 +1,7 @@
-"""What is kept of messages that were cancelled in delay files: read from there some time after the cancel was decided.
+"""Completes the endings of messages that were cancelled in delay files.
 
-A cancel needs no more than that its message is there. What is told of the message later stays in the file until it is
-read (`DROPPED` rows with ROWLESS say of which); a file leaves the table only when that was done for all of its window.
+A cancel only checks that the message is in the file. Its row is read later, and stays in the file until then
+(`DROPPED` rows with ROWLESS say whose). A file leaves the table only when all endings of its window have their rows.
 """
 
 from __future__ import annotations

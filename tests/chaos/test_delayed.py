@@ -19,7 +19,7 @@ from duemq.model.errors import DuemqError, Fenced
 from tests.chaos.conftest import SEED
 from tests.chaos.delayed.account import Account
 from tests.chaos.delayed.holds import Api
-from tests.chaos.delayed.journal import Commit, Journal, Outcome, Sent
+from tests.chaos.delayed.journal import Commit, Journal, Outcome, SentMessage
 from tests.chaos.delayed.model_shard import Logs, ModelShard
 from tests.chaos.delayed.plan import COMMITTER, KINDS, Kind, Scene
 from tests.chaos.delayed.reconcile import Stored, compare
@@ -123,7 +123,7 @@ def _round() -> tuple[Journal, dict[str, list[Stored]]]:
         topics[LOGS.buffer].append(Stored(number, 50, {"id": name, "topic": topic, "due": 100}))
         topics[LOGS.ledger].append(Stored(2 * number, 110, {"n": number, "term": "x.0", "ids": [name]}))
         topics[topic].append(Stored(0, 110, place))
-        journal.sent.append(Sent(name, topic, 100, Outcome.DONE, number))
+        journal.sent.append(SentMessage(name, topic, 100, Outcome.DONE, number))
         journal.commits.append(Commit("x.0", number, Outcome.DONE, 2 * number))
     return journal, topics
 

@@ -29,7 +29,7 @@ _FETCH_BYTES = 1 << 20
 _BACKLOG_BYTES = _FETCH_BYTES // 4  # an answer of this size says that there is more
 _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # A partition that is not part of a waiting fetch, because nobody wanted it then, does not wait for that one's end: it
-# gets a fetch of its own, on a connection of its own, for a broker answers the requests of one connection in turn. The
+# gets its own fetch on its own connection, because a broker answers the requests of one connection in turn. The
 # more of them wait, the shorter the next one, so that a connection is free again soon. More connections would be more
 # and smaller fetches where there is much to do. None waits longer than the first one does: then all share the next one.
 _WAITS_MS = 500, 100, 40, 20

@@ -31,7 +31,7 @@ class Commit(NamedTuple):
     offset: int = -1
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """One message that was handed over to the buffer. `offset`: where it is, as was answered; -1 without an answer."""
 
     id: str
@@ -44,7 +44,7 @@ class Sent(NamedTuple):
 @dataclass
 class Journal:
     commits: list[Commit] = field(default_factory=list)
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentMessage] = field(default_factory=list)
     terms: int = 0
     """How many committers were opened."""
 

@@ -17,7 +17,7 @@ import orjson
 from duemq.bus.base import Batches, Bus, Committer
 from duemq.model.errors import DuemqError, Fenced
 from duemq.model.record import pack_record, unpack_record
-from tests.chaos.delayed.journal import Commit, Journal, Outcome, Sent, outcome_of
+from tests.chaos.delayed.journal import Commit, Journal, Outcome, SentMessage, outcome_of
 
 _BACK_OFF_S = 0.05
 _READ = 1_000
@@ -199,7 +199,7 @@ class Sender:
         else:
             outcome, offsets = Outcome.DONE, [result.offset(place) for place in range(len(messages))]
         self._journal.sent += [
-            Sent(message["id"], message["topic"], message["due"], outcome, offset)
+            SentMessage(message["id"], message["topic"], message["due"], outcome, offset)
             for message, offset in zip(messages, offsets, strict=True)
         ]
 

@@ -47,7 +47,7 @@ def many_keys(count: int) -> list[tuple[int, int, int]]:
     return list({(WINDOW + chance.choice(dues), chance.randrange(500), chance.choice((0, 0, 7))) for _ in range(count)})
 
 
-def found(reader: DelayFileReader, file: CatalogFile, keys: Sequence[bytes]) -> set[bytes]:
+def present_keys(reader: DelayFileReader, file: CatalogFile, keys: Sequence[bytes]) -> set[bytes]:
     return reader.found_in_order([(key, [file]) for key in keys], 1 << 40)[0]
 
 
@@ -77,7 +77,7 @@ def test_a_sealed_file_has_its_keys_and_no_other(tmp_path: Path, count: int) -> 
     index = DelayFile(tmp_path / file.name).key_index()
     assert holds(index, [*packed, *others]) == set(packed)
     reader = DelayFileReader(tmp_path, IDS)
-    assert found(reader, file, [*packed, *others]) == set(packed)
+    assert present_keys(reader, file, [*packed, *others]) == set(packed)
     assert DelayFile(tmp_path / file.name).holds([*packed, *others]) == set(packed)
     reader.close()
 
@@ -102,7 +102,7 @@ def test_another_form_is_read_by_arrow(tmp_path: Path, form: dict[str, Any]) -> 
         writer.write_table(table.replace_schema_metadata(None))
         writer.add_key_value_metadata({b"duemq": file.about.encode()})
     reader = DelayFileReader(tmp_path, IDS)
-    assert found(reader, file, [*packed, *near_misses(keys)]) == set(packed)
+    assert present_keys(reader, file, [*packed, *near_misses(keys)]) == set(packed)
     reader.close()
 
 
@@ -129,7 +129,7 @@ def test_every_damaged_byte_of_the_keys_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(whole[:at] + bytes((whole[at] ^ 0x21,)) + whole[at + 1 :])
         reader = DelayFileReader(tmp_path, IDS)
         try:
-            assert found(reader, file, packed) == set(packed)  # of a header, what nobody needs
+            assert present_keys(reader, file, packed) == set(packed)  # of a header, what nobody needs
         except DamagedFile:
             pass
         try:
@@ -170,7 +170,7 @@ def test_an_imported_file_has_its_keys_and_no_other(tmp_path: Path, form: dict[s
     others = near_misses([(due, OFFSET, number) for number, due in enumerate(dues[:500])])
     others += [make_key(WINDOW, OFFSET + 1, 0), make_key(dues[-1], OFFSET, count)]
     reader = DelayFileReader(tmp_path, IDS)
-    assert found(reader, CatalogFile(about), [*keys, *others]) == set(keys)
+    assert present_keys(reader, CatalogFile(about), [*keys, *others]) == set(keys)
     assert ImportedFile(path, about, IDS).holds([*keys, *others]) == set(keys)
     reader.close()
 
@@ -195,10 +195,10 @@ def test_a_bounded_number_of_row_groups_is_read_and_one_key_at_least(
 def test_an_index_is_kept_when_its_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = sealed(tmp_path, many_keys(100))
     reader, key = DelayFileReader(tmp_path, IDS), make_key(*many_keys(100)[0])
-    assert found(reader, file, [key]) == {key}
+    assert present_keys(reader, file, [key]) == {key}
     reader._open.clear()
     monkeypatch.setattr(CatalogFile, "open", None)
-    assert found(reader, file, [key]) == {key}
+    assert present_keys(reader, file, [key]) == {key}
     monkeypatch.undo()
     reader.forget([file])
     assert not len(reader._key_indexes)

@@ -1,4 +1,4 @@
-"""Transactions as brokers before Kafka 4 have them, by aiokafka: their partitions are added before records are sent.
+"""The transaction protocol before Kafka 4, by aiokafka: partitions are added before records are sent.
 
 A request that a broker gets late, after its answer was given up, may be taken for one of a later transaction.
 """
@@ -27,7 +27,7 @@ from duemq.bus.kafka.produce.v1.sends import send_all
 from duemq.model.record import Partition
 
 # After a commit the broker is still writing markers, and refuses the next transaction for a millisecond or so. With
-# aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms in place of 2.
+# aiokafka's own pause of 20 ms before it asks again, a cycle takes 25 ms instead of 2.
 sender.BACKOFF_OVERRIDE = 0.002
 
 

@@ -1,4 +1,4 @@
-"""Transactions as brokers since Kafka 4 have them (KIP-890): each has an epoch of its own.
+"""The transaction protocol of Kafka 4 (KIP-890): each transaction has its own epoch.
 
 The records add their partitions to the transaction, and the end of it gives the epoch of the next one. So a cycle is
 one request to each leader and one to the coordinator, and a request that comes late, whose answer was given up, is
