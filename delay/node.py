@@ -28,6 +28,7 @@ from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
+from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
@@ -120,6 +121,7 @@ class Node:
         self.ids = IdCodec(folder.info.secret)
         self.delay_files, self.tiering_turn = options.delay_files, asyncio.Lock()
         self.importing, self.import_turn = options.importing, asyncio.Lock()
+        self.thread_share = ThreadShare()
         self.bus: Bus
         self.destinations: Destinations
         self.shards: dict[int, Shard] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from time import thread_time
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer
@@ -12,6 +13,7 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import CycleLimits
+from duemq.delay.core.linger import CycleWork
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.dispatch import Dispatch
@@ -74,6 +76,8 @@ class Master:
         self._ledger: Partition = (LEDGER, self._shard)
         self._first = True  # no cycle was made yet
         self._most_commands = cycle_limits.max_commands  # that are read for the next cycle
+        self.work: CycleWork | None = None
+        """What the last cycle did; None where it found nothing to do."""
         self.full = False
         """Whether the last cycle was cut off by its bounds, so that there is a backlog to work off."""
         self.answered = False
@@ -88,6 +92,7 @@ class Master:
         commit is unknown: in each case this object is of no more use.
         """
         replica, cycle_limits = self._replica, self._cycle_limits
+        self.work, worked = None, thread_time()
         now = self._clock()
         reach = replica.reach(now)
         expanding = replica.expand(reach)
@@ -117,7 +122,9 @@ class Master:
         entry = cycle.entry(now, *horizons)
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
+        cpu_s = thread_time() - worked  # of the cycle alone: while it waits for its log, others work
         appends = await self._committer.commit(batches)
+        worked = thread_time()
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
         replica.advance(cycle, entry, appends[self._ledger].first_offset + 1, self._files)
         self._newest = self._newest if idle else now
@@ -125,6 +132,7 @@ class Master:
             self._oldest = self._newest
         self._progress.publish(entry)
         self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
+        self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
         # A read may give fewer commands than there are: for their bytes, or as the bus likes.
         if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
             return _MORE

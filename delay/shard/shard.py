@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from time import monotonic, thread_time
+from time import monotonic
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.linger import Linger
+from duemq.delay.core.linger import Linger, ThreadShare
 from duemq.delay.imports.copies import Copy, FilePeers
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import ShardGauges, TieringCounts
@@ -67,6 +67,8 @@ class Surroundings(Context, Protocol):
     def import_turn(self) -> asyncio.Lock: ...
     @property
     def peers(self) -> FilePeers | None: ...
+    @property
+    def thread_share(self) -> ThreadShare: ...
     def may_lead(self) -> bool:
         """Whether this machine's clock is one to deliver by."""
         ...
@@ -314,6 +316,7 @@ class Shard:
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
         committer = await self._bus.committer(committer_name(self.number))
+        linger = Linger(node.thread_share, linger_s)
         self._step(ShardEvent.GIVEN)
         try:
             barrier = await append_barrier(replica, committer, node.clock())
@@ -325,7 +328,6 @@ class Shard:
                 return
             self.progress.publish(replica.entry)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
-            linger = Linger(linger_s)
             self._step(ShardEvent.CURRENT)
             log.info(
                 "shard %d is master at entry %d after following %d entries, %d messages pending",
@@ -340,9 +342,9 @@ class Shard:
                 if self._ledger_emptied:
                     await master.renew_last_entry()
                     self._ledger_emptied = False
-                started, worked = monotonic(), thread_time()  # a loop's own clock may count whole ms
+                started = monotonic()  # a loop's own clock may count whole ms
                 pause = await master.tick()
-                next_start = linger.next_start(started, monotonic(), thread_time() - worked, master.full)
+                next_start = linger.next_start(started, monotonic(), master.work, master.full)
                 if pause > 0:
                     await self._buffer.wait(pause)
                 await asyncio.sleep(max(next_start.for_waiters - monotonic(), 0))
@@ -352,6 +354,7 @@ class Shard:
                 await master.renew_last_entry()
         finally:
             self._step(ShardEvent.LOST)
+            linger.close()
             if self._importer is not None:
                 self._importer.follow()
             await committer.close()
