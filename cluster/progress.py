@@ -12,10 +12,11 @@ from duemq.model.ledger import Answer, Entry
 
 
 class TimedAnswer(NamedTuple):
-    """What the ledger said of a command, and when (ms)."""
+    """What the ledger said of a command, and when (ms). `first_key`: see `Entry.named`."""
 
     answer: Answer
     at: int
+    first_key: bytes | None = None
 
 
 class Progress:
@@ -62,6 +63,9 @@ class Progress:
         if entry.answers:
             at = entry.at
             self._recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())
+            self._recent.update(
+                (offset, TimedAnswer(entry.answers[offset], at, key)) for offset, key in entry.named.items()
+            )
             self._cycles.append(list(entry.answers))
             while len(self._recent) > self._keep and len(self._cycles) > 1:
                 for offset in self._cycles.popleft():

@@ -84,6 +84,10 @@ class Entry:
     `lost`: commands that the log dropped before any master had read them, from an offset to below another one; None
     for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
     this entry follows that one, and what other entries between the two say is void.
+
+    `named`: for changes by name, by offset, the key that the message which has the name was first placed under: of it
+    follows the id that the answer shows. Of many in one cycle only the first are there, and none of those answered
+    UNKNOWN. An older duemq writes and reads entries without.
     """
 
     number: int
@@ -100,6 +104,7 @@ class Entry:
     end_horizon: int = 0
     lost: tuple[int, int] | None = None
     base: int | None = None
+    named: Mapping[int, bytes] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         document: dict[str, object] = {
@@ -122,6 +127,8 @@ class Entry:
             document["lost"] = self.lost
         if self.base is not None:
             document["base"] = self.base
+        if self.named:
+            document["named"] = [[offset, key.hex()] for offset, key in self.named.items()]
         return orjson.dumps(document)
 
     @staticmethod
@@ -140,13 +147,11 @@ class Entry:
                 FileDecision(offset, rows, int(total, 16), reason)
                 for offset, rows, total, reason in d.get("adopted", ())
             )
-            cursor = bytes.fromhex(d["cursor"])
-            if len(cursor) != KEY_BYTES:
-                raise ValueError("cursor")
             return Entry(
-                d["n"], d["applied"], cursor, d["at"], answers, deferred, d["pending"], int(d["checksum"], 16),
-                OutcomeCounts(*d["fates"]), d.get("horizon", 0), imported, d.get("end_horizon", 0),
-                _pair(d.get("lost")), d.get("base"),
+                d["n"], d["applied"], _key(d["cursor"]), d["at"], answers, deferred, d["pending"],
+                int(d["checksum"], 16), OutcomeCounts(*d["fates"]), d.get("horizon", 0), imported,
+                d.get("end_horizon", 0), _pair(d.get("lost")), d.get("base"),
+                {offset: _key(key) for offset, key in d.get("named", ())},
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error
@@ -179,6 +184,13 @@ def read_ledger(raw: bytes) -> Entry | Barrier:
 
 
 _BARRIER_START = b'{"v":%d,"barrier":' % ENTRY_FORMAT
+
+
+def _key(text: str) -> bytes:
+    key = bytes.fromhex(text)
+    if len(key) != KEY_BYTES:
+        raise ValueError("key")
+    return key
 
 
 def _pair(value: list[int] | None) -> tuple[int, int] | None:

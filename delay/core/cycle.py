@@ -37,6 +37,9 @@ from duemq.model.record import StoredRecord
 from duemq.model.row import attempt_of, change_row, first_key_of, row_of, without_payload
 from duemq.model.timing import WINDOW_MS, window_of
 
+MAX_NAMED = 1_000
+"""Of so many changes by name an entry says which message they meant: it has to fit into one record of any log."""
+
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""
 
@@ -68,6 +71,7 @@ class Cycle:
         self.endings: dict[bytes, EndedMessage | None] = {}  # key -> how it ended; None = no longer ended (redriven)
         self.current_keys: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
+        self.named: dict[int, bytes] = {}  # offset of a change by name -> first key of the message that has it
         self.malformed: list[tuple[StoredRecord, str]] = []  # with the reason
         self.import_commands: dict[int, ImportCommand] = {}  # files to import, by the offset of their command
         self._contents: set[str] = set()  # of the files to import (sha256 in hex)
@@ -187,6 +191,10 @@ class Cycle:
                     raise CorruptStore(f"command {offset} changes a message by a name that nothing has here")
                 return Answer.UNKNOWN if answer is None else answer
             change = Change(change.kind, holder[:KEY_BYTES], change.due)
+            answer = self._change(offset, timestamp, change, answer, lookups)
+            if answer is not Answer.UNKNOWN and len(self.named) < MAX_NAMED:
+                self.named[offset] = change.first_key
+            return answer
         first_key = change.first_key
         key = self.current_keys.get(first_key) or lookups.current_keys.get(first_key, first_key)
         ended = self.endings[key] if key in self.endings else lookups.endings.get(key)
@@ -381,5 +389,5 @@ class Cycle:
             deferred=tuple(self.deferred), pending=pending, checksum=total & CHECKSUM_MASK,
             outcomes=OutcomeCounts(accepted, accepted - cancelled - dead - pending, cancelled, dead),
             horizon=max(before.horizon, horizon), imported=self.file_decisions,
-            end_horizon=max(before.end_horizon, end_horizon), lost=self.loss,
+            end_horizon=max(before.end_horizon, end_horizon), lost=self.loss, named=self.named,
         )  # fmt: skip

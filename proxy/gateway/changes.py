@@ -68,24 +68,22 @@ class Changes:
                 applied_in_time(progress_of[shard], results[topic, shard].offset(len(batch) - 1), self._answer_s)
                 for (topic, shard), batch in batches.items()
             ]
-            named: dict[int, list[NamedAddress]] = {}
-            for one in targets:
-                if isinstance(one, NamedAddress):
-                    named.setdefault(one.shard, []).append(one)
-            look_ups = [
-                self._holders(shard, names, results[BUFFER, shard].offset(len(batches[BUFFER, shard]) - 1))
-                for shard, names in named.items()
-            ]
-            if len(waits) == 1 and not look_ups:
+            if len(waits) == 1:
                 await waits[0]
-            else:  # names are looked up as the shards decide: the answers show ids
-                async with asyncio.TaskGroup() as group:
-                    parts = [group.create_task(look_up, name="holders of names") for look_up in look_ups]
-                    for wait in waits[1:]:
-                        group.create_task(wait, name="answer of a shard")
-                    await waits[0]
-                for part in parts:
-                    holders |= part.result()
+            else:
+                await asyncio.gather(*waits)
+            untold: dict[int, list[NamedAddress]] = {}  # an older master, or one of very many
+            for one, position in zip(targets, positions, strict=True):
+                if not isinstance(one, NamedAddress):
+                    continue
+                answered = progress_of[one.shard].answer(results[BUFFER, one.shard].offset(position))
+                if answered is not None and answered.first_key is not None:
+                    holders[one.ref] = self._addresses.of_key(one.shard, answered.first_key)
+                elif answered is not None and answered.answer is not Answer.UNKNOWN:
+                    untold.setdefault(one.shard, []).append(one)
+            for shard, names in untold.items():
+                last = results[BUFFER, shard].offset(len(batches[BUFFER, shard]) - 1)
+                holders |= await self._holders(shard, names, last)
         outcomes: list[ChangeOutcome] = []
         ended: dict[int, list[tuple[int, bytes, int]]] = {}  # by shard: places in `outcomes`, first keys, offsets
         for ref, one, position in zip(refs, targets, positions, strict=True):

@@ -55,6 +55,10 @@ class Addresses:
         name = CLIENT_NAME + ref.encode()
         return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
 
+    def of_key(self, shard: int, first_key: bytes) -> Address:
+        """The message that was first placed under this key."""
+        return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+
     async def find(self, ref: str) -> Address | MessageState | None:
         """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
         if address := self.by_id(ref):
@@ -64,7 +68,7 @@ class Addresses:
             first_key = await backend.reader.holder(shard, named.name)
             if first_key is None:
                 return None
-            return Address(backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
+            return self.of_key(shard, first_key)
         message_id = self._backend.ids.read(ref)
         return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
 

@@ -18,6 +18,7 @@ entries = st.builds(
     st.lists(deferrals, max_size=4).map(tuple), numbers, st.integers(0, 2**64 - 1),
     st.tuples(numbers, numbers, numbers, numbers).map(lambda parts: OutcomeCounts(*parts)), numbers,
     st.lists(imports, max_size=3).map(tuple), numbers, st.none() | st.tuples(numbers, numbers), st.none() | numbers,
+    st.dictionaries(numbers, keys, max_size=3),
 )  # fmt: skip
 
 
@@ -53,6 +54,8 @@ def test_consecutive_equal_answers_are_one_run() -> None:
     [
         ("v", 3),
         ("lost", [1]),
+        ("named", [[1]]),
+        ("named", [[1, "00"]]),
         ("cursor", "00"),
         ("cursor", "x"),
         ("answers", [[1, 1, 99]]),

@@ -1,0 +1,94 @@
+"""The ledger says which message a change by name meant: nobody has to look it up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from duemq.bus.memory import MemoryLog
+from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.shard_reader import NamedMessage
+from duemq.delay.core import cycle
+from duemq.delay.node_backend import NodeBackend
+from duemq.model.ledger import Answer, Entry, read_ledger
+from duemq.model.message import CANCEL, CLIENT_NAME, DELIVER_NOW, MOVE, Draft
+from duemq.model.record import unpack_record
+from duemq.model.timing import LAST_MS
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from tests.support.http.proxy_site import running_node
+
+LATER = LAST_MS - 1
+
+
+class Asked(NodeBackend):
+    """Counts what is looked up in the shard."""
+
+    def __init__(self, node: Any) -> None:
+        super().__init__(node)
+        self.look_ups = 0
+        look_up = self.reader.messages_by_name
+
+        async def counted(shard: int, names: Sequence[bytes], offset: int | None) -> list[NamedMessage | None]:
+            self.look_ups += 1
+            return await look_up(shard, names, offset)
+
+        self.reader.messages_by_name = counted  # type: ignore[method-assign]
+
+
+async def named(gateway: CommandGateway, *names: str) -> list[str]:
+    """The ids of new messages with these names."""
+    drafts = [Draft("orders", b"pay", LATER, name=CLIENT_NAME + name.encode(), fingerprint=bytes(16)) for name in names]
+    receipts = await gateway.send(drafts)
+    return [receipt.id for receipt in receipts if isinstance(receipt, Receipt)]
+
+
+async def entries(bus: Any) -> list[Entry]:
+    found = [read_ledger(unpack_record(record.frame).value) for record in await bus.read(LEDGER, 0, 0, 10_000)]
+    return [entry for entry in found if isinstance(entry, Entry)]
+
+
+def test_answers_show_ids_and_nothing_is_looked_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path / "data", MemoryLog(), "", 1, 0.0) as node:
+            backend = Asked(node)
+            gateway = CommandGateway(backend)
+            await node.bus.create_topic("orders", 1)
+            ids = await named(gateway, "a", "b", "c")
+            backend.look_ups = 0
+            moved = await gateway.change(MOVE, ["a"], LATER - 5)
+            cancelled = await gateway.change(CANCEL, ["a", "nobody", "b", ids[2]])
+            again = await gateway.change(CANCEL, ["a"])
+            sent = await gateway.change(DELIVER_NOW, ["c"])
+            shown = [one.id for one in (*moved, *cancelled, *again)]
+            assert shown == [ids[0], ids[0], "nobody", ids[1], ids[2], ids[0]]
+            assert [one.answer for one in (*cancelled, *again, *sent)] == [
+                Answer.OK, Answer.UNKNOWN, Answer.OK, Answer.OK, Answer.CANCELLED_BEFORE, Answer.CANCELLED_BEFORE,
+            ]  # fmt: skip
+            assert again[0].at == cancelled[0].at
+            assert backend.look_ups == 0
+
+    asyncio.run(run())
+
+
+def test_an_entry_says_it_of_some_and_the_others_are_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycle, "MAX_NAMED", 2)
+
+    async def run() -> None:
+        async with running_node(tmp_path / "data", MemoryLog(), "", 1, 0.0) as node:
+            backend = Asked(node)
+            gateway = CommandGateway(backend)
+            await node.bus.create_topic("orders", 1)
+            names = [f"order-{number}" for number in range(9)]
+            ids = await named(gateway, *names)
+            backend.look_ups = 0
+            outcomes = await gateway.change(CANCEL, names)
+            assert [(one.id, one.answer) for one in outcomes] == [(id_, Answer.OK) for id_ in ids]
+            assert backend.look_ups == 1
+            assert max(len(entry.named) for entry in await entries(node.bus)) == 2
+
+    asyncio.run(run())
