@@ -16,8 +16,10 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    StrictBool,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 
@@ -66,15 +68,22 @@ def delays(text: str) -> tuple[int, ...]:
 
 
 def no_switch(value: object) -> object:
-    # Every setting is a number, a text or a list, and pydantic would take `true` for 1.
+    # Pydantic would take `true` for 1.
     if isinstance(value, bool):
         raise ValueError("it is no switch")
     return value
 
 
+def _switch(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("it is true or false")
+    return text == "true"
+
+
 Duration = Annotated[int, reader(duration), Field(ge=0)]
 Size = Annotated[int, reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]
+Switch = Annotated[StrictBool, reader(_switch)]
 Words = Annotated[tuple[str, ...], reader(_words)]
 Delays = Annotated[tuple[Duration, ...], reader(delays), Field(min_length=1)]
 
@@ -92,4 +101,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    _no_switches = field_validator("*", mode="before")(no_switch)
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switches(cls, value: object, info: ValidationInfo) -> object:
+        return value if cls.model_fields[str(info.field_name)].annotation is bool else no_switch(value)

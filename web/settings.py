@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from duemq.model.settings import KIB, MIB, ORIGIN, Section, Size, Words, reader
+from duemq.model.settings import KIB, MIB, ORIGIN, Section, Size, Switch, Words, reader
 from duemq.model.timing import shown
 
 _API_KEY = re.compile(r"[!-+\--~]{8,}")  # in the environment, commas stand between them
@@ -20,6 +20,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 class HttpSettings(Section):
     api_keys: Annotated[tuple[str, ...], reader(_keys), Field(repr=False)] = ()
+    open: Switch = False
     hosts: Words = ()
     origins: Words = ()
     answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000

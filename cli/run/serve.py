@@ -11,10 +11,9 @@ from duemq.cli.run import startup
 EXAMPLES = """Examples:
 
     duemq serve
-    duemq serve --data /var/lib/duemq --listen 0.0.0.0:8787
+    DUEMQ_HTTP__API_KEYS=first-secret duemq serve --data /var/lib/duemq --listen 0.0.0.0:8787
     duemq serve --config duemq.toml --set limits.max_delay=1y --set storage.retention=6h
     duemq serve --kafka localhost:9092
-    DUEMQ_HTTP__API_KEYS=first-secret,second-secret duemq serve
 """
 
 

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cluster.backend import Backend
+from duemq.model.errors import BadConfig
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
@@ -36,6 +37,20 @@ def http_api(settings: Settings, backend: Backend, metrics: CollectorRegistry, c
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings))
+
+
+def check_access(listen: str, secret_key: str, *, guarded: bool, opened: bool) -> None:
+    """Refuse to serve everybody who reaches this machine. Raises BadConfig.
+
+    `guarded`: callers have to show a secret, which the setting `secret_key` holds. `opened`: by http.open.
+    """
+    if guarded or opened or is_loopback(listen.rpartition(":")[0].strip("[]")):
+        return
+    raise BadConfig(
+        f"{secret_key} is not set, and {listen} can be reached from other machines: everybody there could send, read "
+        f"and cancel. Set {secret_key}, listen on 127.0.0.1, or, where something else keeps strangers away, set "
+        "http.open = true"
+    )
 
 
 def is_loopback(host: str) -> bool:

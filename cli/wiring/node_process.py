@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.http_api import check_access
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
@@ -63,6 +64,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         opened.callback(listener.close)
         bound = str(listener.getsockname()[0])
         host = _told_host(settings.node.advertise, bound)
+        check_access(listen, "node.token", guarded=bool(settings.node.token), opened=settings.http.open)
         stop = stop_on_signals()
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=True)

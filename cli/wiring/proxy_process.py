@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.http_api import check_access, http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
 from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
 from duemq.cluster.clock import GuardedClock
@@ -57,6 +57,7 @@ async def _reach_brokers(
 async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
+    check_access(settings.listen, "http.api_keys", guarded=bool(settings.http.api_keys), opened=settings.http.open)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()

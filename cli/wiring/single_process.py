@@ -9,7 +9,7 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.http_api import check_access, http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
 from duemq.delay.api.control_socket import Control
@@ -30,6 +30,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
     own_log = settings.bus == "embedded"
     if not own_log and not settings.kafka.bootstrap:
         raise BadConfig("bus = kafka, but kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
+    check_access(settings.listen, "http.api_keys", guarded=bool(settings.http.api_keys), opened=settings.http.open)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
     folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
