@@ -24,7 +24,7 @@ MEANING = {
     Exit.ERROR: "something else went wrong",
     Exit.USAGE: "the command was not understood",
     Exit.ALREADY_DELIVERED: "too late: already delivered, or in the dead letters",
-    Exit.UNKNOWN: "no such message, topic, group, node or file",
+    Exit.UNKNOWN: "no such message, topic, group, node, key or file",
     Exit.PENDING: "not known yet: ask again",
     Exit.ALREADY_CANCELLED: "already cancelled",
     Exit.REFUSED: "refused by the server: the message names the field",
@@ -39,6 +39,7 @@ BY_CODE = {
     "unknown_topic": Exit.UNKNOWN,
     "unknown_node": Exit.UNKNOWN,
     "unknown_group": Exit.UNKNOWN,
+    "unknown_key": Exit.UNKNOWN,
     "unknown_import": Exit.UNKNOWN,
 }
 

@@ -6,17 +6,19 @@ from duemq.bus.base import Bus
 
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
-INTERNAL = frozenset((BUFFER, LEDGER))
+ADMIN = "duemq.admin"  # administrative state, one partition (ADR 38)
+INTERNAL = frozenset((BUFFER, LEDGER, ADMIN))
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
-    """Make the buffer and the ledger where they are missing. Raises TopicRefused.
+    """Make them where they are missing. Raises TopicRefused.
 
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.
     """
     await bus.create_log(BUFFER, shards)
     await bus.create_log(LEDGER, shards, expires=False)
+    await bus.create_log(ADMIN, 1, expires=False)
 
 
 def committer_name(shard: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.cluster.internal_topics import INTERNAL
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard
@@ -70,7 +70,7 @@ class Upkeep:
                 shard_count += await shard.clean()
             if bus is not None:
                 for info in await bus.topics():
-                    if info.name not in (BUFFER, LEDGER):
+                    if info.name not in INTERNAL:
                         await bus.trim_older_than(info.name, before)
                 if self.level >= Watermark.CLEAN:
                     await bus.reclaim()

@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from hmac import compare_digest
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.model.access import EVERYTHING
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
+from duemq.proxy.access import GRANT, Access
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress
-from duemq.proxy.request.names import API_KEY
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
@@ -45,27 +46,27 @@ def create_app(
     clock: Callable[[], int],
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
+    api_keys: ApiKeys | None = None,
 ) -> Application:
-    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none.
+    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `api_keys`: None:
+    there are those of the settings alone.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, importing or ImportPolicy())
-    keys = tuple(settings.api_keys)
+    keys_needed = settings.access == "keys"
+    access = Access(settings.api_keys, clock, api_keys, required=keys_needed)
+    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
     # Without a key nobody gets further, by whatever name he calls.
-    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=bool(keys))
-    return Application(service, keys, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys))
+    return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
 
 
 class Application:
     """See `create_app`."""
 
-    def __init__(
-        self, service: Service, api_keys: tuple[str, ...], admission: Admission, same_origin: SameOrigin
-    ) -> None:
+    def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
-        self._keys = tuple(key.encode() for key in api_keys)
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
 
@@ -108,14 +109,14 @@ class Application:
 
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
-        if self._keys and request.scope["path"].startswith("/v1/"):
-            presented = _api_key(request)
-            # All are compared, so that the time it takes says nothing about which one came close.
-            if not any([compare_digest(presented, key) for key in self._keys]):
+        grant = EVERYTHING
+        if request.scope["path"].startswith("/v1/"):
+            granted = self._service.access.grant(request)
+            if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 return problem_response(problem("unauthorised", detail), {"WWW-Authenticate": "Bearer"})
-            request.scope[API_KEY] = presented
-        match = self._router.find(request)
+            request.scope[GRANT] = grant = granted
+        match = self._router.find(request, grant)
         if match.handler is not None:
             return await match.handler(self._service, request)
         method, path = request.scope["method"], request.scope["path"]
@@ -141,10 +142,3 @@ def _log_access(request: Request, response: Response, request_id: str) -> None:
         response.status_code,
         extra={"action": "http.request", "client_request_id": header(request, b"x-request-id")},
     )
-
-
-def _api_key(request: Request) -> bytes:
-    scheme, _, key = (header(request, b"authorization") or "").partition(" ")
-    if scheme.lower() != "bearer":
-        key = header(request, b"x-api-key") or ""
-    return key.strip().encode("latin-1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -20,6 +20,7 @@ def _keys(text: str) -> tuple[str, ...]:
 
 class HttpSettings(Section):
     api_keys: Annotated[tuple[str, ...], reader(_keys), Field(repr=False)] = ()
+    access: Literal["auto", "keys"] = "auto"
     open: Switch = False
     hosts: Words = ()
     origins: Words = ()

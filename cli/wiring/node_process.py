@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import check_access
+from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
-from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import check_access, check_cluster, connection_limits, guarded_clock, open_bus, registry
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
 from duemq.delay.api.internal_http import create_internal_app
@@ -93,12 +93,14 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             peers,
             [(served.expire, _EXPIRE_S)],
         )
-        await opened.enter_async_context(Control(folder.info.path, partial(freeze, node), node.recover))
+        keys = api_keys_of(node, clock)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys))
+        await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
-            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, node.run,
+            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, beside(keys.admin, node.run),
             limits=connection_limits(settings),
         )  # fmt: skip

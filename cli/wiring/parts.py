@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from prometheus_client import (
@@ -121,3 +122,31 @@ def check_cluster(settings: Settings) -> None:
         raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     if not settings.zookeeper.hosts:
         raise BadConfig("zookeeper.hosts is not set: name the servers as HOST:PORT, or with --zookeeper")
+
+
+def check_http_access(settings: Settings) -> None:
+    """See `check_access`."""
+    http = settings.http
+    guarded = bool(http.api_keys) or http.access == "keys"
+    check_access(settings.listen, "http.api_keys", guarded=guarded, opened=http.open)
+
+
+def check_access(listen: str, secret_key: str, *, guarded: bool, opened: bool) -> None:
+    """Refuse to serve everybody who reaches this machine. Raises BadConfig.
+
+    `guarded`: callers have to show a secret, which the setting `secret_key` holds. `opened`: by http.open.
+    """
+    if guarded or opened or is_loopback(listen.rpartition(":")[0].strip("[]")):
+        return
+    raise BadConfig(
+        f"{secret_key} is not set, and {listen} can be reached from other machines: everybody there could send, read "
+        f"and cancel. Set {secret_key}, listen on 127.0.0.1, or, where something else keeps strangers away, set "
+        "http.open = true"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

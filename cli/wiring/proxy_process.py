@@ -8,9 +8,19 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import check_access, http_api
+from duemq.cli.wiring.admin import beside
+from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
-from duemq.cli.wiring.parts import check_cluster, connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import (
+    check_cluster,
+    check_http_access,
+    connection_limits,
+    guarded_clock,
+    open_bus,
+    registry,
+)
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -57,7 +67,7 @@ async def _reach_brokers(
 async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
-    check_access(settings.listen, "http.api_keys", guarded=bool(settings.http.api_keys), opened=settings.http.open)
+    check_http_access(settings)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
@@ -78,7 +88,8 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
             directory, directory, watch, metrics, age,
         )  # fmt: skip
-        app = http_api(settings, backend, metrics, stop)
+        keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
+        app = http_api(settings, backend, metrics, stop, keys)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -98,6 +109,6 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             settings.http.shutdown_grace_s,
             stop,
             follower.ready.wait,
-            follow,
+            beside(keys.admin, follow),
             limits=connection_limits(settings),
         )

@@ -9,9 +9,10 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import check_access, http_api
+from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
+from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
-from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import check_http_access, connection_limits, guarded_clock, open_bus, registry
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -30,7 +31,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
     own_log = settings.bus == "embedded"
     if not own_log and not settings.kafka.bootstrap:
         raise BadConfig("bus = kafka, but kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
-    check_access(settings.listen, "http.api_keys", guarded=bool(settings.http.api_keys), opened=settings.http.open)
+    check_http_access(settings)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
     folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
@@ -46,11 +47,13 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             metrics,
             clock,
         )
-        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop)
+        keys = api_keys_of(node, clock)
+        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, keys)
         grace_s = settings.http.shutdown_grace_s
-        async with Control(folder.info.path, partial(freeze, node), node.recover):
+        work = beside(keys.admin, node.run)
+        async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys)):
             limits = connection_limits(settings)
-            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, node.run, companion, limits)
+            await serve_http(app, listener, url, grace_s, stop, node.ready.wait, work, companion, limits)
     finally:
         folder.close()
 

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
@@ -225,6 +225,20 @@ class AsyncClient:
 
     async def resume(self, node: str) -> None:
         await self._run(operations.resume(node))
+
+    async def keys(self) -> Sequence[dict[str, Any]]:
+        return await self._run(operations.keys())
+
+    async def create_key(
+        self, name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None = None
+    ) -> dict[str, Any]:
+        return await self._run(operations.create_key(name, scopes, expires_after))
+
+    async def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
+        return await self._run(operations.rotate_key(key_id, overlap))
+
+    async def revoke_key(self, key_id: str) -> dict[str, Any]:
+        return await self._run(operations.revoke_key(key_id))
 
     async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
         cursor: str | None = None

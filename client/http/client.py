@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import httpx
 
@@ -295,6 +295,24 @@ class Client:
     def resume(self, node: str) -> None:
         """Let a drained node take part again."""
         self._run(operations.resume(node))
+
+    def keys(self) -> Sequence[dict[str, Any]]:
+        """Return the API keys, oldest first, without their texts."""
+        return self._run(operations.keys())
+
+    def create_key(
+        self, name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None = None
+    ) -> dict[str, Any]:
+        """Make an API key. Its text is `key` of the result, and never shown again. `expires_after`: an int is ms."""
+        return self._run(operations.create_key(name, scopes, expires_after))
+
+    def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
+        """Give a key a new text. The old one is good for `overlap` more (an int is ms; by default a day)."""
+        return self._run(operations.rotate_key(key_id, overlap))
+
+    def revoke_key(self, key_id: str) -> dict[str, Any]:
+        """Revoke a key: it opens nothing within a second. Raises `UnknownKey`."""
+        return self._run(operations.revoke_key(key_id))
 
     def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:
         cursor: str | None = None

@@ -139,7 +139,14 @@ class UnknownTopic(NotFound): ...
 class UnknownNode(NotFound): ...
 
 
+class UnknownKey(NotFound): ...
+
+
 class UnknownImport(NotFound): ...
+
+
+class Conflict(RejectedError):
+    """Somebody else changed it at the same time: look at it again."""
 
 
 class NoIds(RejectedError):
@@ -299,6 +306,8 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_message": UnknownMessage,
     "unknown_topic": UnknownTopic,
     "unknown_node": UnknownNode,
+    "unknown_key": UnknownKey,
+    "conflict": Conflict,
     "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,

@@ -328,6 +328,34 @@ def resume(node: str) -> Plan[None]:
     return _operate(node, "resume")
 
 
+def keys() -> Plan[list[dict[str, Any]]]:
+    listed: list[dict[str, Any]] = json_of((yield Call("GET", "/v1/keys")))["keys"]
+    return listed
+
+
+def create_key(name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None) -> Plan[dict[str, Any]]:
+    body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+    if expires_after is not None:
+        body["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
+    return _key(Call("POST", "/v1/keys", body=orjson.dumps(body)))
+
+
+def rotate_key(key_id: str, overlap: timedelta | int | str | None) -> Plan[dict[str, Any]]:
+    body = {}
+    if overlap is not None:
+        body["overlap"] = delay_ms(overlap) if isinstance(overlap, timedelta) else overlap
+    return _key(Call("POST", f"/v1/keys/{quoted(key_id)}:rotate", body=orjson.dumps(body)))
+
+
+def revoke_key(key_id: str) -> Plan[dict[str, Any]]:
+    return _key(Call("DELETE", f"/v1/keys/{quoted(key_id)}"))
+
+
+def _key(call: Call) -> Plan[dict[str, Any]]:
+    document: dict[str, Any] = json_of((yield call))
+    return document
+
+
 def _operate(node: str, what: str) -> Plan[None]:
     json_of((yield Call("POST", f"/v1/cluster/nodes/{quoted(node)}:{what}")))
 

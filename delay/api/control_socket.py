@@ -3,6 +3,7 @@
     {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It is there until
                        the command closes the connection or ends, so that one that was killed leaves nothing behind
     {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
+    {"make_key": {}}   answered with the new API key, as POST /v1/keys with these fields is
     anything refused   {"refused": "..."}, why
 
 Who may open the folder may ask; no key is needed, and no address.
@@ -19,7 +20,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import orjson
 
@@ -36,12 +37,16 @@ _ASK_S: Final = 10.0
 
 class Control:
     """The server's side. `data` is held by this process; `freeze` links all that a node holds into a new folder;
-    `recover` makes this node's replica of a shard the truth."""
+    `recover` makes this node's replica of a shard the truth; `make_key` makes an API key."""
 
     def __init__(
-        self, data: Path, freeze: Callable[[Path], Awaitable[None]], recover: Callable[[int], None]
-    ) -> None:  # fmt: skip
-        self._data, self._freeze, self._recover = data, freeze, recover
+        self,
+        data: Path,
+        freeze: Callable[[Path], Awaitable[None]],
+        recover: Callable[[int], None],
+        make_key: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+    ) -> None:
+        self._data, self._freeze, self._recover, self._make_key = data, freeze, recover, make_key
         self._server: asyncio.Server | None = None
         self._visits: set[asyncio.Task[None]] = set()
         self._busy = False
@@ -90,6 +95,8 @@ class Control:
                 case {"recover": int(shard)}:
                     self._recover(shard)
                     writer.write(orjson.dumps({"recovering": shard}) + b"\n")
+                case {"make_key": dict(fields)}:
+                    writer.write(orjson.dumps(await self._make_key(fields)) + b"\n")
                 case _:
                     raise Unavailable(f"this server does not know what {request!r} is: use the duemq of its version")
         except DuemqError as error:
@@ -146,6 +153,14 @@ def ask_to_recover(data: Path, shard: int) -> None:
         _ask(data, client, {"recover": shard})
 
 
+def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
+    """Have the server on this folder make an API key. Raises Unavailable where it refuses."""
+    with socket.socket(socket.AF_UNIX) as client:
+        if not _connect(data, client):
+            raise Unavailable(f"no server runs on {data}: start it first, or name another one with --url")
+        return _ask(data, client, {"make_key": fields})
+
+
 def _connect(data: Path, client: socket.socket) -> bool:
     """False where no server runs on the folder. Raises Unavailable."""
     try:
@@ -158,13 +173,13 @@ def _connect(data: Path, client: socket.socket) -> bool:
     return True
 
 
-def _ask(data: Path, client: socket.socket, request: dict[str, int]) -> dict[str, object]:
+def _ask(data: Path, client: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
     answer = b""
     with suppress(OSError):
         client.sendall(orjson.dumps(request) + b"\n")
         answer = client.makefile("rb").readline()
     try:
-        document: dict[str, object] = orjson.loads(answer)
+        document: dict[str, Any] = orjson.loads(answer)
     except ValueError as error:
         raise Unavailable(f"the server on {data} has ended, or is about to: try again") from error
     if "refused" in document:

@@ -13,7 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.proxy.access import Access
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
@@ -34,6 +36,7 @@ class Service:
     clock: Callable[[], int]
     closing: asyncio.Event
     max_wait_ms: int
+    access: Access
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
 
@@ -63,8 +66,9 @@ class ResponseSpec:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one path. `errors` are the codes of `web/problem.py` that it may answer with, to which those are
-    added that follow from what it takes; `notes` is what a caller has to know besides, in Markdown."""
+    """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. `errors` are
+    the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
+    `notes` is what a caller has to know besides, in Markdown."""
 
     method: str
     path: str
@@ -78,11 +82,14 @@ class Endpoint:
     raw_body: bool = False
     examples: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
+    scope: Scope | None = field(kw_only=True)
 
     def __post_init__(self) -> None:
         more = ["bad_query", "bad_header", "unsupported_media_type"]
         if self.body is None:
             more.append("unexpected_body")
+        if self.scope is not None:
+            more.append("forbidden")
         if self.method != "GET" and "unavailable" in self.errors:
             more.append("outcome_unknown")
         object.__setattr__(self, "errors", tuple(dict.fromkeys((*self.errors, *more))))
@@ -104,6 +111,7 @@ class _Route:
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         self.match, self.rules = RouteMatch(_handler_of(endpoint)), _rules_of(endpoint)
+        self.scope = endpoint.scope
 
 
 class Router:
@@ -117,12 +125,15 @@ class Router:
             for method in route.methods:
                 self._few.setdefault((method, route.slashes), []).append(route)
 
-    def find(self, request: Request) -> RouteMatch:
-        """Puts the path's parameters into the request. Raises Rejected for what the endpoint does not take."""
+    def find(self, request: Request, grant: Grant) -> RouteMatch:
+        """Puts the path's parameters into the request. Raises Rejected `forbidden` where the grant does not reach, and
+        for what the endpoint does not take."""
         scope = request.scope
         path: str = scope["path"]
         for route in self._few.get((scope["method"], path.count("/")), ()):
             if (path_match := route.pattern.match(path)) is not None:
+                if route.scope is not None and not grant.allows(route.scope):
+                    raise Rejected("forbidden", f"this key has not the scope {route.scope}")
                 scope["path_params"] = path_match.groupdict()
                 match = route.match
                 assert match.handler is not None

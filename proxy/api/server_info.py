@@ -7,10 +7,11 @@ import re
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
+from duemq.web import status
 from duemq.web.reply import JsonResponse
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -29,6 +30,12 @@ async def limits(service: Service, request: Request) -> Response:
             "min_lead_ms": importing.lead_ms,
         },
     })  # fmt: skip
+
+
+async def readyz(service: Service, request: Request) -> Response:
+    if (reason := service.access.why_not_ready()) is not None:
+        raise Unavailable(reason)
+    return await status.readyz(service, request)
 
 
 async def drain_node(service: Service, request: Request) -> Response:

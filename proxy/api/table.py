@@ -8,7 +8,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.proxy.api import batch, change, find, imports, schemas, send, topics
+from duemq.model.access import Scope
+from duemq.proxy.api import batch, change, find, imports, keys, schemas, send, topics
 from duemq.proxy.api import server_info as service
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
 from duemq.proxy.api.openapi import describe
@@ -121,12 +122,14 @@ ENDPOINTS = (
         },
         (*_MESSAGE, "idempotency_conflict"), (_IDEMPOTENCY_KEY,), schemas.Message, raw_body=True,
         examples=_MESSAGE_EXAMPLES, notes=_RAW,
+        scope=Scope.SEND,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/records", topics.get_records, "Read a topic, or stream it", "topics",
         {200: ResponseSpec("Records and the cursor behind them, or with Accept: text/event-stream a stream.", _EVENTS)},
         ("bad_topic", "bad_query", "bad_cursor", "forbidden", "not_supported", *_DOWN), _RECORDS,
         notes="In a stream each event's data is one record and its id the cursor behind it; max and wait do not apply.",
+        scope=Scope.READ,
     ),
     Endpoint(
         "POST", "/v1/messages:batch", batch.post_batch, "Schedule many messages", "messages",
@@ -138,15 +141,18 @@ ENDPOINTS = (
                       {"name": "order-17", "topic": "orders", "payload": "a", "deliver_after": "1h"},
                       {"idempotency_key": "8e0b2f", "topic": "orders", "payload": "b", "deliver_after": "1h"}]}},
         notes=_BATCH,
+        scope=Scope.SEND,
     ),
     Endpoint(
         "DELETE", "/v1/messages/{id}", change.delete_message, "Cancel a message", "messages",
         {200: ResponseSpec("It will not be delivered. A repeat gets the same.", schemas.Cancelled), 202: _PENDING},
         ("unknown_message", "already_delivered", "already_dead", *_DOWN),
+        scope=Scope.CANCEL,
     ),
     Endpoint(
         "GET", "/v1/messages/{id}", find.get_message, "Look a message up", "messages", {200: _STATE},
         ("unknown_message", *_DOWN),
+        scope=Scope.READ,
     ),
     Endpoint(
         "PUT", "/v1/messages/{id}", send.put_message, "Schedule a message under a name of your own", "messages",
@@ -156,16 +162,19 @@ ENDPOINTS = (
         },
         (*_MESSAGE, "name_taken", "name_conflict"), (_IF_NONE_MATCH,), schemas.Message, raw_body=True,
         examples=_MESSAGE_EXAMPLES, notes=_RAW,
+        scope=Scope.SEND,
     ),
     Endpoint(
         "PATCH", "/v1/messages/{id}", change.patch_message, "Move a message to another time", "messages",
         {200: _MOVED, 202: _PENDING},
         (*_CHANGE, *_WHEN, "bad_field", "unknown_field", "bad_json", "payload_too_large"), (), schemas.When,
         examples={"to later": {"deliver_after": "2h"}},
+        scope=Scope.CANCEL,
     ),
     Endpoint(
         "POST", "/v1/messages/{id}:deliver-now", change.deliver_now, "Deliver a message at once", "messages",
         {200: _MOVED, 202: _PENDING}, _CHANGE,
+        scope=Scope.CANCEL,
     ),
     Endpoint(
         "POST", "/v1/messages:cancel", change.cancel_many, "Cancel many messages, by id or by filter", "messages",
@@ -174,6 +183,7 @@ ENDPOINTS = (
         (), schemas.CancelMany,
         examples={"by id or name": {"ids": ["order-17"]},
                   "by filter": {"filter": {"topic": "orders", "label": "reminder"}}},
+        scope=Scope.CANCEL,
     ),
     Endpoint(
         "POST", "/v1/messages:move", change.move_many, "Move many messages, each to a time of its own", "messages",
@@ -181,26 +191,31 @@ ENDPOINTS = (
         ("bad_json", "bad_field", "unknown_field", "batch_too_large", _CLOCK, *_DOWN), (), schemas.MoveMany,
         examples={"two": {"moves": [{"id": "order-17", "deliver_at": 1795255200000},
                                     {"id": "order-18", "deliver_after": "2h"}]}},
+        scope=Scope.CANCEL,
     ),
     Endpoint(
         "GET", "/v1/messages", find.list_messages, "List messages, soonest first", "messages",
         {200: ResponseSpec(
             "A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
         _LIST, (*_FILTERS, _STATUS),
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/topics", topics.list_topics, "List topics", "topics",
         {200: ResponseSpec("All topics.", schemas.TopicList)}, _DOWN,
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}", topics.get_topic, "Look a topic up", "topics",
         {200: ResponseSpec("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_consumer_cursor,
         "Where a consumer goes on", "topics",
         {200: ResponseSpec("Its place.", schemas.Place), 204: ResponseSpec("It has none: it begins at the start.")},
         ("bad_topic", "bad_field", "forbidden", *_DOWN),
+        scope=Scope.READ,
     ),
     Endpoint(
         "PUT", "/v1/topics/{topic}/consumers/{consumer}", topics.put_consumer_cursor,
@@ -209,14 +224,17 @@ ENDPOINTS = (
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", *_DOWN),
         (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/dlq", find.list_dead_letters, "List the dead letters", "dead letters",
         {200: ResponseSpec("A page.", schemas.MessageList)}, _LIST, _FILTERS,
+        scope=Scope.READ,
     ),
     Endpoint(
         "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
         {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+        scope=Scope.OPERATE,
     ),
     Endpoint(
         "POST", "/v1/imports", imports.post_import, "Hand over a file of messages", "imports",
@@ -230,6 +248,7 @@ ENDPOINTS = (
          "payload_too_large", *_DOWN),
         (), schemas.ImportCommand, notes=_IMPORT_FILE,
         examples={"a file": {"path": "/shared/orders-2026-12-24T1800.parquet"}},
+        scope=Scope.SEND,
     ),
     Endpoint(
         "POST", "/v1/imports:batch", imports.post_imports, "Hand over many files, all or none", "imports",
@@ -242,29 +261,35 @@ ENDPOINTS = (
         (), schemas.ImportManyRequest, notes=_IMPORT_FILES,
         examples={"a file": {"files": [{"path": "/shared/a.parquet", "sha256": "0" * 64, "size": 812345,
                                         "window": 1830297600000, "rows": 10000}]}},
+        scope=Scope.SEND,
     ),
     Endpoint(
         "GET", "/v1/imports", imports.list_imports, "List files that were handed over", "imports",
         {200: ResponseSpec("All that are not forgotten, by shard, oldest first.", schemas.ImportPage)},
         ("bad_query", *_DOWN), _LISTED,
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/imports/{id}", imports.get_import, "What became of a file", "imports",
         {200: ResponseSpec("How it stands.", schemas.FileImport)}, ("unknown_import", *_DOWN),
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/imports/{id}/ids", imports.get_ids, "The ids of a file's messages", "imports",
         {200: ResponseSpec("32 characters per row, one id behind the other; nothing after the last row.",
                      {"application/octet-stream": {"type": "string"}})},
         ("unknown_import", "no_ids", "bad_query", *_DOWN), _IDS,
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/cluster", status.cluster, "Nodes, shards and lag", "service",
         {200: ResponseSpec("The cluster.", schemas.Cluster)},
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/v1/limits", service.limits, "What this server accepts", "service",
         {200: ResponseSpec("The limits, by which a message can be judged before it is sent.", schemas.Limits)},
+        scope=Scope.READ,
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:drain", service.drain_node, "Have a node hand over its shards", "service",
@@ -273,25 +298,59 @@ ENDPOINTS = (
             200: ResponseSpec("It is master of none.", schemas.Drained),
         },
         ("unknown_node", "not_supported", "unavailable"),
+        scope=Scope.OPERATE,
     ),
     Endpoint(
         "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node take part again", "service",
         {200: ResponseSpec("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
+        scope=Scope.OPERATE,
+    ),
+    Endpoint(
+        "GET", "/v1/keys", keys.list_keys, "List API keys", "keys",
+        {200: ResponseSpec("All, oldest first, without their texts.", schemas.KeyList)}, ("unavailable",),
+        scope=Scope.ADMIN,
+    ),
+    Endpoint(
+        "POST", "/v1/keys", keys.post_key, "Make an API key", "keys",
+        {201: ResponseSpec("It is in force here now, everywhere within a second. Its text is shown this once.",
+                     schemas.NewKey)},
+        ("bad_json", "bad_field", "unknown_field", "both_times", "bad_time", "naive_time", "not_supported",
+         "payload_too_large", *_DOWN),
+        (), schemas.KeyRequest,
+        examples={"a sender's": {"name": "shop", "scopes": ["send", "cancel"], "expires_after": "90d"}},
+        scope=Scope.ADMIN,
+    ),
+    Endpoint(
+        "DELETE", "/v1/keys/{id}", keys.delete_key, "Revoke an API key", "keys",
+        {200: ResponseSpec("It opens nothing here from now on, nowhere within a second. A repeat gets the same.",
+                     schemas.Key)},
+        ("unknown_key", "conflict", "not_supported", *_DOWN), scope=Scope.ADMIN,
+    ),
+    Endpoint(
+        "POST", "/v1/keys/{id}:rotate", keys.rotate_key, "Give an API key a new text", "keys",
+        {200: ResponseSpec("The new text is shown this once; the old one is good for the overlap.", schemas.NewKey)},
+        ("unknown_key", "conflict", "bad_json", "bad_field", "unknown_field", "bad_time", "not_supported",
+         "payload_too_large", *_DOWN),
+        (), schemas.KeyRotation, examples={"at once": {"overlap": "0s"}}, scope=Scope.ADMIN,
     ),
     Endpoint(
         "GET", "/healthz", status.healthz, "Whether the process lives", "service",
         {200: ResponseSpec("It does.", schemas.State)},
+        scope=None,
     ),
     Endpoint(
-        "GET", "/readyz", status.readyz, "Whether messages are accepted and delivered", "service",
+        "GET", "/readyz", service.readyz, "Whether messages are accepted and delivered", "service",
         {200: ResponseSpec("They are.", schemas.State)}, ("unavailable", "closing"),
+        scope=None,
     ),
     Endpoint(
         "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
         {200: ResponseSpec("The text format.", {"text/plain": _TEXT})},
+        scope=None,
     ),
     Endpoint(
         "GET", "/openapi.json", openapi, "This document", "service",
         {200: ResponseSpec("OpenAPI 3.1.", {JSON: {"type": "object"}})},
+        scope=None,
     ),
 )  # fmt: skip

@@ -10,10 +10,9 @@ from duemq.model.errors import Rejected
 from duemq.model.message import CLIENT_NAME, fingerprint
 from duemq.model.rules import NAME
 from duemq.model.timing import shown
+from duemq.proxy.access import caller_of
 from duemq.web.body import headers_of
 
-API_KEY = "duemq.api_key"
-"""Where the application puts the key of a request, as bytes, into its scope."""
 IDEMPOTENCY_PREFIX = b"i:"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
@@ -35,7 +34,7 @@ def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -
     """
     if not 0 < len(key) <= 255 or not key.isprintable():
         raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
-    return IDEMPOTENCY_PREFIX + fingerprint(request.scope.get(API_KEY, b""), key.encode())
+    return IDEMPOTENCY_PREFIX + fingerprint(caller_of(request), key.encode())
 
 
 def name_in_header(request: Request) -> bytes:

@@ -94,6 +94,7 @@ class ChaosCluster(LocalCluster):
             ("duemq.ledger", self.shape.shards, [1, 2, 3], kept),
             ("duemq.buffer", self.shape.shards, [2, 3, 1], settings),
             ("duemq.clock", 1, [3, 2, 1], settings),
+            ("duemq.admin", 1, [2, 3, 1], kept),
         ):
             await make_topic(self.kafka.bootstrap, topic, replicas={n: replicas for n in range(count)}, settings=given)
 

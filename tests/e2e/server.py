@@ -42,10 +42,11 @@ def environment() -> dict[str, str]:
 
 
 def run(
-    *arguments: object, stdin: str = "", url: str | None = None, within_s: float = START_S
+    *arguments: object, stdin: str = "", url: str | None = None, key: str = "", within_s: float = START_S
 ) -> subprocess.CompletedProcess[str]:
-    """A `duemq` command to its end."""
+    """A `duemq` command to its end. `key`: the API key that it presents."""
     extra = {} if url is None else {"DUEMQ_URL": url}
+    extra |= {"DUEMQ_API_KEY": key} if key else {}
     return subprocess.run(
         [DUEMQ, *map(str, arguments)],
         input=stdin,

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,10 @@ from tests.support.shard.import_schedule import write_messages
 
 pytestmark = pytest.mark.anyio
 HOUR = 3_600_000
+
+
+async def no_keys(fields: dict[str, Any]) -> dict[str, Any]:
+    raise AssertionError("nobody makes a key")
 
 
 @pytest.fixture
@@ -208,7 +213,7 @@ def snapshots(data: Path) -> list[str]:
 async def test_what_was_given_is_there_until_it_is_given_back(tmp_path: Path, depth: int) -> None:
     """`depth`: also in a folder whose path is longer than the address of a socket may be."""
     data = tmp_path.joinpath(*["deeper"] * depth) / "data"
-    async with running(data) as (node, gateway), Control(data, partial(freeze, node), node.recover):
+    async with running(data) as (node, gateway), Control(data, partial(freeze, node), node.recover, no_keys):
         await send(gateway, "t", [now() + HOUR])
         assert (data / SOCKET).stat().st_mode & 0o077 == 0
 
@@ -230,7 +235,7 @@ async def test_what_was_given_is_there_until_it_is_given_back(tmp_path: Path, de
 
 async def test_whoever_dies_leaves_nothing_behind(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover, no_keys):
         for asks in (True, False):
             reader, writer = await asyncio.open_unix_connection(str(data / SOCKET))
             if asks:
@@ -250,7 +255,7 @@ async def test_a_server_that_ends_takes_back_what_it_gave(tmp_path: Path) -> Non
     data = tmp_path / "data"
     async with AsyncExitStack() as stack:
         node, _ = await stack.enter_async_context(running(data))
-        control = await stack.enter_async_context(Control(data, partial(freeze, node), node.recover))
+        control = await stack.enter_async_context(Control(data, partial(freeze, node), node.recover, no_keys))
         reader, writer = await asyncio.open_unix_connection(str(data / SOCKET))
         writer.write(b'{"backup": 1}\n')
         await reader.readline()
@@ -267,7 +272,7 @@ async def test_a_node_that_refuses_says_why_by_the_socket(tmp_path: Path) -> Non
         with pytest.raises(Unavailable, match="on fire"), server_snapshot(data):
             pass
 
-    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover, no_keys):
         node.why_not_ready = "the disk is on fire"
         await asyncio.to_thread(ask)
         assert snapshots(data) == []
@@ -282,7 +287,7 @@ async def test_a_disk_without_sockets_is_no_hindrance(
     data = tmp_path / "data"
     async with running(data) as (node, _):
         monkeypatch.setattr(Path, "chmod", refuse)
-        async with Control(data, partial(freeze, node), node.recover):
+        async with Control(data, partial(freeze, node), node.recover, no_keys):
             assert "not possible while this runs" in caplog.text
         monkeypatch.undo()
     assert (data / SOCKET).exists()  # as one that was killed leaves it
@@ -293,5 +298,5 @@ async def test_a_disk_without_sockets_is_no_hindrance(
         with server_snapshot(data) as path:
             assert path is not None
 
-    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover):
+    async with running(data) as (node, _), Control(data, partial(freeze, node), node.recover, no_keys):
         await asyncio.to_thread(ask)

@@ -37,7 +37,7 @@ class Asked(NodeBackend):
             self.look_ups += 1
             return await look_up(shard, names, offset)
 
-        self.reader.messages_by_name = counted  # type: ignore[method-assign]
+        self.reader.messages_by_name = counted  # type: ignore[method-assign,assignment]
 
 
 async def named(gateway: CommandGateway, *names: str) -> list[str]:

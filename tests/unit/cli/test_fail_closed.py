@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.http_api import check_access
 from duemq.cli.wiring.node_process import run_node
+from duemq.cli.wiring.parts import check_access
 from duemq.cli.wiring.proxy_process import run_proxy
 from duemq.cli.wiring.single_process import serve
 from duemq.model.errors import BadConfig

@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from duemq.model.access import EVERYTHING
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Router
 from duemq.proxy.api.table import ENDPOINTS
@@ -180,7 +181,7 @@ def test_each_path_is_found_as_starlette_finds_it() -> None:
             found = [route.matches(scope) for route in routes]
             full = next((child for match, child in found if match is Match.FULL), None)
             try:
-                match = router.find(cast(Any, type("Asked", (), {"scope": scope})))
+                match = router.find(cast(Any, type("Asked", (), {"scope": scope})), EVERYTHING)
             except Rejected:
                 match = None
             assert match is not None

@@ -1,0 +1,51 @@
+"""The administrative log beside the work of a process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.log import AdminLog
+from duemq.model.errors import Unavailable
+
+if TYPE_CHECKING:  # a proxy does without
+    from duemq.delay.node import Node
+
+Work = Callable[[asyncio.Event], Awaitable[None]]
+
+
+def api_keys_of(node: Node, clock: Callable[[], int]) -> ApiKeys:
+    """The keys, in the administrative log of the bus that the node has open."""
+
+    def bus() -> Bus:
+        if not hasattr(node, "bus"):
+            raise Unavailable("the log is being opened")
+        return node.bus
+
+    return ApiKeys(AdminLog(bus, clock), clock)
+
+
+def beside(admin: AdminLog, work: Work) -> Work:
+    """The work, with the log followed as long as it runs."""
+
+    async def run(shut: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            following = group.create_task(admin.run(), name="administrative log")
+            try:
+                await work(shut)
+            finally:
+                following.cancel()
+
+    return run
+
+
+def key_maker(keys: ApiKeys) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+    """Makes keys for who may open the data folder."""
+
+    async def make(fields: dict[str, Any]) -> dict[str, Any]:
+        return await keys.make(fields, "data folder")
+
+    return make

@@ -1,0 +1,101 @@
+"""API keys as administrative state: each is an item, and never removed, so that a revoked one stays known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from duemq.cluster.admin.log import AdminLog
+from duemq.model.access import ApiKey, new_key, rotated
+from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.timing import format_ms, parse_duration, parse_instant, shown
+
+DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
+MAX_KEYS: Final = 1_000  # revoked ones included
+
+_KIND = "keys"
+_NEW_FIELDS = ("name", "scopes", "expires_at", "expires_after")
+
+
+class ApiKeys:
+    """`by_id` has all keys. `by`, of each change, says who asked for it. `clock` gives epoch ms."""
+
+    def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
+        self.admin, self._clock = admin, clock
+        self.by_id: dict[str, ApiKey] = {}
+        admin.on_change(self._on_change)
+
+    def _on_change(self) -> None:
+        try:
+            self.by_id = {id_: ApiKey.from_value(value) for id_, value in self.admin.state.of_kind(_KIND)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStore(f"an API key in the administrative log cannot be read: {error}") from error
+
+    def described(self) -> list[dict[str, Any]]:
+        """What may be shown of each, oldest first."""
+        keys = sorted(self.by_id.values(), key=lambda key: (key.created_at, key.id))
+        return [self._described(key) for key in keys]
+
+    async def make(self, fields: Mapping[str, Any], by: str) -> dict[str, Any]:
+        """A new key, in force here: what may be shown of it, and its text as `key`.
+
+        `fields`: `name`, `scopes`, and at most one of `expires_at` and `expires_after`. Raises Rejected, and what
+        `AdminLog.change` raises.
+        """
+        if unknown := sorted(fields.keys() - set(_NEW_FIELDS)):
+            raise Rejected("unknown_field", f"{shown(unknown[0])} is no field of a key", unknown[0])
+        name, scopes, now = fields.get("name"), fields.get("scopes"), self._clock()
+        if type(name) is not str:
+            raise Rejected("bad_field", f"name must be text, not {shown(name)}", "name")
+        if type(scopes) is not list or not all(isinstance(scope, str) for scope in scopes):
+            raise Rejected("bad_field", f"scopes must be a list of texts, not {shown(scopes)}", "scopes")
+        key, text = new_key(name, scopes, now, _expiry_of(fields, now))
+        if len(self.by_id) >= MAX_KEYS:
+            raise Rejected("not_supported", f"there are {MAX_KEYS} keys, revoked ones included, and may not be more")
+        await self._put(key, by, 0)
+        return self._described(key) | {"key": text}
+
+    async def rotate(self, id_: str, overlap_ms: int, by: str) -> dict[str, Any]:
+        """A new text for a key, shown as `make` does. The old one is good for so much longer (ms)."""
+        key, version = self._find(id_)
+        key, text = rotated(key, self._clock(), overlap_ms)
+        await self._put(key, by, version)
+        return self._described(key) | {"key": text}
+
+    async def revoke(self, id_: str, by: str) -> dict[str, Any]:
+        key, version = self._find(id_)
+        if key.revoked_at is None:
+            key = key._replace(revoked_at=self._clock())
+            await self._put(key, by, version)
+        return self._described(key)
+
+    def _find(self, id_: str) -> tuple[ApiKey, int]:
+        """The key and the version of its item."""
+        key = self.by_id.get(id_)
+        if key is None:
+            raise Rejected("unknown_key", f"there is no key {shown(id_)}", "id")
+        return key, self.admin.state.version_of(f"{_KIND}/{id_}")
+
+    async def _put(self, key: ApiKey, by: str, version: int) -> None:
+        await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version)
+
+    def _described(self, key: ApiKey) -> dict[str, Any]:
+        return {
+            "id": key.id, "name": key.name, "scopes": list(key.scopes), "state": key.state(self._clock()),
+            "created_at": format_ms(key.created_at), "expires_at": _text(key.expires_at),
+            "revoked_at": _text(key.revoked_at),
+        }  # fmt: skip
+
+
+def _expiry_of(fields: Mapping[str, Any], now: int) -> int | None:
+    if "expires_at" in fields and "expires_after" in fields:
+        raise Rejected("both_times", "expires_at and expires_after are both given", "expires_after")
+    if "expires_at" in fields:
+        return parse_instant(fields["expires_at"], "expires_at")
+    if "expires_after" in fields:
+        return now + parse_duration(fields["expires_after"], "expires_after")
+    return None
+
+
+def _text(ms: int | None) -> str | None:
+    return None if ms is None else format_ms(ms)

@@ -1,0 +1,148 @@
+"""The log of the administrative state: followed by every process, changed by any."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import orjson
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.state import MAX_BYTES, AdminState, Change, Value
+from duemq.cluster.internal_topics import ADMIN
+from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
+
+log = logging.getLogger(__name__)
+
+_READ = 500  # records at a time
+_QUIET_S = 5.0
+_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
+_ANSWER_S = 5.0
+_KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new one
+
+
+class AdminLog:
+    """Follows the log while `run` does. `bus`: the one in use now, which a node opens anew after a failure; it raises
+    Unavailable while there is none."""
+
+    def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
+        self._bus, self._clock = bus, clock
+        self.state = AdminState(0)
+        self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
+        self.trouble: str | None = None
+        """Why the log cannot be followed just now, in a sentence: what others change is not seen meanwhile."""
+        self._grown = asyncio.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._start = 0
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call it after each change of the state."""
+        self._listeners.append(listener)
+
+    async def run(self) -> None:
+        """Follow until cancelled. Raises CorruptStore for a record of no known format."""
+        failures = 0
+        while True:
+            try:
+                bus = self._bus()
+                subscription = bus.subscribe(ADMIN, 0)
+                try:
+                    if not self.ready.is_set():
+                        await self._begin(bus)
+                    while True:
+                        grown = await self._read(bus)
+                        failures, self.trouble = 0, None
+                        if not grown:
+                            await subscription.wait(_QUIET_S)
+                finally:
+                    subscription.close()
+            except Unavailable as error:
+                if self.trouble != error.detail:
+                    log.warning("the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
+                self.trouble = error.detail
+                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1
+
+    async def _begin(self, bus: Bus) -> None:
+        """Read all that is kept, to where the log ends now."""
+        start = await bus.start_offset(ADMIN, 0)
+        state, end = AdminState(start), await bus.sure_end(ADMIN, 0)
+        while state.next_offset < end:
+            if not await _read_into(state, bus):
+                if bus.reach(ADMIN, 0) >= end and not await _read_into(state, bus):
+                    break  # the rest are marks of transactions
+                await asyncio.sleep(0.02)
+        if not state.is_complete:
+            raise CorruptStore(
+                f"the administrative log begins at record {start} and has no snapshot: somebody else trimmed it. "
+                f"Delete the topic {ADMIN} and make the API keys anew"
+            )
+        self.state, self._start = state, start
+        self.ready.set()
+        await self._tell()
+
+    async def _read(self, bus: Bus) -> bool:
+        """Apply what there is to read now; False if there is nothing."""
+        expected = self.state.next_offset
+        records = await bus.read(ADMIN, 0, expected, _READ)
+        if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
+            await self._begin(bus)  # it was shortened while this process was away
+            return True
+        changed = [self.state.apply(record) for record in records]
+        if records:
+            await self._tell(any(changed))
+        return bool(records)
+
+    async def _tell(self, changed: bool = True) -> None:
+        if changed:
+            for listener in self._listeners:
+                listener()
+        async with self._grown:
+            self._grown.notify_all()
+
+    async def change(self, item: str, value: Value | None, by: str, version: int | None = None) -> int:
+        """Change an item, or remove it (`value` None). Returns its version once that is durable and in force here.
+
+        `version`: the one that it has to have before; None = as it is here. Raises Rejected `conflict` where somebody
+        else was first, `bad_field` where an item or all of them become too large, OutcomeUnknown where nobody can say.
+        """
+        if not self.ready.is_set():
+            raise Unavailable("the administrative log is being read for the first time")
+        state, value = self.state, orjson.loads(orjson.dumps(value))  # as it will be read
+        before = state.version_of(item) if version is None else version
+        change = Change(item, before + 1, value, self._clock(), by)
+        frame = change.frame()
+        if value is not None and state.size_bytes + len(frame) > MAX_BYTES:
+            raise Rejected("bad_field", f"keys and other administrative items may have {MAX_BYTES:,} bytes in all")
+        bus = self._bus()
+        results = await bus.append({(ADMIN, 0): [frame]})
+        offset = results[ADMIN, 0].first_offset
+        try:
+            async with asyncio.timeout(_ANSWER_S), self._grown:
+                await self._grown.wait_for(lambda: self.state.next_offset > offset)
+        except TimeoutError as error:
+            raise OutcomeUnknown(f"{item} may or may not be changed: the log was not read up to there") from error
+        now = self.state.items.get(item)
+        if now is None or now != (change.version, value):
+            raise Rejected("conflict", f"{item} was changed by somebody else at the same time")
+        if self.state.next_offset - self._start > 2 * _KEPT_RECORDS:
+            await self._shorten(bus)
+        return change.version
+
+    async def _shorten(self, bus: Bus) -> None:
+        """Append a snapshot, and drop what is before the state that it holds."""
+        through = self.state.next_offset
+        try:
+            await bus.append({(ADMIN, 0): [self.state.snapshot()]})
+            await bus.trim(ADMIN, 0, through)
+            self._start = through
+        except Unavailable as error:  # the next change tries again
+            log.warning("the administrative log is not shortened: %s", error, extra={"action": "admin.shorten"})
+
+
+async def _read_into(state: AdminState, bus: Bus) -> bool:
+    records = await bus.read(ADMIN, 0, state.next_offset, _READ)
+    for record in records:
+        state.apply(record)
+    return bool(records)

@@ -1,0 +1,119 @@
+"""Administrative state: small items that every process of a deployment knows, such as its API keys.
+
+It is what a log says (ADR 38). A record of the log changes one item, and counts only if its version follows the one
+that the item has: so of two who change an item at the same time, the first in the log wins, and the other learns it.
+Now and then a record holds a snapshot of all items, so that what is before it can be dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.record import StoredRecord, pack_record, unpack_record
+
+MAX_ITEM_BYTES: Final = 8 << 10
+MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log
+
+_FORMAT = 1
+
+Value = Mapping[str, Any]
+
+
+class Item(NamedTuple):
+    """`version` counts the changes from 1. A `value` of None: it was removed."""
+
+    version: int
+    value: Value | None
+
+
+class Change(NamedTuple):
+    """One change: `version` is what the item has afterwards, `at` when it was made (epoch ms), `by` who made it."""
+
+    item: str
+    version: int
+    value: Value | None
+    at: int
+    by: str
+
+    def frame(self) -> bytes:
+        """The record of it. Raises Rejected `bad_field` for an item that is too large."""
+        document = {"format": _FORMAT, **self._asdict()}
+        content = orjson.dumps(document)
+        if len(content) > MAX_ITEM_BYTES:
+            raise Rejected("bad_field", f"{self.item} has {len(content)} bytes, and may have {MAX_ITEM_BYTES}")
+        return pack_record(self.item.encode(), (), content)
+
+
+class AdminState:
+    """The items after all records up to `next_offset`, read in order from `start`, the first offset that is kept."""
+
+    def __init__(self, start: int) -> None:
+        self.items: dict[str, Item] = {}
+        self.next_offset = self._start = start
+        self.is_complete = start == 0
+        """Whether nothing that was dropped from the log is missing: it was read from its first record, or a snapshot
+        was read."""
+        self._behind: list[tuple[int, Change]] = []  # changes that may be behind a snapshot which is still to come
+        self._sizes: dict[str, int] = {}
+
+    def apply(self, record: StoredRecord) -> bool:
+        """Apply the next record; whether an item changed. Raises CorruptStore for one that is none of these."""
+        self.next_offset = record.offset + 1
+        try:
+            document = orjson.loads(unpack_record(record.frame).value)
+            if document.pop("format") != _FORMAT:
+                raise ValueError("it was written by a newer version")
+            if "through" in document:
+                return self._apply_snapshot(document["through"], document["items"])
+            change = Change(**document)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"record {record.offset} of the administrative log cannot be read: {error}") from error
+        if not self.is_complete:
+            self._behind.append((record.offset, change))
+            return False
+        return self._apply_change(change)
+
+    def _apply_change(self, change: Change) -> bool:
+        if change.version != self.version_of(change.item) + 1:
+            return False
+        self.items[change.item] = Item(change.version, change.value)
+        self._sizes[change.item] = len(orjson.dumps(change.value))
+        return True
+
+    def _apply_snapshot(self, through: int, items: Mapping[str, Any]) -> bool:
+        # One that a slow writer appended may be older than what was dropped meanwhile.
+        if self.is_complete or through + 1 < self._start:
+            return False
+        self.is_complete = True
+        for name, (version, value) in items.items():
+            self.items[name] = Item(version, value)
+            self._sizes[name] = len(orjson.dumps(value))
+        for offset, change in self._behind:
+            if offset > through:
+                self._apply_change(change)
+        self._behind.clear()
+        return True
+
+    def version_of(self, item: str) -> int:
+        return self.items[item].version if item in self.items else 0
+
+    def of_kind(self, kind: str) -> Iterator[tuple[str, Value]]:
+        """The items named `kind/...`, without those that were removed: the rest of the name, and the value."""
+        prefix = kind + "/"
+        for name, item in self.items.items():
+            if item.value is not None and name.startswith(prefix):
+                yield name[len(prefix) :], item.value
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self._sizes.values()) + sum(map(len, self._sizes))
+
+    def snapshot(self) -> bytes:
+        """The record that holds all items as of now. What is before `next_offset` is not needed beside it."""
+        items = {name: [item.version, item.value] for name, item in self.items.items()}
+        document = {"format": _FORMAT, "through": self.next_offset - 1, "items": items}
+        return pack_record(b"snapshot", (), orjson.dumps(document))

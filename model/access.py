@@ -1,0 +1,144 @@
+"""API keys and what they allow. A key is `duemq_<id>_<secret>_<crc>`; only the SHA-256 of it is ever stored.
+
+The checksum lets a mistyped or cut key be told from a wrong one without a look-up, and scanners of leaked secrets find
+keys without false alarms.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Any, Final, NamedTuple, Self
+from zlib import crc32
+
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+
+_KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
+_ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_NAME = re.compile(r"[A-Za-z0-9 ._:@-]{1,100}")
+
+
+class Scope(StrEnum):
+    """What a caller may do."""
+
+    SEND = "send"  # schedule messages
+    READ = "read"  # look messages and topics up, and consume
+    CANCEL = "cancel"  # cancel, move and deliver now
+    OPERATE = "operate"  # redrive dead letters, drain nodes
+    ADMIN = "admin"  # everything, and keys
+
+
+class Grant(NamedTuple):
+    """What the caller of one request may do. `key_id`: of the key; empty for one of the settings, which is in `secret`,
+    and where nobody has to present one."""
+
+    key_id: str
+    scopes: frozenset[Scope]
+    secret: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Grant({self.key_id!r}, {sorted(self.scopes)})"
+
+    def allows(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+
+EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))
+
+
+class Secret(NamedTuple):
+    """One of a key's secrets: its SHA-256 (hex), and until when (epoch ms) it is good; None: as long as the key."""
+
+    sha256: str
+    until: int | None
+
+
+class ApiKey(NamedTuple):
+    """A key as it is stored. All times are epoch ms; `expires_at` and `revoked_at` None: never, not."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    secrets: tuple[Secret, ...]
+    created_at: int
+    expires_at: int | None
+    revoked_at: int | None
+
+    def opened_by(self, presented: bytes, now: int) -> bool:
+        """Whether what a caller presents is this key, and the key is good now. Takes as long whatever it is."""
+        digest = sha256(presented).hexdigest()
+        fits = [compare_digest(digest, secret.sha256) and _is_before(now, secret.until) for secret in self.secrets]
+        return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
+
+    def state(self, now: int) -> str:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "active" if _is_before(now, self.expires_at) else "expired"
+
+    def value(self) -> dict[str, Any]:
+        """As an item of the administrative state."""
+        return self._asdict() | {"secrets": [list(secret) for secret in self.secrets]}
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Self:
+        """Scopes that a newer version knows are left out: nothing is allowed by them here."""
+        known = frozenset(Scope)
+        scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
+        return cls(**{**value, "scopes": scopes, "secrets": tuple(Secret(*secret) for secret in value["secrets"])})
+
+
+def _is_before(now: int, until: int | None) -> bool:
+    return until is None or now < until
+
+
+def new_key(name: str, scopes: Sequence[str], now: int, expires_at: int | None = None) -> tuple[ApiKey, str]:
+    """A new key and its text, which nobody can show again. Raises Rejected `bad_field`."""
+    if not _NAME.fullmatch(name):
+        detail = f"a key's name has 1 to 100 letters, digits, blanks or . _ : @ -, not {shown(name)}"
+        raise Rejected("bad_field", detail, "name")
+    if expires_at is not None and expires_at <= now:
+        raise Rejected("bad_field", "a key cannot have expired before it is made", "expires_at")
+    id_ = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
+    text, secret = _new_secret(id_)
+    return ApiKey(id_, name, scopes_of(scopes), (secret,), now, expires_at, None), text
+
+
+def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:
+    """Raises Rejected `bad_field`."""
+    known = ", ".join(Scope)
+    if not names:
+        raise Rejected("bad_field", f"a key has one scope or more of {known}", "scopes")
+    for name in names:
+        if name not in frozenset(Scope):
+            raise Rejected("bad_field", f"{shown(name)} is no scope: there are {known}", "scopes")
+    return tuple(scope for scope in Scope if scope in names)
+
+
+def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
+    """The key with a new secret, and its new text. The old secret is good for `overlap_ms` more; one from an earlier
+    rotation is not. Raises Rejected `bad_field`."""
+    if key.state(now) != "active":
+        raise Rejected("bad_field", f"key {key.id} is {key.state(now)}: make a new one", "id")
+    text, secret = _new_secret(key.id)
+    newest = key.secrets[0]
+    until = now + overlap_ms
+    return key._replace(secrets=(secret, newest._replace(until=until))), text
+
+
+def id_of(presented: bytes) -> str | None:
+    """The id of what may be a key; None for what is none, be it mistyped, cut or of another kind."""
+    match = _KEY.fullmatch(presented)
+    if match is None or crc32(presented[:-9]) != int(match[3], 16):
+        return None
+    return match[1].decode()
+
+
+def _new_secret(id_: str) -> tuple[str, Secret]:
+    text = f"duemq_{id_}_{secrets.token_hex(24)}"
+    text = f"{text}_{crc32(text.encode()):08x}"
+    return text, Secret(sha256(text.encode()).hexdigest(), None)

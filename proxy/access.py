@@ -1,0 +1,101 @@
+"""Who calls, and what the caller may do: by the keys of the settings, and by those of the administrative state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hmac import compare_digest
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.model.access import EVERYTHING, Grant, id_of
+from duemq.model.errors import Unavailable
+from duemq.web.body import header
+
+GRANT: Final = "duemq.grant"
+"""Where the application puts the `Grant` of a request into its scope."""
+
+_MAX_CACHED = 1_000  # keys that were presented and found good
+
+
+class _CachedGrant(NamedTuple):
+    """What a key was found to allow, and until when (epoch ms) that is known; None: until keys change."""
+
+    grant: Grant
+    until: int | None
+
+
+class Access:
+    """Access control of one server. `keys` None: there are none but `secrets`, those of the settings.
+
+    It is in force where there is a key, also one that was revoked or has expired, or where it is `required`.
+    """
+
+    def __init__(
+        self, secrets: Sequence[str], clock: Callable[[], int], keys: ApiKeys | None = None, *, required: bool = False
+    ) -> None:
+        self._secrets = tuple(secret.encode() for secret in secrets)
+        self.keys, self._clock, self._required = keys, clock, required
+        self._cached: dict[bytes, _CachedGrant] = {}
+        if keys is not None:
+            keys.admin.on_change(self._cached.clear)
+
+    def grant(self, request: Request) -> Grant | None:
+        """What the caller may do; None where it has to present a key and has presented no good one.
+
+        Raises Unavailable while keys cannot be known.
+        """
+        if not self._is_in_force():
+            return EVERYTHING
+        presented, now = presented_key(request), self._clock()
+        if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
+            return known.grant
+        # All are compared, so that the time it takes says nothing about which one came close.
+        if any([compare_digest(presented, secret) for secret in self._secrets]):
+            return EVERYTHING._replace(secret=presented)
+        if self.keys is None or (id_ := id_of(presented)) is None:
+            return None
+        self._wait_for_keys()
+        key = self.keys.by_id.get(id_)
+        if key is None or not key.opened_by(presented, now):
+            return None
+        grant = Grant(id_, frozenset(key.scopes))
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
+        ends = [key.expires_at, *(secret.until for secret in key.secrets)]
+        self._cached[presented] = _CachedGrant(grant, min((end for end in ends if end is not None), default=None))
+        return grant
+
+    def _is_in_force(self) -> bool:
+        if self._secrets or self._required:
+            return True
+        if self.keys is None:
+            return False
+        self._wait_for_keys()
+        return bool(self.keys.by_id)
+
+    def why_not_ready(self) -> str | None:
+        """Why it is not known yet who may call, in a sentence; None where it is."""
+        if self.keys is None or self.keys.admin.ready.is_set():
+            return None
+        return self.keys.admin.trouble or "the API keys are being read"
+
+    def _wait_for_keys(self) -> None:
+        if (reason := self.why_not_ready()) is not None:
+            raise Unavailable(reason)
+
+
+def caller_of(request: Request) -> bytes:
+    """Whose names and idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
+    rotated key stays the same caller. Empty where nobody has to present one."""
+    grant: Grant = request.scope.get(GRANT, EVERYTHING)
+    return grant.key_id.encode() or grant.secret
+
+
+def presented_key(request: Request) -> bytes:
+    """What `Authorization: Bearer KEY` or `X-API-Key: KEY` says; empty without either."""
+    scheme, _, key = (header(request, b"authorization") or "").partition(" ")
+    if scheme.lower() != "bearer":
+        key = header(request, b"x-api-key") or ""
+    return key.strip().encode("latin-1")

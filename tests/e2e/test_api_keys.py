@@ -1,0 +1,75 @@
+"""API keys on a real server: the first one, scopes, rotation, a restart, and a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.server import Server, run
+
+ORDER = {"topic": "orders", "payload": "p", "deliver_after": "1h"}
+
+
+def status(url: str, key: str, method: str = "GET", path: str = "/v1/limits") -> int:
+    body = ORDER if method == "POST" else None
+    return httpx.request(method, url + path, headers={"X-API-Key": key}, timeout=60, json=body).status_code
+
+
+def make(name: str, *more: object, url: str, key: str = "") -> str:
+    made = run("keys", "create", name, *more, url=url, key=key)
+    assert made.returncode == 0, made.stderr
+    assert "shown this once" in made.stderr and made.stdout.startswith("duemq_")
+    return made.stdout.strip()
+
+
+def test_from_nothing_to_keys(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Server(data, "--set", "http.access=keys") as server:
+        server.start()
+        assert status(server.url, "") == status(server.url, "duemq_guess") == 401
+        admin = make("ops", "--scope", "admin", "--data", data, url=server.url)
+        sender = make("shop", "--scope", "send", "--expires", "90d", url=server.url, key=admin)
+        viewer = make("wallboard", "--scope", "read", url=server.url, key=admin)
+        assert status(server.url, sender, "POST", "/v1/messages") == 201
+        assert status(server.url, viewer, "POST", "/v1/messages") == status(server.url, sender) == 403
+        assert status(server.url, viewer) == 200
+        refused = run("keys", "ls", url=server.url, key=viewer)
+        assert refused.returncode == 7 and "scope admin" in refused.stderr
+
+        listed = run("keys", "ls", url=server.url, key=admin).stdout.splitlines()
+        ids = {line.split("\t")[1]: line.split("\t")[0] for line in listed}
+        assert list(ids) == ["ops", "shop", "wallboard"]
+        rotated = run("keys", "rotate", ids["shop"], "--overlap", "0s", url=server.url, key=admin).stdout.strip()
+        assert run("keys", "revoke", ids["wallboard"], url=server.url, key=admin).returncode == 0
+        assert run("keys", "revoke", "nobody", url=server.url, key=admin).returncode == 4
+
+        def states() -> list[int]:
+            return [status(server.url, key, "POST", "/v1/messages") for key in (admin, sender, rotated, viewer)]
+
+        assert states() == [201, 401, 201, 401]
+        server.kill()
+        server.start()
+        assert states() == [201, 401, 201, 401]
+        assert run("backup", tmp_path / "backups", "--data", data).returncode == 0
+        log = server.log_path.read_text()
+        assert not [key for key in (admin, sender, rotated, viewer) if key in log or key.split("_")[2] in log]
+
+    (backup,) = (tmp_path / "backups").iterdir()
+    restored = tmp_path / "restored"
+    assert run("restore", backup, "--data", restored).returncode == 0
+    with Server(restored) as server:
+        server.start()
+        assert [status(server.url, key, "POST", "/v1/messages") for key in ("", admin, sender)] == [401, 201, 401]
+
+
+@pytest.mark.parametrize("command", [("ls",), ("create", "a", "--scope", "send"), ("rotate", "a"), ("revoke", "a")])
+def test_without_a_server_a_command_says_so(command: tuple[str, ...]) -> None:
+    failed = run("keys", *command, url="http://127.0.0.1:9")
+    assert failed.returncode == 8 and failed.stderr.count("\n") == 1
+
+
+def test_the_data_folder_of_no_server_makes_no_key(tmp_path: Path) -> None:
+    failed = run("keys", "create", "ops", "--scope", "admin", "--data", tmp_path)
+    assert failed.returncode == 8 and "no server runs on" in failed.stderr

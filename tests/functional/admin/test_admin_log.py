@@ -1,0 +1,180 @@
+"""The administrative log on each log of this machine: in force at once, in order, and short. On Kafka: `kafka/`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from duemq.bus.base import Bus
+from duemq.bus.embedded.bus import EmbeddedBus
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.admin import log as admin_log
+from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import MAX_BYTES, Change
+from duemq.cluster.internal_topics import ADMIN, create_logs
+from duemq.model.errors import CorruptStore, Rejected, StoreFailed, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@asynccontextmanager
+async def following(bus: Bus, count: int = 1) -> AsyncIterator[list[AdminLog]]:
+    """So many processes that follow the log."""
+    logs = [AdminLog(lambda: bus, lambda: 7) for _ in range(count)]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.run()) for one in logs]
+        for one in logs:
+            await one.ready.wait()
+        try:
+            yield logs
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def bus(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bus]:
+    opened: Bus = MemoryBus(MemoryLog()) if request.param == "memory" else await EmbeddedBus.open(tmp_path / "bus")
+    await create_logs(opened, 1)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # what it looks at tells nobody
+            await asyncio.sleep(0.01)
+
+
+async def agree(*logs: AdminLog) -> None:
+    await until(lambda: all(one.state.items == logs[0].state.items for one in logs))
+
+
+async def test_a_change_is_in_force_everywhere(bus: Bus) -> None:
+    async with following(bus, 2) as (one, other):
+        told: list[int] = []
+        other.on_change(lambda: told.append(1))
+        assert await one.change("keys/a", {"x": 1}, "me") == 1
+        assert dict(one.state.of_kind("keys")) == {"a": {"x": 1}}
+        await agree(one, other)
+        assert told
+
+
+async def test_of_two_changes_at_a_time_one_is_told_that_it_lost(bus: Bus) -> None:
+    async with following(bus, 2) as logs:
+        outcomes = await asyncio.gather(
+            *(one.change("keys/a", {"by": at}, "me", 0) for at, one in enumerate(logs)), return_exceptions=True
+        )
+        assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Rejected", "int"]
+        winner = next(at for at, outcome in enumerate(outcomes) if outcome == 1)
+        await agree(*logs)
+        assert [dict(one.state.of_kind("keys")) for one in logs] == [{"a": {"by": winner}}] * 2
+
+
+async def test_it_is_shortened_and_who_begins_later_knows_all(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "_KEPT_RECORDS", 10)
+    async with following(bus) as (one,):
+        await one.change("keys/first", {"x": 0}, "me")
+        for number in range(100):
+            await one.change(f"keys/{number % 7}", {"x": number} if number % 5 else None, "me")
+        async with following(bus, 1) as (other,):
+            assert other.state.items == one.state.items
+            assert await bus.start_offset(ADMIN, 0) > 80
+            await other.change("keys/first", None, "me")
+            await agree(one, other)
+
+
+async def test_all_items_have_a_bound_and_can_still_be_removed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "MAX_BYTES", 1_000)
+    async with following(bus) as (one,):
+        with pytest.raises(Rejected, match=r"1,000 bytes in all"):
+            for number in range(20):
+                await one.change(f"keys/{number}", {"x": "y" * 50}, "me")
+        known = dict(one.state.items)
+        await one.change("keys/0", None, "me")
+        assert known["keys/0"].value and one.state.items["keys/0"].value is None
+    assert MAX_BYTES == 512 << 10
+
+
+async def test_before_the_log_was_read_nothing_is_changed(bus: Bus) -> None:
+    with pytest.raises(Unavailable, match="being read for the first time"):
+        await AdminLog(lambda: bus, lambda: 7).change("keys/a", {}, "me")
+    assert await bus.end_offset(ADMIN, 0) == 0
+
+
+async def test_a_log_that_is_away_is_followed_again_from_where_it_was(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, reading = False, bus.read
+
+    async def read(*arguments: Any) -> Any:
+        if away:
+            raise StoreFailed("the log is away")
+        return await reading(*arguments)
+
+    monkeypatch.setattr(bus, "read", read)
+    async with following(bus) as (one,):
+        await one.change("keys/a", {"x": 1}, "me")
+        away = True
+        await bus.append({(ADMIN, 0): [Change("keys/b", 1, {"x": 2}, 7, "other").frame()]})
+        await until(lambda: one.trouble == "the log is away")
+        assert dict(one.state.of_kind("keys")) == {"a": {"x": 1}}  # what was known is in force
+        away = False
+        await until(lambda: one.trouble is None)
+        assert dict(one.state.of_kind("keys")) == {"a": {"x": 1}, "b": {"x": 2}}
+
+
+class Away:
+    """A bus that one process cannot read for a while."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus, self.is_away = bus, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bus, name)
+
+    async def read(self, *arguments: Any) -> Any:
+        if self.is_away:
+            raise StoreFailed("the log is away")
+        return await self.bus.read(*arguments)
+
+
+async def test_who_was_away_while_it_was_shortened_misses_nothing(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_log, "_KEPT_RECORDS", 5)
+    away = Away(bus)
+    late = AdminLog(lambda: cast(Bus, away), lambda: 7)
+    async with asyncio.TaskGroup() as group, following(bus) as (one,):
+        task = group.create_task(late.run())
+        await late.ready.wait()
+        await one.change("keys/a", {"x": 1}, "me")
+        await agree(one, late)
+        away.is_away = True
+        for number in range(40):
+            await one.change(f"keys/{number}", {"x": number}, "me")
+        await one.change("keys/a", None, "me")
+        assert await bus.start_offset(ADMIN, 0) > late.state.next_offset
+        away.is_away = False
+        await agree(one, late)
+        assert late.state.items["keys/a"].value is None
+        task.cancel()
+
+
+async def test_a_log_that_somebody_else_trimmed_stops_its_readers(bus: Bus) -> None:
+    async with following(bus) as (one,):
+        for number in range(3):
+            await one.change(f"keys/{number}", {"x": number}, "me")
+    await bus.trim(ADMIN, 0, 2)
+    with pytest.raises(CorruptStore, match="begins at record 2 and has no snapshot"):
+        await AdminLog(lambda: bus, lambda: 7).run()

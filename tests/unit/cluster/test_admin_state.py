@@ -1,0 +1,75 @@
+"""Administrative state: the first change wins, and a snapshot stands for what was dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duemq.cluster.admin.state import MAX_ITEM_BYTES, AdminState, Change, Item
+from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.record import StoredRecord, pack_record
+
+
+def change(item: str, version: int, value: Any = None) -> bytes:
+    return Change(item, version, value, 0, "test").frame()
+
+
+def read(log: list[bytes], start: int = 0, until: int | None = None) -> AdminState:
+    state = AdminState(start)
+    for offset, frame in list(enumerate(log))[start:until]:
+        state.apply(StoredRecord(offset, 0, frame))
+    return state
+
+
+def test_the_first_of_two_changes_wins() -> None:
+    state = read([change("keys/a", 1, {"x": 1}), change("keys/a", 2, {"x": 2}), change("keys/a", 2, {"x": 3})])
+    assert state.items == {"keys/a": Item(2, {"x": 2})}
+
+
+def test_what_was_removed_is_not_listed_and_keeps_its_version() -> None:
+    state = read([change("keys/a", 1, {}), change("keys/b", 1, {}), change("keys/a", 2, None)])
+    assert [name for name, _ in state.of_kind("keys")] == ["b"]
+    assert state.version_of("keys/a") == 2
+
+
+def test_an_item_has_a_bound() -> None:
+    with pytest.raises(Rejected, match=f"may have {MAX_ITEM_BYTES}"):
+        change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES})
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format":2}', b'{"format":1,"item":"a"}', b"\xff"])
+def test_a_record_that_is_none_stops_the_reader(content: bytes) -> None:
+    with pytest.raises(CorruptStore, match="record 7 of the administrative log"):
+        AdminState(0).apply(StoredRecord(7, 0, pack_record(None, (), content)))
+
+
+writes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.booleans(), st.booleans()), max_size=40)
+
+
+@given(writes=writes, slow=st.integers(0, 5))
+def test_who_begins_behind_a_snapshot_knows_the_same_as_who_read_all(writes: Any, slow: int) -> None:
+    """Changes with versions that lost, snapshots that were appended late, and trims of any that is in the log."""
+    log: list[bytes] = []
+    everything = AdminState(0)
+    waiting: list[tuple[int, bytes, int]] = []  # snapshots under way: when they are appended, and what they go through
+    starts = [0]
+
+    def append(frame: bytes) -> None:
+        log.append(frame)
+        everything.apply(StoredRecord(len(log) - 1, 0, frame))
+
+    for turn, (item, off, removes, snapshots) in enumerate(writes):
+        version = max(everything.version_of(item) + 1 + off, 1)
+        append(change(item, version, None if removes else {"turn": turn}))
+        if snapshots:
+            waiting.append((turn + slow, everything.snapshot(), everything.next_offset))
+        for one in [one for one in waiting if one[0] <= turn]:
+            waiting.remove(one)
+            append(one[1])
+            starts.append(max(starts[-1], one[2]))
+    late = read(log, starts[-1])
+    assert late.is_complete and late.items == everything.items
+    assert late.size_bytes == everything.size_bytes

@@ -1,0 +1,227 @@
+"""What keys of each scope open, on every route that OpenAPI names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import httpx
+import orjson
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.internal_topics import create_logs
+from duemq.model.access import Scope
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.app import create_app
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.web.settings import HttpSettings
+from tests.support.http.http_site import NOW, ORDER, FakeGateway
+
+PUBLIC = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
+
+
+class Site:
+    """A server with an administrative log. `now` is its clock (epoch ms)."""
+
+    def __init__(self, settings: HttpSettings | None = None) -> None:
+        self.now = NOW
+        self.settings = settings or HttpSettings()
+
+    async def run(self, scenario: Callable[[Site], Awaitable[None]], *, follows: bool = True) -> None:
+        bus = MemoryBus(MemoryLog(lambda: self.now))
+        await create_logs(bus, 1)
+        self.admin = AdminLog(lambda: bus, lambda: self.now)
+        self.keys = ApiKeys(self.admin, lambda: self.now)
+        app = create_app(
+            cast(Gateway, FakeGateway()), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
+            lambda: self.now, asyncio.Event(), api_keys=self.keys,
+        )  # fmt: skip
+        transport = httpx.ASGITransport(cast(Any, app))
+        async with (
+            asyncio.TaskGroup() as group,
+            httpx.AsyncClient(transport=transport, base_url="http://x") as self.http,
+        ):
+            following = group.create_task(self.admin.run() if follows else asyncio.sleep(0))
+            if follows:
+                await self.admin.ready.wait()
+            try:
+                await scenario(self)
+            finally:
+                following.cancel()
+
+    async def key(self, *scopes: str, **fields: Any) -> str:
+        made = await self.keys.make({"name": "test", "scopes": [str(scope) for scope in scopes], **fields}, "test")
+        return str(made["key"])
+
+    async def ask(self, method: str, path: str, key: str = "", body: Any = None, **headers: str) -> httpx.Response:
+        bearer = {"Authorization": f"Bearer {key}"} if key else {}
+        content = None if body is None else orjson.dumps(body)
+        type_ = {} if body is None else {"Content-Type": "application/json"}
+        return await self.http.request(method, path, headers=bearer | type_ | headers, content=content)
+
+
+def with_site(scenario: Callable[[Site], Awaitable[None]], settings: HttpSettings | None = None) -> None:
+    asyncio.run(Site(settings).run(scenario))
+
+
+def path_of(path: str) -> str:
+    for name in ("id", "topic", "consumer", "node"):
+        path = path.replace("{" + name + "}", "a")
+    return path
+
+
+def code_of(answer: httpx.Response) -> str:
+    return str(answer.json().get("code"))
+
+
+def test_every_route_says_what_it_needs() -> None:
+    assert {path for _, path, scope in ROUTES if scope is None} == PUBLIC
+    changing = {scope for method, _, scope in ROUTES if method != "GET"}
+    assert Scope.ADMIN in changing and None not in changing
+
+
+def test_every_route_refuses_a_caller_without_a_key() -> None:
+    async def scenario(site: Site) -> None:
+        _, text = "", await site.key("admin")
+        wrong = text[:-1] + ("0" if text[-1] != "0" else "1")
+        for method, path, scope in ROUTES:
+            for key in ("", "not-a-key", wrong):
+                answer = await site.ask(method, path_of(path), key)
+                assert (answer.status_code == 401) is (scope is not None), path
+        assert (await site.ask("GET", "/v1/nothing")).status_code == 401
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_every_route_refuses_a_key_without_its_scope(scope: Scope) -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key(scope)
+        for method, path, needed in ROUTES:
+            answer = await site.ask(method, path_of(path), key)
+            refused = answer.status_code == 403 and code_of(answer) == "forbidden"
+            assert refused is (needed is not None and scope not in (needed, Scope.ADMIN)), (method, path)
+
+    with_site(scenario)
+
+
+def test_a_viewer_changes_nothing() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("read")
+        for method, path, needed in ROUTES:
+            consumes = path.endswith("/consumers/{consumer}")  # its own place
+            if method != "GET" and needed is not None and not consumes:
+                assert (await site.ask(method, path_of(path), key)).status_code == 403, (method, path)
+
+    with_site(scenario)
+
+
+def test_without_any_key_everybody_may_until_the_first_is_made() -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 201
+        made = await site.ask("POST", "/v1/keys", body={"name": "ops", "scopes": ["admin"]})
+        assert made.status_code == 201 and made.json()["state"] == "active"
+        assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 401
+        assert (await site.ask("POST", "/v1/messages", made.json()["key"], ORDER)).status_code == 201
+        listed = (await site.ask("GET", "/v1/keys", made.json()["key"])).json()["keys"]
+        assert [key["name"] for key in listed] == ["ops"] and "key" not in listed[0]
+        await site.ask("DELETE", f"/v1/keys/{made.json()['id']}", made.json()["key"])
+        assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 401  # it does not open again
+
+    with_site(scenario)
+
+
+def test_keys_that_are_required_are_asked_for_before_there_is_one() -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 401
+        assert (await site.ask("POST", "/v1/messages", await site.key("send"), ORDER)).status_code == 201
+
+    with_site(scenario, HttpSettings(access="keys"))
+
+
+def test_a_key_of_the_settings_may_do_everything() -> None:
+    async def scenario(site: Site) -> None:
+        made = await site.ask("POST", "/v1/keys", "in-the-settings", {"name": "shop", "scopes": ["send"]})
+        assert made.status_code == 201
+        assert (await site.ask("POST", "/v1/messages", made.json()["key"], ORDER)).status_code == 201
+        assert (await site.ask("GET", "/v1/keys", made.json()["key"])).status_code == 403
+
+    with_site(scenario, HttpSettings(api_keys=("in-the-settings",)))
+
+
+def test_a_key_ends_when_it_expires_is_revoked_or_its_overlap_is_over() -> None:
+    async def scenario(site: Site) -> None:
+        admin = await site.key("admin")
+        short = await site.key("read", expires_after="1m")
+        first = await site.key("read")
+        id_ = first.split("_")[1]
+        rotated = (await site.ask("POST", f"/v1/keys/{id_}:rotate", admin, {"overlap": "2m"})).json()["key"]
+
+        async def opened() -> list[bool]:
+            return [(await site.ask("GET", "/v1/limits", key)).status_code == 200 for key in (short, first, rotated)]
+
+        assert await opened() == [True, True, True]
+        site.now += 60_000
+        assert await opened() == [False, True, True]
+        site.now += 60_000
+        assert await opened() == [False, False, True]
+        for _ in range(2):
+            revoked = await site.ask("DELETE", f"/v1/keys/{id_}", admin)
+            assert (revoked.status_code, revoked.json()["state"]) == (200, "revoked")
+        assert await opened() == [False, False, False]
+        again = await site.ask("POST", f"/v1/keys/{id_}:rotate", admin, {})
+        assert (again.status_code, code_of(again)) == (400, "bad_field")
+        assert code_of(await site.ask("DELETE", "/v1/keys/nobody", admin)) == "unknown_key"
+
+    with_site(scenario)
+
+
+def test_a_rotated_key_is_the_same_caller() -> None:
+    """An Idempotency-Key belongs to its caller."""
+
+    async def scenario(site: Site) -> None:
+        admin, first, other = await site.key("admin"), await site.key("send"), await site.key("send")
+        id_ = first.split("_")[1]
+        second = (await site.ask("POST", f"/v1/keys/{id_}:rotate", admin, {})).json()["key"]
+        answers = [
+            await site.ask("POST", "/v1/messages", key, ORDER, **{"Idempotency-Key": "order-17"})
+            for key in (first, second, other)
+        ]
+        assert [answer.status_code for answer in answers] == [201, 200, 201]
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [({"scopes": ["send"]}, "bad_field", "name"), ({"name": "a"}, "bad_field", "scopes"),
+     ({"name": "a", "scopes": "send"}, "bad_field", "scopes"),
+     ({"name": "a", "scopes": ["fly"]}, "bad_field", "scopes"),
+     ({"name": "a", "scopes": ["send"], "more": 1}, "unknown_field", "more"),
+     ({"name": "a", "scopes": ["send"], "expires_at": 1}, "bad_field", "expires_at"),
+     ({"name": "a", "scopes": ["send"], "expires_at": NOW + 1, "expires_after": "1d"}, "both_times", "expires_after")],
+)  # fmt: skip
+def test_a_wrong_key_is_refused_and_changes_nothing(body: dict[str, Any], code: str, field: str) -> None:
+    async def scenario(site: Site) -> None:
+        answer = await site.ask("POST", "/v1/keys", body=body)
+        assert (code_of(answer), answer.json()["field"]) == (code, field)
+        assert (await site.ask("GET", "/v1/keys")).json() == {"keys": []}
+
+    with_site(scenario)
+
+
+def test_nobody_is_served_before_it_is_known_who_may() -> None:
+    async def scenario(site: Site) -> None:
+        for path in ("/v1/limits", "/readyz"):
+            answer = await site.ask("GET", path)
+            assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys are being read")
+        assert (await site.ask("GET", "/healthz")).status_code == 200
+
+    asyncio.run(Site().run(scenario, follows=False))
