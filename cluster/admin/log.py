@@ -35,17 +35,20 @@ class AdminLog:
         self._grown = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._start = 0
+        self._opening = True  # the process has no log open yet
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call it after each change of the state."""
         self._listeners.append(listener)
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises CorruptStore for a record of no known format."""
+        """Follow until cancelled. While the log has a record of no known format the state is not `ready`: what keys
+        there are is not known for certain, and deliveries go on without."""
         failures = 0
         while True:
             try:
                 bus = self._bus()
+                self._opening = False
                 subscription = bus.subscribe(ADMIN, 0)
                 try:
                     if not self.ready.is_set():
@@ -57,10 +60,13 @@ class AdminLog:
                             await subscription.wait(_QUIET_S)
                 finally:
                     subscription.close()
-            except Unavailable as error:
-                if self.trouble != error.detail:
-                    log.warning("the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
-                self.trouble = error.detail
+            except (Unavailable, CorruptStore) as error:
+                if isinstance(error, CorruptStore):
+                    self.ready.clear()
+                if self.trouble != str(error):
+                    level = logging.DEBUG if self._opening else logging.ERROR
+                    log.log(level, "the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
+                self.trouble = str(error)
                 await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 

@@ -17,7 +17,8 @@ from duemq.cluster.admin import log as admin_log
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, Change
 from duemq.cluster.internal_topics import ADMIN, create_logs
-from duemq.model.errors import CorruptStore, Rejected, StoreFailed, Unavailable
+from duemq.model.errors import Rejected, StoreFailed, Unavailable
+from duemq.model.record import pack_record
 
 pytestmark = pytest.mark.anyio
 
@@ -171,10 +172,17 @@ async def test_who_was_away_while_it_was_shortened_misses_nothing(bus: Bus, monk
         task.cancel()
 
 
-async def test_a_log_that_somebody_else_trimmed_stops_its_readers(bus: Bus) -> None:
+async def test_a_log_that_cannot_be_read_makes_nobody_ready_and_stops_nothing(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_log, "_PAUSES_S", (0.01,))
     async with following(bus) as (one,):
         for number in range(3):
             await one.change(f"keys/{number}", {"x": number}, "me")
-    await bus.trim(ADMIN, 0, 2)
-    with pytest.raises(CorruptStore, match="begins at record 2 and has no snapshot"):
-        await AdminLog(lambda: bus, lambda: 7).run()
+        await bus.append({(ADMIN, 0): [pack_record(None, (), b"nothing")]})
+        await until(lambda: not one.ready.is_set())
+        assert one.trouble is not None and "record 3 of the administrative log cannot be read" in one.trouble
+        with pytest.raises(Unavailable):
+            await one.change("keys/a", {}, "me")
+        await bus.trim(ADMIN, 0, 4)
+        await until(lambda: "begins at record 4 and has no snapshot" in (one.trouble or ""))
