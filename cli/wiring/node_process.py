@@ -12,7 +12,14 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
-from duemq.cli.wiring.parts import check_access, check_cluster, connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import (
+    check_cluster,
+    check_node_access,
+    connection_limits,
+    guarded_clock,
+    open_bus,
+    registry,
+)
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
 from duemq.delay.api.internal_http import create_internal_app
@@ -64,7 +71,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         opened.callback(listener.close)
         bound = str(listener.getsockname()[0])
         host = _told_host(settings.node.advertise, bound)
-        check_access(listen, "node.token", guarded=bool(settings.node.token), opened=settings.http.open)
+        check_node_access(settings, listen)
         stop = stop_on_signals()
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=True)

@@ -125,22 +125,24 @@ def check_cluster(settings: Settings) -> None:
 
 
 def check_http_access(settings: Settings) -> None:
-    """See `check_access`."""
+    """Refuse to serve everybody who reaches this machine. Raises BadConfig."""
     http = settings.http
-    guarded = bool(http.api_keys) or http.access == "keys"
-    check_access(settings.listen, "http.api_keys", guarded=guarded, opened=http.open)
+    if not http.api_keys and http.access != "keys" and not http.open:
+        _require_loopback(settings.listen, "http.api_keys", 'http.access = "keys" or http.api_keys')
 
 
-def check_access(listen: str, secret_key: str, *, guarded: bool, opened: bool) -> None:
-    """Refuse to serve everybody who reaches this machine. Raises BadConfig.
+def check_node_access(settings: Settings, listen: str) -> None:
+    """As `check_http_access`, for the address of a node."""
+    if not settings.node.token and not settings.http.open:
+        _require_loopback(listen, "node.token", "node.token")
 
-    `guarded`: callers have to show a secret, which the setting `secret_key` holds. `opened`: by http.open.
-    """
-    if guarded or opened or is_loopback(listen.rpartition(":")[0].strip("[]")):
+
+def _require_loopback(listen: str, missing: str, remedy: str) -> None:
+    if is_loopback(listen.rpartition(":")[0].strip("[]")):
         return
     raise BadConfig(
-        f"{secret_key} is not set, and {listen} can be reached from other machines: everybody there could send, read "
-        f"and cancel. Set {secret_key}, listen on 127.0.0.1, or, where something else keeps strangers away, set "
+        f"{missing} is not set, and {listen} can be reached from other machines: everybody there could send, read "
+        f"and cancel. Set {remedy}, listen on 127.0.0.1, or, where something else keeps strangers away, set "
         "http.open = true"
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.node_process import run_node
-from duemq.cli.wiring.parts import check_access
+from duemq.cli.wiring.parts import check_http_access, check_node_access
 from duemq.cli.wiring.proxy_process import run_proxy
 from duemq.cli.wiring.single_process import serve
 from duemq.model.errors import BadConfig
@@ -22,15 +22,17 @@ LOOPBACK = ["127.0.0.1:0", "127.8.9.1:0", "[::1]:0", "localhost:0"]
 
 @pytest.mark.parametrize("listen", BEYOND)
 def test_an_open_address_needs_a_secret(listen: str) -> None:
-    with pytest.raises(BadConfig, match=r"^http\.api_keys is not set, and .* http\.open = true$"):
-        check_access(listen, "http.api_keys", guarded=False, opened=False)
-    check_access(listen, "http.api_keys", guarded=True, opened=False)
-    check_access(listen, "http.api_keys", guarded=False, opened=True)
+    told = r"^http\.api_keys is not set, and .* Set http\.access = \"keys\" or http\.api_keys, .* http\.open = true$"
+    with pytest.raises(BadConfig, match=told):
+        check_http_access(Settings(listen=listen))
+    for http in ({"api_keys": ["first-secret"]}, {"access": "keys"}, {"open": True}):
+        check_http_access(Settings.load(overrides={"listen": listen, "http": http}))
 
 
 @pytest.mark.parametrize("listen", LOOPBACK)
 def test_the_loopback_needs_none(listen: str) -> None:
-    check_access(listen, "http.api_keys", guarded=False, opened=False)
+    check_http_access(Settings(listen=listen))
+    check_node_access(Settings(), listen)
 
 
 def settings(folder: Path, **more: Any) -> Settings:
