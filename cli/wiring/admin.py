@@ -42,6 +42,16 @@ def beside(admin: AdminLog, work: Work) -> Work:
     return run
 
 
+def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:
+    """Waits until both are set."""
+
+    async def wait() -> None:
+        await first.wait()
+        await second.wait()
+
+    return wait
+
+
 def key_maker(keys: ApiKeys) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
     """Makes keys for who may open the data folder."""
 

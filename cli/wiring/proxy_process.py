@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.admin import beside
+from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
 from duemq.cli.wiring.parts import (
@@ -108,7 +108,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             url_of(listener, settings.host),
             settings.http.shutdown_grace_s,
             stop,
-            follower.ready.wait,
+            both(follower.ready, keys.admin.ready),
             beside(keys.admin, follow),
             limits=connection_limits(settings),
         )

@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 _READ = 500  # records at a time
 _QUIET_S = 5.0
+_OPENING_S = 0.02  # between looks whether the process has opened its log
 _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _ANSWER_S = 5.0
 _KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new one
@@ -67,7 +68,7 @@ class AdminLog:
                     level = logging.DEBUG if self._opening else logging.ERROR
                     log.log(level, "the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
                 self.trouble = str(error)
-                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                await asyncio.sleep(_OPENING_S if self._opening else _PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 
     async def _begin(self, bus: Bus) -> None:

@@ -23,6 +23,7 @@ from duemq.storage.jobs.jobs import TieringJob, encode
 from duemq.storage.jobs.jobs import tiering_job as job_of
 from tests.functional.kafka.kafka_bus import WITHIN_S, options
 
+GUARD = "key-of-the-guarded-server"
 _PATIENT = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}  # a busy machine would answer 503 and 202
 _START_S, _STOP_S = 300.0, 300.0  # when to give a process up
 _URL = re.compile(r"duemq serves (http://\S+)")
@@ -31,12 +32,21 @@ _URL = re.compile(r"duemq serves (http://\S+)")
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of `duemq serve` with default settings. On SIGTERM it has to stop, cleanly."""
-    folder = tmp_path_factory.mktemp("server")
+    yield from _served(tmp_path_factory.mktemp("server"), {})
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """As `server`, for who presents GUARD as API key."""
+    yield from _served(tmp_path_factory.mktemp("guarded-server"), {"DUEMQ_HTTP__API_KEYS": GUARD})
+
+
+def _served(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     duemq = Path(sys.executable).with_name("duemq")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [duemq, "serve", "--data", folder / "data", "--listen", "127.0.0.1:0"],
-            stdout=log, stderr=log, env=os.environ | _PATIENT,
+            stdout=log, stderr=log, env=os.environ | _PATIENT | environment,
         )  # fmt: skip
     try:
         yield _url(process, folder / "log")

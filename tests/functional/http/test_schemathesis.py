@@ -13,6 +13,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 from duemq.proxy.api.openapi import describe
 from duemq.proxy.api.table import ENDPOINTS
+from tests.functional.conftest import GUARD
 
 pytestmark = pytest.mark.xdist_group("server")
 # What is refused for its size or type gets a 413 or 415, which schemathesis does not count as a refusal by itself.
@@ -33,12 +34,13 @@ BATCHES = ("/v1/messages:batch", "/v1/messages:move")  # answer 200 with an erro
 BATCH_CHECKS = [check for check in CHECKS if check is not openapi_checks.negative_data_rejection]
 
 
-def test_the_served_document_is_the_one_under_test(server: str) -> None:
-    assert httpx.get(f"{server}/openapi.json").json() == describe(ENDPOINTS)
+def test_the_served_document_is_the_one_under_test(guarded_server: str) -> None:
+    assert httpx.get(f"{guarded_server}/openapi.json").json() == describe(ENDPOINTS)
 
 
 @schema.parametrize()
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-def test_requests_made_from_the_document(server: str, case: schemathesis.Case[Any]) -> None:
+def test_requests_made_from_the_document(guarded_server: str, case: schemathesis.Case[Any]) -> None:
+    """With access control: some of them make keys, and from the first one on nobody is served without."""
     checks = BATCH_CHECKS if case.operation.path in BATCHES else CHECKS
-    case.call_and_validate(base_url=server, checks=checks, timeout=300)
+    case.call_and_validate(base_url=guarded_server, checks=checks, headers={"X-API-Key": GUARD}, timeout=300)
