@@ -50,6 +50,7 @@ class Access:
             return EVERYTHING
         presented, now = presented_key(request), self._clock()
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
+            self._wait_for_keys()  # it may have been revoked since
             return known.grant
         # All are compared, so that the time it takes says nothing about which one came close.
         if any([compare_digest(presented, secret) for secret in self._secrets]):
@@ -63,8 +64,9 @@ class Access:
         grant = Grant(id_, frozenset(key.scopes))
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
-        ends = [key.expires_at, *(secret.until for secret in key.secrets)]
-        self._cached[presented] = _CachedGrant(grant, min((end for end in ends if end is not None), default=None))
+        ends = (key.expires_at, *(secret.until for secret in key.secrets))
+        until = min((end for end in ends if end is not None and end > now), default=None)
+        self._cached[presented] = _CachedGrant(grant, until)
         return grant
 
     def _is_in_force(self) -> bool:

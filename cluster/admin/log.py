@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import orjson
 
-from duemq.bus.base import Bus
+from duemq.bus.base import Bus, Subscription
 from duemq.cluster.admin.state import MAX_BYTES, AdminState, Change, Value
 from duemq.cluster.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
@@ -53,9 +53,9 @@ class AdminLog:
                 subscription = bus.subscribe(ADMIN, 0)
                 try:
                     if not self.ready.is_set():
-                        await self._begin(bus)
+                        await self._begin(bus, subscription)
                     while True:
-                        grown = await self._read(bus)
+                        grown = await self._read(bus, subscription)
                         failures, self.trouble = 0, None
                         if not grown:
                             await subscription.wait(_QUIET_S)
@@ -71,7 +71,7 @@ class AdminLog:
                 await asyncio.sleep(_OPENING_S if self._opening else _PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 
-    async def _begin(self, bus: Bus) -> None:
+    async def _begin(self, bus: Bus, subscription: Subscription) -> None:
         """Read all that is kept, to where the log ends now."""
         start = await bus.start_offset(ADMIN, 0)
         state, end = AdminState(start), await bus.sure_end(ADMIN, 0)
@@ -79,7 +79,7 @@ class AdminLog:
             if not await _read_into(state, bus):
                 if bus.reach(ADMIN, 0) >= end and not await _read_into(state, bus):
                     break  # the rest are marks of transactions
-                await asyncio.sleep(0.02)
+                await subscription.wait(_QUIET_S)
         if not state.is_complete:
             raise CorruptStore(
                 f"the administrative log begins at record {start} and has no snapshot: somebody else trimmed it. "
@@ -89,12 +89,12 @@ class AdminLog:
         self.ready.set()
         await self._tell()
 
-    async def _read(self, bus: Bus) -> bool:
+    async def _read(self, bus: Bus, subscription: Subscription) -> bool:
         """Apply what there is to read now; False if there is nothing."""
         expected = self.state.next_offset
         records = await bus.read(ADMIN, 0, expected, _READ)
         if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
-            await self._begin(bus)  # it was shortened while this process was away
+            await self._begin(bus, subscription)  # it was shortened while this process was away
             return True
         changed = [self.state.apply(record) for record in records]
         if records:

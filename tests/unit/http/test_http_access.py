@@ -15,7 +15,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.internal_topics import create_logs
-from duemq.model.access import Scope
+from duemq.model.access import ApiKey, Scope
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
@@ -225,3 +225,38 @@ def test_nobody_is_served_before_it_is_known_who_may() -> None:
         assert (await site.ask("GET", "/healthz")).status_code == 200
 
     asyncio.run(Site().run(scenario, follows=False))
+
+
+def test_a_key_that_was_presented_before_opens_nothing_while_keys_are_not_known() -> None:
+    """It may have been revoked meanwhile."""
+
+    async def scenario(site: Site) -> None:
+        key = await site.key("read")
+        assert (await site.ask("GET", "/v1/limits", key)).status_code == 200
+        site.admin.ready.clear()  # as where the log has a record that cannot be read
+        assert (await site.ask("GET", "/v1/limits", key)).status_code == 503
+        assert (await site.ask("GET", "/v1/limits", "in-the-settings")).status_code == 200
+
+    with_site(scenario, HttpSettings(api_keys=("in-the-settings",)))
+
+
+def test_a_key_is_checked_once_also_after_an_overlap_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[int] = []
+    opened_by = ApiKey.opened_by
+
+    def counted(self: ApiKey, presented: bytes, now: int) -> bool:
+        checks.append(now)
+        return opened_by(self, presented, now)
+
+    monkeypatch.setattr(ApiKey, "opened_by", counted)
+
+    async def scenario(site: Site) -> None:
+        admin, first = await site.key("admin"), await site.key("read")
+        rotated = await site.ask("POST", f"/v1/keys/{first.split('_')[1]}:rotate", admin, {"overlap": "1m"})
+        site.now += 60_001
+        checks.clear()
+        for _ in range(3):
+            assert (await site.ask("GET", "/v1/limits", rotated.json()["key"])).status_code == 200
+        assert len(checks) == 1
+
+    with_site(scenario)
