@@ -85,9 +85,9 @@ class Entry:
     for none. `base`: None, but where an operator made the replica at entry `base` the truth (`duemq shard recover`):
     this entry follows that one, and what other entries between the two say is void.
 
-    `named`: for changes by name, by offset, the key that the message which has the name was first placed under: of it
-    follows the id that the answer shows. Of many in one cycle only the first are there, and none of those answered
-    UNKNOWN. An older duemq writes and reads entries without.
+    `named`: the first key of the message that a change by name meant, by the offset of the change. The id in the answer
+    follows from it. Only the first changes of a cycle are listed, and none that was answered UNKNOWN. Entries of an
+    older duemq have none.
     """
 
     number: int

@@ -24,7 +24,7 @@ _KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new 
 
 
 class AdminLog:
-    """Follows the log while `run` does. `bus`: the one in use now, which a node opens anew after a failure; it raises
+    """Follows the log while `run` runs. `bus` returns the bus in use, which a node reopens after a failure, and raises
     Unavailable while there is none."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
@@ -83,7 +83,7 @@ class AdminLog:
         if not state.is_complete:
             raise CorruptStore(
                 f"the administrative log begins at record {start} and has no snapshot: somebody else trimmed it. "
-                f"Delete the topic {ADMIN} and make the API keys anew"
+                f"Delete the topic {ADMIN} and create the API keys again"
             )
         self.state, self._start = state, start
         self.ready.set()

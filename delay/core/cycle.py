@@ -38,7 +38,7 @@ from duemq.model.row import attempt_of, change_row, first_key_of, row_of, withou
 from duemq.model.timing import WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
-"""Of so many changes by name an entry says which message they meant: it has to fit into one record of any log."""
+"""How many changes by name an entry lists with their messages: an entry has to fit into one record of any log."""
 
 Due = tuple[bytes, bytes]
 """Key and row of a message that leaves in this cycle."""

@@ -9,7 +9,7 @@ _FOR_WAITERS = 1.5  # fixed prices that a rest takes where somebody waits for an
 _MAX_S = 0.05  # the longest rest
 _WEIGHT = 1 / 64  # of the last cycle in the price
 _PRIOR = 4.0  # a variance (messages squared) as which the price of a message counts that was learned before
-_SPIKE, _SPIKE_S = 4.0, 0.001  # what a cycle took beyond so many times its price, and so much, says nothing of it
+_SPIKE, _SPIKE_S = 4.0, 0.001  # a cycle counts as at most this many times its expected CPU, plus this
 
 
 class CycleWork(NamedTuple):
