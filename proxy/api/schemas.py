@@ -24,11 +24,11 @@ Level = Annotated[int, Field(description="A place in the table of delay levels, 
 Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
 
 
-class _Shape(BaseModel):
+class Shape(BaseModel):
     model_config = ConfigDict(defer_build=True)  # the document is made when somebody asks for it, and seldom is
 
 
-class Closed(_Shape):
+class Closed(Shape):
     model_config = ConfigDict(extra="forbid")
 
 
@@ -125,7 +125,7 @@ class Place(Closed):
     cursor: Cursor
 
 
-class Receipt(_Shape):
+class Receipt(Shape):
     id: str = Field(description="Opaque, URL-safe, compared exactly.")
     status: Status
     topic: TopicName
@@ -136,7 +136,7 @@ class Receipt(_Shape):
     )
 
 
-class ImportCommand(_Shape):
+class ImportCommand(Shape):
     path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     link: bool = Field(default=False, description="Nobody will change the file: it may be linked, not copied.")
     sha256: str = Field(default="", description="All four or none: then the file is read before the answer.")
@@ -145,7 +145,7 @@ class ImportCommand(_Shape):
     rows: int = 0
 
 
-class ImportRequest(_Shape):
+class ImportRequest(Shape):
     path: str = Field(description="Absolute, as the nodes see it, or s3://BUCKET/KEY; below delay_files.import_from.")
     sha256: str
     size: int = Field(description="Bytes.")
@@ -158,7 +158,7 @@ class ImportManyRequest(Closed):
     files: list[ImportRequest] = Field(min_length=1, max_length=MAX_FILES)
 
 
-class FileImport(_Shape):
+class FileImport(Shape):
     id: str
     shard: int
     state: Literal["pending", "imported", "rejected"] = Field(
@@ -176,7 +176,7 @@ class FileImport(_Shape):
     reason: str = Field(default="", description="Why it was rejected, or what it waits for.")
 
 
-class ImportList(_Shape):
+class ImportList(Shape):
     imports: list[FileImport]
 
 
@@ -184,7 +184,7 @@ class ImportPage(ImportList):
     count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
-class MessageState(_Shape):
+class MessageState(Shape):
     id: str
     status: Status
     topic: TopicName
@@ -208,12 +208,12 @@ class MessageState(_Shape):
     reason: str = Field(default="", description="Why it is in the dead letters.")
 
 
-class MessageList(_Shape):
+class MessageList(Shape):
     messages: list[MessageState]
     cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
 
 
-class Problem(_Shape):
+class Problem(Shape):
     """RFC 9457. Some codes add members, such as delivered_at and delivered_at_ms of already_delivered."""
 
     type: str
@@ -224,30 +224,30 @@ class Problem(_Shape):
     field: str = Field(default="", description="What is at fault, where one thing is.")
 
 
-class Refused(_Shape):
+class Refused(Shape):
     error: Problem
 
 
-class BatchResult(_Shape):
+class BatchResult(Shape):
     results: list[Receipt | Refused] = Field(description="In the order of the messages.")
     accepted: int = Field(description="Now or, of duplicates, before.")
     rejected: int
     unknown: int = Field(default=0, description="How many have the error outcome_unknown; absent where none has.")
 
 
-class Cancelled(_Shape):
+class Cancelled(Shape):
     id: str
     status: Literal["cancelled"]
     cancelled_at: Rfc3339
     cancelled_at_ms: Ms
 
 
-class Pending(_Shape):
+class Pending(Shape):
     id: str
     status: Literal["pending"]
 
 
-class Ended(_Shape):
+class Ended(Shape):
     """When it ended: only where times are asked for, and known."""
 
     cancelled_at: Rfc3339 = ""
@@ -263,7 +263,7 @@ class CancelOutcome(Ended):
     status: Literal["cancelled", "already_delivered", "already_dead", "unknown", "pending"]
 
 
-class CancelReport(_Shape):
+class CancelReport(Shape):
     results: list[CancelOutcome] = Field(
         description="In the order of the ids; by filter, soonest first, and at most 10,000."
     )
@@ -280,12 +280,12 @@ class MoveOutcome(Ended):
     deliver_at_ms: Ms = 0
 
 
-class MoveReport(_Shape):
+class MoveReport(Shape):
     results: list[MoveOutcome | Refused] = Field(description="In the order of the moves.")
     counts: dict[str, int] = Field(description="How many there are of each status, and of refused ones: rejected.")
 
 
-class Topic(_Shape):
+class Topic(Shape):
     topic: TopicName
     partitions: int
     records: int | None = Field(description="How many are kept; null where the topic cannot be read just now.")
@@ -301,11 +301,11 @@ class Topic(_Shape):
     )
 
 
-class TopicList(_Shape):
+class TopicList(Shape):
     topics: list[Topic]
 
 
-class Record(_Shape):
+class Record(Shape):
     partition: int
     offset: int
     timestamp_ms: Ms = Field(description="When it was written to the topic, epoch ms.")
@@ -316,53 +316,19 @@ class Record(_Shape):
     headers: dict[str, str] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
 
 
-class Records(_Shape):
+class Records(Shape):
     records: list[Record]
     cursor: Cursor = Field(description="The place behind these records.")
 
 
-ScopeName = Literal["send", "read", "cancel", "operate", "admin"]
-
-
-class KeyRequest(Closed):
-    """At most one of expires_at and expires_after; without either the key does not expire."""
-
-    name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9 ._:@-]+$", examples=["shop"])
-    scopes: list[ScopeName] = Field(min_length=1, max_length=16)
-    expires_at: Instant = 0
-    expires_after: Duration = 0
-
-
-class KeyRotation(Closed):
-    overlap: Duration = Field(default="24h", description="How long the old text is good still.")
-
-
-class Key(_Shape):
-    id: str
-    name: str
-    scopes: list[ScopeName]
-    state: Literal["active", "expired", "revoked"]
-    created_at: Rfc3339
-    expires_at: Rfc3339 | None
-    revoked_at: Rfc3339 | None
-
-
-class NewKey(Key):
-    key: str = Field(description="The text that a caller presents.", examples=["duemq_ab3k…_…_1f2e3d4c"])
-
-
-class KeyList(_Shape):
-    keys: list[Key]
-
-
-class State(_Shape):
+class State(Shape):
     status: Literal["ok", "ready"]
     destinations: dict[str, str] = Field(
         default={}, description="Of /readyz: topics that refuse messages, up to 16 of them, each with a sentence."
     )
 
 
-class Node(_Shape):
+class Node(Shape):
     name: str
     url: str = Field(description="Where proxies read its shards.")
     rack: str
@@ -375,7 +341,7 @@ class Node(_Shape):
     lag: dict[str, int] = Field(description="Ledger entries each shard is behind.")
 
 
-class Shard(_Shape):
+class Shard(Shape):
     """Only shard and master where nothing was committed yet."""
 
     shard: int
@@ -389,13 +355,13 @@ class Shard(_Shape):
     outcomes: dict[str, int] = Field(default={}, description="Messages ever accepted, and how they ended.")
 
 
-class Cluster(_Shape):
+class Cluster(Shape):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
     shards: list[Shard]
 
 
-class ImportLimits(_Shape):
+class ImportLimits(Shape):
     """Of files that are handed over."""
 
     enabled: bool = Field(description="Whether files are taken in at all: delay_files.import_from names a place.")
@@ -404,7 +370,7 @@ class ImportLimits(_Shape):
     min_lead_ms: Ms = Field(description="How far ahead of now a file's window must begin.")
 
 
-class Limits(_Shape):
+class Limits(Shape):
     """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
 
     shards: int
@@ -419,6 +385,6 @@ class Limits(_Shape):
     imports: ImportLimits
 
 
-class Drained(_Shape):
+class Drained(Shape):
     name: str
     draining: bool
