@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Protocol
 
 from duemq.delay.shard.states import ShardState
+
+log = logging.getLogger(__name__)
 
 # Copying a replica takes as long as it takes, and a shard that is stopped has no task.
 _EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
@@ -32,6 +35,7 @@ class Liveness:
         itself, while it is opened and closed, holds shards up: a restart would not help."""
         self._shards, self._limit_s, self._excused, self._now = shards, limit_s, excused, now
         self._excused_at: dict[int, float] = {}
+        self._logged: set[int] = set()
 
     def look(self) -> dict[int, float]:
         """For how long (s) each stuck shard has been so."""
@@ -43,4 +47,10 @@ class Liveness:
             silent_s = now - max(shard.pulse, self._excused_at.get(number, 0.0))
             if silent_s > self._limit_s:
                 stuck[number] = silent_s
+                if number not in self._logged:
+                    log.critical(
+                        "shard %d has been stuck for %.0f s: restart this process", number, silent_s,
+                        extra={"action": "stuck", "shard": number},
+                    )  # fmt: skip
+        self._logged = set(stuck)
         return stuck
