@@ -148,8 +148,11 @@ class Node:
         return self.destinations.reasons(self.clock()) if hasattr(self, "destinations") else {}
 
     def _gauges(self) -> list[ShardGauges]:
-        lag = self.health.lag
-        return [shard.gauges(lag.get(number, 0), stopped=number in self._dead) for number, shard in self.shards.items()]
+        lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead
+        return [
+            shard.gauges(lag.get(number, 0), stopped=number in dead, stuck=number in stuck)
+            for number, shard in self.shards.items()
+        ]
 
     def readiness(self) -> Readiness:
         """How ready it is, in public words; `why_not_ready` says more."""

@@ -6,16 +6,17 @@ Liveness and readiness need no key: they say shard numbers, states and reasons o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq import __version__
 from duemq.model.readiness import SENTENCES, Readiness, Reason
 from duemq.web.body import header
 from duemq.web.connections import DRAINING
@@ -95,3 +96,20 @@ class _MetricSnapshot(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+class ReadinessCollector(Collector):
+    """Whether the process is ready, and what it runs, at each scrape."""
+
+    def __init__(self, readiness: Callable[[], Readiness]) -> None:
+        self._readiness = readiness
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        ready = self._readiness().reason is None
+        yield GaugeMetricFamily("duemq_ready", "1 while messages are accepted and delivered, as /readyz says", ready)
+        build = GaugeMetricFamily("duemq_build_info", "1, with the version that runs", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build

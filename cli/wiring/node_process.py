@@ -36,6 +36,7 @@ from duemq.model.errors import BadConfig
 from duemq.storage.data_folder import SNAPSHOTS, Folder
 from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
+from duemq.web.status import ReadinessCollector
 
 _EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
 
@@ -113,6 +114,7 @@ async def run_node(
         await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
+        metrics.register(ReadinessCollector(backend.readiness))
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)

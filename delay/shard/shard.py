@@ -472,12 +472,12 @@ class Shard:
             self._purged_horizons = horizons
         return True
 
-    def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
+    def gauges(self, lag: int = 0, *, stopped: bool = False, stuck: bool = False) -> ShardGauges:
         """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
-            self.store.delay_files.messages, len(self.store.delay_files.names()), self.tiering_counts, stopped,
+            self.store.delay_files.messages, len(self.store.delay_files.names()), self.tiering_counts, stopped, stuck,
         )  # fmt: skip
 
     @property
