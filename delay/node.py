@@ -232,6 +232,7 @@ class Node:
                 raise failure
 
     def _shard(self, number: int, memory: Memory) -> Shard:
+        self.observer.begin(number)  # before the first scrape
         info, trims = self.folder.info, self.options.trims
         path = info.path / "shards" / f"{number:03d}"
         return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
