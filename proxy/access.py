@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hmac import compare_digest
+from time import monotonic
 from typing import Final, NamedTuple
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.model.access import EVERYTHING, Grant, id_of
 from duemq.model.errors import Unavailable
+from duemq.proxy.rate_limit import RateLimit
 from duemq.web.body import header
 
 GRANT: Final = "duemq.grant"
@@ -38,6 +40,7 @@ class Access:
         self._secrets = tuple(secret.encode() for secret in secrets)
         self.keys, self._clock, self._required = keys, clock, required
         self._cached: dict[bytes, _CachedGrant] = {}
+        self._rate_limits: dict[str, RateLimit] = {}
         if keys is not None:
             keys.admin.on_change(self._cached.clear)
 
@@ -61,13 +64,24 @@ class Access:
         key = self.keys.by_id.get(id_)
         if key is None or not key.opened_by(presented, now):
             return None
-        grant = Grant(id_, frozenset(key.scopes))
+        grant = key.grant()
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
         ends = (key.expires_at, *(secret.until for secret in key.secrets))
         until = min((end for end in ends if end is not None and end > now), default=None)
         self._cached[presented] = _CachedGrant(grant, until)
         return grant
+
+    def rate_limit(self, grant: Grant) -> RateLimit | None:
+        """The bucket of a caller; None where it may ask for any number."""
+        if not grant.rate:
+            return None
+        limit = self._rate_limits.get(grant.caller)
+        if limit is None or limit.rate != grant.rate:
+            if len(self._rate_limits) >= _MAX_CACHED:
+                self._rate_limits.clear()
+            limit = self._rate_limits[grant.caller] = RateLimit(grant.rate, monotonic)
+        return limit
 
     def _is_in_force(self) -> bool:
         if self._secrets or self._required:
@@ -92,7 +106,7 @@ def caller_of(request: Request) -> bytes:
     """Whose names and idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
     rotated key stays the same caller. Empty where nobody has to present one."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
-    return grant.key_id.encode() or grant.secret
+    return grant.caller.encode() or grant.secret
 
 
 def presented_key(request: Request) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
@@ -16,13 +17,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.model.access import EVERYTHING
+from duemq.model.access import EVERYTHING, Grant
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
@@ -35,6 +38,7 @@ from duemq.web.settings import HttpSettings
 
 log = logging.getLogger("duemq.http")
 
+_RATE_LIMIT = "duemq.rate_limit"  # where the `RateLimit` of a caller is in the scope of its requests
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
 
 
@@ -94,6 +98,8 @@ class Application:
             response = problem_response(rejection(error))
         except Unavailable as error:
             response = unavailable_response(error)
+        except RateLimited as error:
+            response = problem_response(problem("rate_limited", str(error)), {"Retry-After": str(error.retry_after_s)})
         except ClientDisconnect:
             return
         except Exception:
@@ -103,6 +109,8 @@ class Application:
             )
             response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
         response.raw_headers.append((b"x-request-id", request_id))
+        if (limit := scope.get(_RATE_LIMIT)) is not None:
+            response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):
             _log_access(request, response, request_id.decode())
         await respond(response, scope, receive, send)
@@ -116,9 +124,23 @@ class Application:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 return problem_response(problem("unauthorised", detail), {"WWW-Authenticate": "Bearer"})
             request.scope[GRANT] = grant = granted
+            if grant.topics or grant.rate:
+                return await self._answer_limited(request, grant)
+        return await self._route(request, grant, self._service)
+
+    async def _answer_limited(self, request: Request, grant: Grant) -> Response:
+        """For a caller who may use some topics only, or whose rate is limited."""
+        limit = self._service.access.rate_limit(grant)
+        if limit is not None:
+            request.scope[_RATE_LIMIT] = limit
+            limit.enter()
+        gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
+        return await self._route(request, grant, replace(self._service, gateway=gateway))
+
+    async def _route(self, request: Request, grant: Grant, service: Service) -> Response:
         match = self._router.find(request, grant)
         if match.handler is not None:
-            return await match.handler(self._service, request)
+            return await match.handler(service, request)
         method, path = request.scope["method"], request.scope["path"]
         if method == "OPTIONS" and path == "*":  # about the server as a whole (RFC 9110, 9.3.7)
             return Response(status_code=204, headers={"Allow": _METHODS})

@@ -230,9 +230,16 @@ class AsyncClient:
         return await self._run(operations.keys())
 
     async def create_key(
-        self, name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] = (),
+        expires_after: timedelta | int | str | None = None,
+        *,
+        role: str | None = None,
+        topics: Iterable[str] = (),
+        rate: int = 0,
     ) -> dict[str, Any]:
-        return await self._run(operations.create_key(name, scopes, expires_after))
+        return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
     async def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
         return await self._run(operations.rotate_key(key_id, overlap))

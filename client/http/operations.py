@@ -333,8 +333,20 @@ def keys() -> Plan[list[dict[str, Any]]]:
     return listed
 
 
-def create_key(name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None) -> Plan[dict[str, Any]]:
-    body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+def create_key(
+    name: str,
+    scopes: Iterable[str],
+    expires_after: timedelta | int | str | None,
+    role: str | None,
+    topics: Iterable[str],
+    rate: int,
+) -> Plan[dict[str, Any]]:
+    body: dict[str, Any] = {"name": name}
+    body |= {"scopes": list(scopes)} if role is None else {"role": role}
+    if patterns := list(topics):
+        body["topics"] = patterns
+    if rate:
+        body["rate"] = rate
     if expires_after is not None:
         body["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
     return _key(Call("POST", "/v1/keys", body=orjson.dumps(body)))

@@ -17,6 +17,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
@@ -134,7 +135,9 @@ class Router:
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):
                     raise Rejected("forbidden", f"this key has not the scope {route.scope}")
-                scope["path_params"] = path_match.groupdict()
+                scope["path_params"] = parameters = path_match.groupdict()
+                if "topic" in parameters and not grant.covers(parameters["topic"]):
+                    raise no_topic(parameters["topic"])
                 match = route.match
                 assert match.handler is not None
                 return RouteMatch(_without_body(match.handler)) if route.rules.check(scope) else match

@@ -45,4 +45,4 @@ def _keys(service: Service) -> ApiKeys:
 
 def _caller(request: Request) -> str:
     grant: Grant = request.scope[GRANT]
-    return grant.key_id or "settings"
+    return grant.caller or "settings"

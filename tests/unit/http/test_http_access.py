@@ -39,8 +39,9 @@ class Site:
         await create_logs(bus, 1)
         self.admin = AdminLog(lambda: bus, lambda: self.now)
         self.keys = ApiKeys(self.admin, lambda: self.now)
+        self.gateway = FakeGateway()
         app = create_app(
-            cast(Gateway, FakeGateway()), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
+            cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
             lambda: self.now, asyncio.Event(), api_keys=self.keys,
         )  # fmt: skip
         transport = httpx.ASGITransport(cast(Any, app))
