@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from starlette.requests import Request
 
-from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.administration import Administration
 from duemq.model.access import EVERYTHING, Grant, id_of
 from duemq.model.errors import Unavailable
 from duemq.proxy.rate_limit import RateLimit
@@ -29,20 +29,26 @@ class _CachedGrant(NamedTuple):
 
 
 class Access:
-    """Access control of one server. `keys` None: there are none but `secrets`, those of the settings.
+    """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
     It is in force where there is a key, also one that was revoked or has expired, or where it is `required`.
     """
 
     def __init__(
-        self, secrets: Sequence[str], clock: Callable[[], int], keys: ApiKeys | None = None, *, required: bool = False
+        self,
+        secrets: Sequence[str],
+        clock: Callable[[], int],
+        admin: Administration | None = None,
+        *,
+        required: bool = False,
     ) -> None:
         self._secrets = tuple(secret.encode() for secret in secrets)
-        self.keys, self._clock, self._required = keys, clock, required
+        self.admin, self._clock, self._required = admin, clock, required
+        self.keys = None if admin is None else admin.keys
         self._cached: dict[bytes, _CachedGrant] = {}
         self._rate_limits: dict[str, RateLimit] = {}
-        if keys is not None:
-            keys.admin.on_change(self._cached.clear)
+        if admin is not None:
+            admin.log.on_change(self._cached.clear)
 
     def grant(self, request: Request) -> Grant | None:
         """What the caller may do; None where it has to present a key and has presented no good one.
@@ -93,9 +99,9 @@ class Access:
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""
-        if self.keys is None or self.keys.admin.ready.is_set():
+        if self.admin is None or self.admin.log.ready.is_set():
             return None
-        return self.keys.admin.trouble or "the API keys are being read"
+        return self.admin.log.trouble or "the API keys are being read"
 
     def _wait_for_keys(self) -> None:
         if (reason := self.why_not_ready()) is not None:
@@ -107,6 +113,12 @@ def caller_of(request: Request) -> bytes:
     rotated key stays the same caller. Empty where nobody has to present one."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller.encode() or grant.secret
+
+
+def caller_name(request: Request) -> str:
+    """Who asked, as the trail and the administrative log say it. Empty where nobody has to present a key."""
+    grant: Grant = request.scope.get(GRANT, EVERYTHING)
+    return grant.caller or ("settings" if grant.secret else "")
 
 
 def presented_key(request: Request) -> bytes:

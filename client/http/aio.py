@@ -247,6 +247,9 @@ class AsyncClient:
     async def revoke_key(self, key_id: str) -> dict[str, Any]:
         return await self._run(operations.revoke_key(key_id))
 
+    async def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
+        return await self._run(operations.trail(limit, cursor))
+
     async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
         cursor: str | None = None
         while True:

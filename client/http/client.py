@@ -325,6 +325,10 @@ class Client:
         """Revoke a key: it opens nothing within a second. Raises `UnknownKey`."""
         return self._run(operations.revoke_key(key_id))
 
+    def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
+        """Who did or was denied what: a page of `entries`, newest first, and the `cursor` of the next one."""
+        return self._run(operations.trail(limit, cursor))
+
     def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:
         cursor: str | None = None
         while True:

@@ -68,7 +68,7 @@ class LimitedGateway(Gateway):
 
         try:
             async with TaskGroup() as group:
-                tasks = [group.create_task(look_up(ref)) for ref in refs]
+                tasks = [group.create_task(look_up(ref), name="look up") for ref in refs]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from duemq.model.access import MAX_RATE, MAX_TOPICS
-from duemq.proxy.api.schemas import Closed, Duration, Instant, Rfc3339, Shape
+from duemq.proxy.api.schemas import Closed, Duration, Instant, Ms, Rfc3339, Shape
 
 ScopeName = Literal["send", "read", "cancel", "operate", "admin"]
 
@@ -56,3 +56,23 @@ class NewKey(Key):
 
 class KeyList(Shape):
     keys: list[Key]
+
+
+class TrailRecord(Shape):
+    """`times`: how often the same was denied within some seconds."""
+
+    at: Rfc3339
+    at_ms: Ms
+    by: str = Field(description="The id of a key, user:NAME, settings or data folder; empty: nobody had to say.")
+    from_: str = Field(alias="from", description="The address it came from.")
+    action: str = Field(examples=["POST /v1/keys"])
+    target: str = Field(description="The path.")
+    result: int = Field(description="The HTTP status.")
+    code: str = Field(description="Of the problem; empty where it was done.")
+    request_id: str
+    times: int
+
+
+class TrailPage(Shape):
+    entries: list[TrailRecord]
+    cursor: str | None
