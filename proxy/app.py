@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
@@ -19,13 +20,14 @@ from starlette.types import Receive, Scope, Send
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.access import EVERYTHING, Grant
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
 from duemq.storage.imports.policy import ImportPolicy
@@ -36,6 +38,9 @@ from duemq.web.problem import problem, problem_response, rejection, unavailable_
 from duemq.web.request_id import RequestIds
 from duemq.web.same_origin import SameOrigin
 from duemq.web.settings import HttpSettings
+
+if TYPE_CHECKING:
+    from duemq.proxy.login.tokens import Issuer
 
 log = logging.getLogger("duemq.http")
 
@@ -54,19 +59,35 @@ def create_app(
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
     admin: Administration | None = None,
+    login: LoginSettings | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
-    there are the keys of the settings alone, and no trail.
+    there are the keys of the settings alone, and no trail. `login`: who issues tokens.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
-    access = Access(settings.api_keys, clock, admin, required=keys_needed)
+    issuer = _issuer_of(login)
+    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
     service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
     # Without a key nobody gets further, by whatever name he calls.
-    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys))
+    same_origin = SameOrigin(
+        settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
+    )
     return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+
+
+def _issuer_of(login: LoginSettings | None) -> Issuer | None:
+    if login is None or not login.issuer:
+        return None
+    try:
+        from duemq.proxy.login.tokens import Issuer
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"login.issuer needs {error.name}, which is not installed: pip install 'duemq[login]'"
+        ) from error
+    return Issuer(login)
 
 
 class Application:
@@ -127,7 +148,8 @@ class Application:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
         if request.scope["path"].startswith("/v1/"):
-            granted = self._service.access.grant(request)
+            access = self._service.access
+            granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)

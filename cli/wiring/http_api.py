@@ -30,7 +30,7 @@ def http_api(
 ) -> ASGIApp:
     """The HTTP API in front of a backend. `closing`, `admin`: see `create_app`. The log says who may use it."""
     keys = len(settings.http.api_keys)
-    if keys or settings.http.access == "keys":
+    if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
     else:
         log.log(
@@ -44,4 +44,6 @@ def http_api(
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin)
+    return create_app(
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login
+    )

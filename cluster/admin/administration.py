@@ -8,6 +8,7 @@ from collections.abc import Callable
 from duemq.bus.base import Bus
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.sessions import Sessions
 from duemq.cluster.admin.trail import Trail
 
 
@@ -18,6 +19,7 @@ class Administration:
         self.clock = clock
         self.log = AdminLog(bus, clock)
         self.keys = ApiKeys(self.log, clock)
+        self.sessions = Sessions(self.log, clock)
         self.trail = Trail(bus, clock)
 
     async def run(self) -> None:

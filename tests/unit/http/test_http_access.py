@@ -18,6 +18,7 @@ from duemq.model.access import ApiKey, Scope
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
@@ -29,8 +30,8 @@ ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPO
 class Site:
     """A server with an administrative log. `now` is its clock (epoch ms)."""
 
-    def __init__(self, settings: HttpSettings | None = None) -> None:
-        self.now = NOW
+    def __init__(self, settings: HttpSettings | None = None, login: LoginSettings | None = None) -> None:
+        self.now, self.login = NOW, login
         self.settings = settings or HttpSettings()
 
     async def run(self, scenario: Callable[[Site], Awaitable[None]], *, follows: bool = True) -> None:
@@ -41,7 +42,7 @@ class Site:
         self.gateway = FakeGateway()
         app = create_app(
             cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
-            lambda: self.now, asyncio.Event(), admin=self.admin,
+            lambda: self.now, asyncio.Event(), admin=self.admin, login=self.login,
         )  # fmt: skip
         transport = httpx.ASGITransport(cast(Any, app))
         async with (
