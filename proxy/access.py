@@ -70,15 +70,18 @@ class Access:
         """
         if not self._is_in_force():
             return EVERYTHING
-        presented, now = presented_key(request), self._clock()
+        presented = presented_key(request)
+        return self.key_grant(presented) if presented else self._session_grant(request)
+
+    def key_grant(self, presented: bytes) -> Grant | None:
+        """What who has this key may do; also by a bearer token that was verified before. Raises Unavailable."""
+        now = self._clock()
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
             self._wait_for_keys()  # it may have been revoked since
             return known.grant
         # All are compared, so that the time it takes says nothing about which one came close.
         if any([compare_digest(presented, secret) for secret in self._secrets]):
             return EVERYTHING._replace(secret=presented)
-        if not presented:
-            return self._session_grant(request)
         if self.keys is None or (id_ := id_of(presented)) is None:
             return None
         self._wait_for_keys()
