@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
@@ -63,13 +65,19 @@ async def _reach_brokers(
     return None
 
 
-async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
+async def run_proxy(
+    settings: Settings,
+    *,
+    shared: bool = False,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=False)
         if identity is None:
@@ -87,6 +95,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
             directory, directory, watch, metrics, age,
         )  # fmt: skip
+        systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
         app = http_api(settings, backend, metrics, stop, admin)
 
@@ -107,7 +116,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             url_of(listener, settings.host),
             settings.http.shutdown_grace_s,
             stop,
-            both(follower.ready, admin.log.ready),
+            systemd.ready_after(both(follower.ready, admin.log.ready)),
             beside(admin, follow),
             limits=connection_limits(settings),
         )
