@@ -11,7 +11,7 @@ from pathlib import Path
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
-from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -109,8 +109,8 @@ async def run_node(
             peers,
             [(served.expire, _EXPIRE_S)],
         )
-        keys = api_keys_of(node, clock)
-        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys))
+        admin = administration_of(node, clock)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
@@ -120,5 +120,5 @@ async def run_node(
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
             app, listener, me.url, settings.http.shutdown_grace_s, stop, systemd.ready_after(node.ready.wait),
-            beside(keys.admin, node.run), limits=connection_limits(settings),
+            beside(admin, node.run), limits=connection_limits(settings),
         )  # fmt: skip

@@ -21,8 +21,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -97,8 +96,8 @@ async def run_proxy(
             directory, directory, watch, metrics, age,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
-        keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
-        app = http_api(settings, backend, metrics, stop, keys)
+        admin = Administration(lambda: bus, clock)
+        app = http_api(settings, backend, metrics, stop, admin)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -117,7 +116,7 @@ async def run_proxy(
             url_of(listener, settings.host),
             settings.http.shutdown_grace_s,
             stop,
-            systemd.ready_after(both(follower.ready, keys.admin.ready)),
-            beside(keys.admin, follow),
+            systemd.ready_after(both(follower.ready, admin.log.ready)),
+            beside(admin, follow),
             limits=connection_limits(settings),
         )

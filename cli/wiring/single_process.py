@@ -11,7 +11,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
-from duemq.cli.wiring.admin import api_keys_of, beside, both, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import check_http_access, connection_limits, guarded_clock, open_bus, registry
@@ -53,12 +53,12 @@ async def serve(
             metrics,
             clock,
         )
-        keys = api_keys_of(node, clock)
+        admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        app = http_api(settings, backend, metrics, stop, keys)
+        app = http_api(settings, backend, metrics, stop, admin)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(keys.admin, node.run), both(node.ready, keys.admin.ready)
-        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys))
+        work, ready = beside(admin, node.run), both(node.ready, admin.log.ready)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:
             systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
             limits = connection_limits(settings)
