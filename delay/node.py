@@ -117,6 +117,7 @@ class Node:
         peers: Peers | None = None,
         jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
         measure: Callable[[Path], DiskUse] = disk_use,
+        observer: Observer | None = None,
     ) -> None:
         """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
         self.folder, self.options, self.election = folder, options, election
@@ -129,7 +130,7 @@ class Node:
         self.bus: Bus
         self.destinations: Destinations
         self.shards: dict[int, Shard] = {}
-        self.observer = Observer(registry)
+        self.observer = observer or Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
         self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up)
