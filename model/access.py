@@ -49,6 +49,7 @@ class Grant(NamedTuple):
 
 
 EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))
+NOTHING: Final = Grant("", frozenset())
 
 
 class Secret(NamedTuple):

@@ -16,14 +16,16 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.model.access import EVERYTHING
+from duemq.model.access import EVERYTHING, NOTHING
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.console.history import History
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
@@ -47,6 +49,7 @@ def create_app(
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
     api_keys: ApiKeys | None = None,
+    console: ConsoleSettings | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `api_keys`: None:
     there are those of the settings alone.
@@ -56,7 +59,10 @@ def create_app(
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
     access = Access(settings.api_keys, clock, api_keys, required=keys_needed)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
+    service = Service(
+        gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
+        console or ConsoleSettings(), importing or ImportPolicy(),
+    )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys))
     return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
@@ -67,6 +73,7 @@ class Application:
 
     def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
+        self.history = service.history
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
 
@@ -110,6 +117,12 @@ class Application:
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
+        if request.scope["path"].startswith("/console"):
+            # Imported when the first page is asked for: most processes show none.
+            from duemq.proxy.console.app import answer
+
+            request.scope[GRANT] = self._service.access.grant(request) or NOTHING
+            return await answer(self._service, request)
         if request.scope["path"].startswith("/v1/"):
             granted = self._service.access.grant(request)
             if granted is None:

@@ -28,18 +28,23 @@ def api_keys_of(node: Node, clock: Callable[[], int]) -> ApiKeys:
     return ApiKeys(AdminLog(bus, clock), clock)
 
 
-def beside(admin: AdminLog, work: Work) -> Work:
-    """The work, with the log followed as long as it runs."""
+def beside(admin: AdminLog, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
+    """The work, with the log followed and the others run as long as it runs."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(admin.run(), name="administrative log")
+            tasks = [group.create_task(_run(one), name=one.__qualname__) for one in (admin.run, *others)]
             try:
                 await work(shut)
             finally:
-                following.cancel()
+                for task in tasks:
+                    task.cancel()
 
     return run
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:

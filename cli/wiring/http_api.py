@@ -6,14 +6,13 @@ import asyncio
 import logging
 
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
 from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.backend import Backend
-from duemq.proxy.app import create_app
+from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.request.ingress import Ingress
@@ -27,7 +26,7 @@ def http_api(
     metrics: CollectorRegistry,
     closing: asyncio.Event,
     api_keys: ApiKeys | None = None,
-) -> ASGIApp:
+) -> Application:
     """The HTTP API in front of a backend. `closing`, `api_keys`: see `create_app`. The log says who may use it."""
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys":
@@ -44,4 +43,6 @@ def http_api(
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), api_keys)
+    return create_app(
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), api_keys, settings.console
+    )

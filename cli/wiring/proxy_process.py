@@ -84,9 +84,10 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
+        reader = RemoteReader(directory, http)
         backend = ProxyBackend(
-            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
-            directory, directory, watch, metrics, age,
+            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
+            watch, metrics, age, reader.figures,
         )  # fmt: skip
         keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
         app = http_api(settings, backend, metrics, stop, keys)
@@ -109,6 +110,6 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             settings.http.shutdown_grace_s,
             stop,
             both(follower.ready, keys.admin.ready),
-            beside(keys.admin, follow),
+            beside(keys.admin, follow, app.history.run),
             limits=connection_limits(settings),
         )
