@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
-from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -25,11 +25,11 @@ def http_api(
     backend: Backend,
     metrics: CollectorRegistry,
     closing: asyncio.Event,
-    api_keys: ApiKeys | None = None,
+    admin: Administration | None = None,
 ) -> Application:
-    """The HTTP API in front of a backend. `closing`, `api_keys`: see `create_app`. The log says who may use it."""
+    """The HTTP API in front of a backend. `closing`, `admin`: see `create_app`. The log says who may use it."""
     keys = len(settings.http.api_keys)
-    if keys or settings.http.access == "keys":
+    if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
     else:
         log.log(
@@ -44,5 +44,14 @@ def http_api(
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     return create_app(
-        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), api_keys, settings.console
+        gateway,
+        ingress,
+        http,
+        metrics,
+        backend.clock,
+        closing,
+        import_policy(settings),
+        admin,
+        settings.login,
+        settings.console,
     )

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -100,14 +100,14 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             peers,
             [(served.expire, _EXPIRE_S)],
         )
-        keys = api_keys_of(node, clock)
-        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys))
+        admin = administration_of(node, clock)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
-            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, beside(keys.admin, node.run),
+            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, beside(admin, node.run),
             limits=connection_limits(settings),
         )  # fmt: skip

@@ -19,8 +19,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -89,8 +88,8 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
             watch, metrics, age, reader.figures,
         )  # fmt: skip
-        keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
-        app = http_api(settings, backend, metrics, stop, keys)
+        admin = Administration(lambda: bus, clock)
+        app = http_api(settings, backend, metrics, stop, admin)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -109,7 +108,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             url_of(listener, settings.host),
             settings.http.shutdown_grace_s,
             stop,
-            both(follower.ready, keys.admin.ready),
-            beside(keys.admin, follow, app.history.run),
+            both(follower.ready, admin.log.ready),
+            beside(admin, follow, app.history.run),
             limits=connection_limits(settings),
         )

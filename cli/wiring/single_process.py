@@ -9,7 +9,7 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.admin import api_keys_of, beside, both, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import check_http_access, connection_limits, guarded_clock, open_bus, registry
@@ -47,11 +47,11 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             metrics,
             clock,
         )
-        keys = api_keys_of(node, clock)
-        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, keys)
+        admin = administration_of(node, clock)
+        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, admin)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(keys.admin, node.run, app.history.run), both(node.ready, keys.admin.ready)
-        async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys)):
+        work, ready = beside(admin, node.run, app.history.run), both(node.ready, admin.log.ready)
+        async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin)):
             limits = connection_limits(settings)
             await serve_http(app, listener, url, grace_s, stop, ready, work, companion, limits)
     finally:

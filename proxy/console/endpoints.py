@@ -13,7 +13,7 @@ from duemq.model.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter
 from duemq.proxy.console.assets import get_asset
 from duemq.proxy.console.live import get_live
-from duemq.proxy.console.pages import changes, cluster, messages, overview, schedule, topics
+from duemq.proxy.console.pages import changes, cluster, login, messages, overview, schedule, topics
 
 PREFIX: Final = "/console"
 
@@ -30,13 +30,21 @@ def _page(
     return Endpoint("GET", PREFIX + path, handler, summary, "console", {}, parameters=parameters, scope=scope)
 
 
-def _form(path: str, handler: Handler, summary: str, scope: Scope) -> Endpoint:
-    return Endpoint("POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, scope=scope)
+def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> Endpoint:
+    """The trail has what it does."""
+    return Endpoint(
+        "POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, audited=True, scope=scope
+    )
 
 
 CONSOLE_ENDPOINTS: Final = (
     _page("/assets/{name}", get_asset, "A script or style sheet", scope=None),
     _page("/live", get_live, "Values of the overview as they change"),
+    _page("/login", login.get_login, "Log in", "next", None),
+    _form("/login", login.post_login, "Log in by an API key", None),
+    _page("/login/provider", login.get_provider, "Log in by the provider", scope=None),
+    _page("/login/callback", login.get_callback, "Back from the provider", login.CALLBACK_QUERY, None),
+    _form("/logout", login.post_logout, "Log out", None),
     _page("/", overview.get_overview, "Overview"),
     _page("/messages", messages.get_messages, "Find messages", messages.QUERY),
     _page("/messages/{id}", messages.get_message, "One message", "as done"),

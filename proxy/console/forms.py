@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
+from duemq.proxy.console.caller import CSRF_FIELD, check_csrf
 from duemq.web.body import read_body
 
 MAX_SELECTED: Final = 1_000
@@ -39,14 +40,17 @@ class Form:
 
 
 async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
-    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`."""
+    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for
+    one that comes from elsewhere. Every route that changes something reads its form here."""
     body = await read_body(request, limit, "batch_too_large")
     try:
         text = bytes(body).decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
     except ValueError as error:
         raise Rejected("bad_field", f"this form cannot be read: {error}") from error
-    return Form(pairs)
+    form = Form(pairs)
+    check_csrf(request, form.get(CSRF_FIELD))
+    return form
 
 
 def instant_text(text: str) -> str:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
 from duemq.proxy.console.views import messages_text, redirect, render
@@ -85,6 +86,7 @@ async def confirm_matching(service: Service, request: Request) -> Response:
 
 
 def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
+    request.scope[ASKED] = True
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=len(ids), more=False, filter={},
         action="redrives" if kind == "redrive" else "changes", now=service.clock(),

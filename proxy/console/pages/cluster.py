@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.pages.problems import problems
 from duemq.proxy.console.views import redirect, render
@@ -49,6 +50,7 @@ async def _steer(service: Service, request: Request, step: str) -> Response:
     node: str = request.path_params["node"]
     form = await read_form(request)
     if step == "drain" and not form.get("sure"):
+        request.scope[ASKED] = True
         cluster = await call_api(service, request, "GET", "/v1/cluster")
         shards: list[int] = next((one["master_of"] for one in cluster["nodes"] if one["name"] == node), [])
         return render(request, "drain.html", node=node, shards=len(shards))

@@ -11,8 +11,7 @@ import httpx
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.figures import Figures
 from duemq.cluster.internal_topics import create_logs
 from duemq.cluster.shard_reader import Query
@@ -80,15 +79,18 @@ class ConsoleGateway(FakeGateway):
 class ConsoleSite:
     """`ask` sends a request with the key of the role that was set, `None` for no key at all."""
 
-    def __init__(self, app: Application, gateway: ConsoleGateway, http: httpx.AsyncClient, keys: ApiKeys) -> None:
-        self.app, self.gateway, self._http, self._keys = app, gateway, http, keys
+    def __init__(
+        self, app: Application, gateway: ConsoleGateway, http: httpx.AsyncClient, admin: Administration
+    ) -> None:
+        self.app, self.gateway, self._http, self.admin = app, gateway, http, admin
         self.headers: dict[str, str] = {}
+        self.key_id = self.location = ""
 
     async def become(self, scopes: Sequence[str] | None) -> None:
         """Present a key with these scopes from now on."""
         self.headers = {}
         if scopes is not None:
-            made = await self._keys.make({"name": "test", "scopes": list(scopes)}, "test")
+            made = await self.admin.keys.make({"name": "test", "scopes": list(scopes)}, "test")
             self.headers = {"X-API-Key": made["key"]}
 
     async def ask(self, method: str, path: str, form: Any = None, **headers: str) -> httpx.Response:
@@ -108,19 +110,18 @@ async def _site(settings: ConsoleSettings | None) -> Any:
     await bus.create_topic("orders", 1)
     system = (("duemq-id", b"i"), ("duemq-due", b"1"), ("duemq-attempt", b"1"))
     await bus.append({("orders", 0): [pack_record(b"<k>", system, b"<script>alert(1)</script>")]})
-    admin, gateway = AdminLog(lambda: bus, lambda: NOW), ConsoleGateway(bus)
-    keys = ApiKeys(admin, lambda: NOW)
+    admin, gateway = Administration(lambda: bus, lambda: NOW), ConsoleGateway(bus)
     app = create_app(
         cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: NOW,
-        asyncio.Event(), api_keys=keys, console=settings,
+        asyncio.Event(), admin=admin, console=settings,
     )  # fmt: skip
     transport = httpx.ASGITransport(cast(Any, app))
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(transport=transport, base_url="http://x") as http:
         following = group.create_task(admin.run())
-        await admin.ready.wait()
+        await admin.log.ready.wait()
         await app.history.sample()
         try:
-            yield ConsoleSite(app, gateway, http, keys)
+            yield ConsoleSite(app, gateway, http, admin)
         finally:
             following.cancel()
 
