@@ -20,7 +20,7 @@ _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
-    "aiokafka", "apscheduler", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
+    "aiokafka", "apscheduler", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
     "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {

@@ -25,7 +25,7 @@ from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
 from duemq.storage.settings import DelayFileSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
@@ -54,6 +54,7 @@ class Settings(BaseModel):
     node: NodeSettings = NodeSettings()
     proxy: ProxySettings = ProxySettings()
     http: HttpSettings = HttpSettings()
+    console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)

@@ -30,18 +30,23 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
     return Administration(bus, clock)
 
 
-def beside(admin: Administration, work: Work) -> Work:
-    """The work, with the administration beside it as long as it runs."""
+def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
+    """The work, with the administration and the others beside it as long as it runs."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(admin.run(), name="administration")
+            tasks = [group.create_task(_run(one), name=one.__qualname__) for one in (admin.run, *others)]
             try:
                 await work(shut)
             finally:
-                following.cancel()
+                for task in tasks:
+                    task.cancel()
 
     return run
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:

@@ -91,9 +91,10 @@ async def run_proxy(
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
         opened.push_async_callback(http.aclose)
+        reader = RemoteReader(directory, http)
         backend = ProxyBackend(
-            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
-            directory, directory, watch, metrics, age,
+            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
+            watch, metrics, age, reader.figures,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
@@ -117,6 +118,6 @@ async def run_proxy(
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow),
+            beside(admin, follow, app.history.run),
             limits=connection_limits(settings),
         )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.cluster.figures import Figures
 from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
@@ -154,6 +155,10 @@ class Gateway(Protocol):
 
     def cluster(self) -> dict[str, Any]:
         """Nodes, shards, masters, cursors and lag, as JSON-able values. See `cluster/view.py`."""
+        ...
+
+    async def figures(self) -> Sequence[Figures]:
+        """What the nodes measure of themselves; those that do not answer are missing."""
         ...
 
     async def drain(self, name: str) -> None:
