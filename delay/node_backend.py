@@ -73,6 +73,8 @@ class NodeBackend:
         return self.destinations.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
+        if self._node.why_closed is not None:  # before the first opening there are none to ask
+            return {}
         return self.destinations.troubles(self.clock())
 
     def cluster(self) -> dict[str, Any]:
