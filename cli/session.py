@@ -31,6 +31,8 @@ def connected(url: str | None, as_json: bool) -> Iterator[Client]:
         client = Client(url)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
+    except DuemqError as error:
+        raise failure(error, as_json) from error
     try:
         with client:
             yield client

@@ -16,6 +16,8 @@ from duemq.cli.wiring.parts import (
     check_http_access,
     connection_limits,
     guarded_clock,
+    http_tls,
+    node_client_tls,
     open_bus,
     registry,
 )
@@ -68,6 +70,8 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
+    metrics = registry()
+    tls, node_client_context = http_tls(settings, metrics), node_client_tls(settings)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
@@ -75,14 +79,14 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         identity = await shared_identity(directory, settings, stop, makes=False)
         if identity is None:
             return
-        clock, metrics = guarded_clock(settings), registry()
+        clock = guarded_clock(settings)
         reached = await _reach_brokers(settings, identity.shards, clock, opened, stop)
         if reached is None:
             return
         bus, watch, destinations = reached
         follower = LedgerFollower(bus, identity.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
-        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
+        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token, tls=node_client_context)
         opened.push_async_callback(http.aclose)
         backend = ProxyBackend(
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
@@ -105,10 +109,11 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         await serve_http(
             app,
             listener,
-            url_of(listener, settings.host),
+            url_of(listener, settings.host, secure=tls is not None),
             settings.http.shutdown_grace_s,
             stop,
             both(follower.ready, keys.admin.ready),
             beside(keys.admin, follow),
             limits=connection_limits(settings),
+            tls=tls,
         )

@@ -12,7 +12,14 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.admin import api_keys_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
-from duemq.cli.wiring.parts import check_http_access, connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import (
+    check_http_access,
+    connection_limits,
+    guarded_clock,
+    http_tls,
+    open_bus,
+    registry,
+)
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -32,12 +39,13 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
     if not own_log and not settings.kafka.bootstrap:
         raise BadConfig("bus = kafka, but kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     check_http_access(settings)
+    metrics = registry()
+    tls = http_tls(settings, metrics)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
     folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
     try:
-        url = url_of(listener, settings.host)
-        metrics = registry()
+        url = url_of(listener, settings.host, secure=tls is not None)
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,
@@ -53,7 +61,7 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
         work, ready = beside(keys.admin, node.run), both(node.ready, keys.admin.ready)
         async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys)):
             limits = connection_limits(settings)
-            await serve_http(app, listener, url, grace_s, stop, ready, work, companion, limits)
+            await serve_http(app, listener, url, grace_s, stop, ready, work, companion, limits, tls)
     finally:
         folder.close()
 
