@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from duemq.tls.files import TlsFiles
 
@@ -43,3 +44,16 @@ class Authority:
             staged.write_bytes(content)
             staged.replace(path)
         return TlsFiles(str(self.ca), str(cert), str(key))
+
+    def keystore(self, name: str) -> Path:
+        """A file with a certificate for this machine and its key, in the form that Java reads."""
+        files = self.issue(name)
+        key = serialization.load_pem_private_key(Path(files.key).read_bytes(), password=None)
+        path = self.ca.with_name(f"{name}-keystore.pem")
+        path.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+            + Path(files.cert).read_bytes()
+        )
+        return path
