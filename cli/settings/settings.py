@@ -25,7 +25,7 @@ from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
-from duemq.storage.settings import DelayFileSettings, StorageSettings
+from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key"))
@@ -46,6 +46,7 @@ class Settings(BaseModel):
     topics: TopicSettings = TopicSettings()
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
+    index: IndexSettings = IndexSettings()
     delay_files: DelayFileSettings = DelayFileSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     kafka: KafkaSettings = KafkaSettings()

@@ -19,6 +19,7 @@ from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_na
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
+from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
@@ -135,6 +136,8 @@ class SimNode:
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.importer = Taking(self)
         self.delay_files = self.keeper()
+        self.store.index.switch(self.world.indexed, self.replica.entry)
+        self.indexer = IndexWorker(SHARD, self.replica)
 
     def keeper(self) -> TieringWorker:
         """Of the world's policy as it is now."""
@@ -217,6 +220,7 @@ class World:
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
     nodes: list[SimNode] = field(default_factory=list)
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
+    indexed: tuple[str, ...] = ()  # topics whose messages are indexed
     short = False  # whether the disks are short of space
     meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
 
