@@ -78,22 +78,22 @@ class IndexedReads:
             rows = await self._reads.rows_at([key_at(place) for place in places])
             if before == (index.version, index.added) or all(ended or row for _, ended, row in rows):
                 break
-        found: list[tuple[bytes, MessageState | None, int]] = []
+        answers: list[tuple[bytes, MessageState | None, int]] = []
         for place, (key, ended, row) in zip(places, rows, strict=True):
             raw = row if ended is None else ended.row
             due = due_of(key)
             is_due = (query.due_from is None or due >= query.due_from) and (query.due_to is None or due < query.due_to)
             state = self._reads.match(query, key, raw, ended) if raw and is_due else None
-            found.append((place, None if state is None else replace(state, payload=None), len(raw or b"")))
-        return found
+            answers.append((place, None if state is None else replace(state, payload=None), len(raw or b"")))
+        return answers
 
     async def soonest(self, query: Query, after: bytes, through: bytes) -> SearchPart | None:
         """Matching messages whose keys are above `after` and not above `through`, at most `query.limit`.
 
         None where the index does not answer: the topic is not indexed, or it has too many entries to be sorted.
         """
-        hash_, index = hash_for(query), self._store.index
-        if hash_ is None or not index.covers(query.topic):
+        hash_ = hash_for(query)
+        if hash_ is None or not (index := self._store.index).covers(query.topic):
             return None
         for attempt in range(_ATTEMPTS):
             before = index.version, index.added

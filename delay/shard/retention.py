@@ -62,7 +62,7 @@ def purge_before(
         store.drop(prefix, b"", end)
         failpoint("range")
     store.index.purge(horizon)
-    failpoint("message index")
+    failpoint("runs")
     store.purge_ends(horizon)
     yield
     boundary = None

@@ -242,10 +242,10 @@ class MessageIndex:
     def purge(self, horizon: int) -> None:
         """Forget the groups whose rows were all due before this time (ms)."""
         for wait_class in {run.group.wait_class for run in self._runs}:
-            kept = Group(wait_class, first_kept_bucket(wait_class, horizon))
-            if any(run.group.wait_class == wait_class and run.group < kept for run in self._runs):
-                self._store.drop(b"", _prefix(Group(wait_class, 0)), _prefix(kept))
-                self._runs = [run for run in self._runs if run.group.wait_class != wait_class or run.group >= kept]
+            first = Group(wait_class, first_kept_bucket(wait_class, horizon))
+            if any(run.group.wait_class == wait_class and run.group < first for run in self._runs):
+                self._store.drop(b"", _prefix(Group(wait_class, 0)), _prefix(first))
+                self._runs = [run for run in self._runs if run.group.wait_class != wait_class or run.group >= first]
                 self.version += 1
 
     # --- searching ------------------------------------------------------------------------------------------------

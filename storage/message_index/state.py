@@ -18,9 +18,9 @@ class BuildStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """`entry`, `applied`, `since`: the ledger entry after which it was switched on, the offset applied and the time (ms)
-    then. Cycles index what they place from there on, a build what was placed before. `after`: rows or endings up to
-    this key are indexed."""
+    """`entry`, `applied`, `since`: the ledger entry after which it was switched on, the applied offset and the time
+    (ms) then. Cycles index what they place from there on, a build what was placed before. `after`: rows or endings up
+    to this key are indexed."""
 
     topics: tuple[str, ...]
     entry: int

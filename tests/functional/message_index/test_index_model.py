@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from duemq.storage.shard.rocksdb import Memory
-from tests.support.shard.index_schedule import IndexSchedule
+from tests.support.shard.index_schedule import IndexAndImports, IndexAndRetention, IndexSchedule
 from tests.support.shard.seeds import SEEDS
 
 MEMORY = Memory(8 << 20, 8 << 20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_schedule(seed: int, tmp_path: Path) -> None:
-    asyncio.run(IndexSchedule(seed, tmp_path, MEMORY).run())
+@pytest.mark.parametrize("kind", [IndexAndRetention, IndexAndImports])
+def test_random_schedule(kind: type[IndexSchedule], seed: int, tmp_path: Path) -> None:
+    asyncio.run(kind(seed, tmp_path, MEMORY).run())

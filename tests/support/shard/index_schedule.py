@@ -21,6 +21,7 @@ from tests.support.shard.import_schedule import ImportSchedule
 from tests.support.shard.retention_schedule import RetentionSchedule
 from tests.support.shard.shard_oracle import PENDING, Message
 from tests.support.shard.shard_world import SHARD, SimNode
+from tests.support.shard.tiering_schedule import TieringSchedule
 
 STATUSES: dict[str, Status] = {
     "pending": "scheduled",
@@ -48,8 +49,8 @@ class OneShard:
         raise error
 
 
-class IndexSchedule(RetentionSchedule, ImportSchedule):
-    """As the schedules of retention and of imports, with messages looked for by key and label."""
+class IndexSchedule(TieringSchedule):
+    """As `TieringSchedule`, with messages looked for by key and label."""
 
     def __init__(self, seed: int, folder: Path, memory: Memory) -> None:
         super().__init__(seed, folder, memory)
@@ -100,10 +101,14 @@ class IndexSchedule(RetentionSchedule, ImportSchedule):
         await node.follow()
         meanwhile, self.world.meanwhile = self.world.meanwhile, None  # else two answers are of two moments
         for _ in range(3):
-            by = {"key": rng.choice(("", "k1", "k2"))} if rng.random() < 0.6 else {"label": rng.choice(("red", "blue"))}
+            by: Any = (
+                {"key": rng.choice(("", "k1", "k2"))} if rng.random() < 0.6 else {"label": rng.choice(("red", "blue"))}
+            )
             query = Query(topic=rng.choice((None, "one", "two")), limit=rng.choice((1, 3, 1000)), status=None, **by)
             if rng.random() < 0.3:
-                query = Query(**{**_fields(query), "due_from": self.world.now - 1_000, "due_to": self.world.now + 2_000_000})
+                query = Query(
+                    **{**_fields(query), "due_from": self.world.now - 1_000, "due_to": self.world.now + 2_000_000}
+                )
             await self.compare_newest(node, Query(**{**_fields(query), "newest": True}))
             for status in STATUSES.values():
                 await self.compare_soonest(node, Query(**{**_fields(query), "status": status}))
@@ -158,9 +163,7 @@ class IndexSchedule(RetentionSchedule, ImportSchedule):
         return answers
 
     def _check(self, message: Message, found: MessageState) -> None:
-        assert found.id == self.world.ids.issue(
-            SHARD, due_of(message.first_key), *_rest(message.first_key)
-        )
+        assert found.id == self.world.ids.issue(SHARD, due_of(message.first_key), *_rest(message.first_key))
         assert found.status == STATUSES[message.state]
         assert (found.key, found.labels, found.topic) == (message.draft.key, message.draft.labels, message.draft.topic)
 
@@ -172,6 +175,14 @@ class IndexSchedule(RetentionSchedule, ImportSchedule):
                 pass
             await self.look_at(node)
             assert not any(message.state == PENDING for message in self.world.oracle.messages.values())
+
+
+class IndexAndRetention(IndexSchedule, RetentionSchedule):
+    """With history that is forgotten."""
+
+
+class IndexAndImports(IndexSchedule, ImportSchedule):
+    """With files of messages."""
 
 
 def _rest(key: bytes) -> tuple[int, int]:

@@ -313,16 +313,18 @@ class World:
 
     def _check_cancelled(self, node: SimNode) -> None:
         """What is kept of each cancelled message is in the store, or still in a delay file."""
-        messages = [
-            message
-            for message in self.oracle.messages.values()
-            if message.state == CANCELLED and not self.oracle.forgotten(message)
-        ]
+        cancelled = [message for message in self.oracle.messages.values() if message.state == CANCELLED]
+        messages = [message for message in cancelled if not self.oracle.forgotten(message)]
+        # Who is forgotten is dropped only once its name was read from the file.
+        forgotten_keys = {message.key for message in cancelled if self.oracle.forgotten(message)}
         keys = [message.key for message in messages]
         endings = dict(zip(keys, node.store.endings(keys), strict=True))
         rowless = [key for key, ended in endings.items() if ended is not None and not ended.row]
         assert sorted(
-            key for window in node.store.delay_files.windows() for key in node.store.rowless_keys(window)
+            key
+            for window in node.store.delay_files.windows()
+            for key in node.store.rowless_keys(window)
+            if key not in forgotten_keys
         ) == sorted(rowless)
         rows = node.store.delay_files.reader.rows(node.store.delay_files.by_file(rowless), payload=False)
         for message in messages:
