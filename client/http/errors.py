@@ -153,7 +153,7 @@ class NoIds(RejectedError):
     """The file is not imported, or it is not kept any more because its messages are due."""
 
 
-class NotIndexed(Conflict):
+class NotIndexed(RejectedError):
     """Messages of this topic have no index (`index.topics` of the server)."""
 
 
