@@ -255,7 +255,7 @@ class MessageIndex:
 
         Between two parts others may have their turn. Where `version` has changed then, it has to be begun anew.
         """
-        yield nsmallest(most, self._in_chunks(hash_, after))
+        yield nsmallest(most, set(self._in_chunks(hash_, after)))
         runs = self._runs
         for start in range(0, len(runs), _RUNS_TOGETHER):
             rows = self._store.cursor()
