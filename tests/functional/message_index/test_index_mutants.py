@@ -14,7 +14,7 @@ from duemq.delay.indexing import index_worker
 from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.reads.shard_reads import Reads
 from duemq.model.errors import DuemqError
-from duemq.storage.message_index import index
+from duemq.storage.message_index import index, runs
 from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.index_schedule import IndexAndImports, IndexAndRetention
@@ -39,13 +39,13 @@ def none_that_ended_at_once(patch: Patch) -> None:
 
 def purge_early(patch: Patch) -> None:
     """A group of runs is forgotten while rows of it may be known."""
-    first = index.first_kept_bucket
+    first = runs.first_kept_bucket
     patch.setattr(index, "first_kept_bucket", lambda wait_class, horizon: first(wait_class, horizon) + 3)
 
 
 def lose_a_page(patch: Patch) -> None:
     """A merge writes all pages but the last."""
-    pages_of = index_worker.pages_of
+    pages_of = runs.pages_of
     patch.setattr(index_worker, "pages_of", lambda entries: list(pages_of(entries))[:-1] or list(pages_of(entries)))
 
 
