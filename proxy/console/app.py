@@ -88,13 +88,13 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
 def _refusal(request: Request, error: Rejected) -> Response:
     if error.code == "forbidden" and not grant_of(request).scopes:
         if request.method == "GET" and not is_partial(request) and request.headers.get("accept") != EVENTS:
-            return redirect(request, f"login?{urlencode({'next': _here(request)})}")
+            return redirect(request, f"login?{urlencode({'next': _page_of(request)})}")
         return _notice(request, 401, "Sign in first", "This page is for who has an API key or an account.")
     status, title = CODES[error.code]
     return _notice(request, status, title, error.detail)
 
 
-def _here(request: Request) -> str:
+def _page_of(request: Request) -> str:
     """The page of a request as seen from the root of the console."""
     path, query = request.scope["path"].removeprefix(f"{PREFIX}/"), request.scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
