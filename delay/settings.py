@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from duemq.model.settings import KIB, MIB, Delays, Section, Size, delays, host_and_port
+from duemq.tls.contexts import ClientAuth
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -17,6 +18,7 @@ class DeliverySettings(Section):
     max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
     max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16
     retry_delays: Delays = delays("1s 5s 10s 30s 1m")
+    stuck_after_s: Annotated[float, Field(ge=1, le=86_400)] = 60
 
 
 class NodeSettings(Section):
@@ -28,6 +30,10 @@ class NodeSettings(Section):
     link_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     advertise: str = ""
     token: Annotated[str, Field(repr=False)] = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    client_auth: ClientAuth = "required"
     max_clock_offset_ms: Annotated[int, Field(ge=10, le=60_000)] = 500
 
     @field_validator("listen")

@@ -16,6 +16,7 @@ from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.request.ingress import Ingress
+from duemq.web.status import ReadinessCollector
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ def http_api(
         )
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    metrics.register(ReadinessCollector(gateway.readiness))
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     return create_app(

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import administration_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
@@ -17,6 +19,8 @@ from duemq.cli.wiring.parts import (
     check_node_access,
     connection_limits,
     guarded_clock,
+    node_client_tls,
+    node_tls,
     open_bus,
     registry,
 )
@@ -34,6 +38,7 @@ from duemq.model.errors import BadConfig
 from duemq.storage.data_folder import SNAPSHOTS, Folder
 from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
+from duemq.web.status import ReadinessCollector
 
 _EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
 
@@ -56,7 +61,12 @@ def _told_host(advertise: str, bound: str) -> str:
     return host
 
 
-async def run_node(settings: Settings, worker: int | None = None, workers: int = 1) -> None:
+async def run_node(
+    settings: Settings,
+    worker: int | None = None,
+    workers: int = 1,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
 
     `worker` of `workers`: this process holds a part of the shards, with a name, a folder and a port of its own.
@@ -72,23 +82,26 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         bound = str(listener.getsockname()[0])
         host = _told_host(settings.node.advertise, bound)
         check_node_access(settings, listen)
+        metrics = registry()
+        tls, node_client_context = node_tls(settings, metrics, host), node_client_tls(settings)
         stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=True)
         assert identity is not None
         folder = Folder.open(data, identity=identity)
         opened.callback(folder.close)
         holds = None if worker is None else frozenset(range(worker, identity.shards, workers))
-        me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
+        me = Member(name, url_of(listener, host, secure=tls is not None), rack=settings.node.rack, holds=holds)
         election = ZooKeeperElection(directory, me, identity.shards, bound, settings.node.link_port)
-        clock, metrics = guarded_clock(settings), registry()
+        clock = guarded_clock(settings)
 
         async def checkpoint(shard: int, into: Path) -> None:
             await node.checkpoint(shard, into)
 
         served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
         opened.push_async_callback(served.close)
-        peers = HttpPeers(directory, name, settings.node.token)
+        peers = HttpPeers(directory, name, settings.node.token, node_client_context)
         opened.push_async_callback(peers.close)
         node = Node(
             folder,
@@ -104,10 +117,12 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
+        metrics.register(ReadinessCollector(backend.readiness))
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
-            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, beside(admin, node.run),
-            limits=connection_limits(settings),
+            app, listener, me.url, settings.http.shutdown_grace_s, stop, systemd.ready_after(node.ready.wait),
+            beside(admin, node.run), limits=connection_limits(settings), tls=tls,
         )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Semaphore, TaskGroup
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.bus.base import Bus
@@ -14,6 +14,7 @@ from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
+from duemq.model.readiness import Readiness
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
 
 _LOOK_UPS: Final = 64  # at a time, for one request
@@ -128,6 +129,12 @@ class LimitedGateway(Gateway):
     async def resume(self, name: str) -> None:
         self._require_all_topics("resuming nodes")
         await self._gateway.resume(name)
+
+    def readiness(self) -> Readiness:
+        return self._gateway.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._gateway.stuck()
 
     def why_not_ready(self) -> str | None:
         return self._gateway.why_not_ready()

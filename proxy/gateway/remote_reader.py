@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from weakref import WeakValueDictionary
 import httpx
 import orjson
 
-from duemq.client.http.async_http import plain_http
+from duemq.client.http.async_http import internal_http
 from duemq.cluster.codec import (
     import_from_json,
     named_message_from_json,
@@ -39,11 +40,15 @@ _LANE = 64
 
 
 def node_client(
-    wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None, connect_s: float = 0.5
+    wait_s: float,
+    token: str = "",
+    transport: httpx.AsyncBaseTransport | None = None,
+    connect_s: float = 0.5,
+    tls: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
-    return plain_http(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
+    return internal_http(tls, timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
 
 
 class RemoteReader:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.session import digest_of
-from duemq.proxy.access import SESSION, caller_name
+from duemq.proxy.access import GRANT, SESSION, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import read_form
@@ -74,6 +74,7 @@ async def post_logout(service: Service, request: Request) -> Response:
 
 
 async def _begin(service: Service, request: Request, grant: Grant, page: str) -> Response:
+    request.scope[GRANT] = grant  # the trail has who it is
     text = await service.access.begin_session(grant)
     response = redirect(request, page)
     cookie.set_cookie(response, request, cookie.SESSION, text, service.access.session_ms // 1000)

@@ -44,6 +44,7 @@ class ConsoleGateway(FakeGateway):
         self.nodes_figures = [
             Figures("a", (1.0, 10.0), (5, 5, 0), (1, 2, 3, 4, 5, 6, 7, 8), 0, 7, 2, 1 << 20, 1 << 30, 40.0)
         ]
+        self.not_ready: str | None = None
         self.refusing = dict[str, str]()
         self.drained: list[tuple[str, str]] = []
         self.outcomes = {"accepted": 10, "delivered": 5, "cancelled": 1, "dead": 1}
@@ -51,6 +52,9 @@ class ConsoleGateway(FakeGateway):
     async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
         return self.pages[min(len(self.queries), len(self.pages)) - 1]
+
+    def why_not_ready(self) -> str | None:
+        return self.not_ready
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:
         return {"count": 3, "p50_ms": 1.0, "p99_ms": 2.0, "max_ms": 3}

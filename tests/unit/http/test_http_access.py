@@ -23,7 +23,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 
-PUBLIC = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+PUBLIC = {"/livez", "/healthz", "/readyz", "/metrics", "/openapi.json"}
 ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
 
 
@@ -220,9 +220,10 @@ def test_a_wrong_key_is_refused_and_changes_nothing(body: dict[str, Any], code: 
 
 def test_nobody_is_served_before_it_is_known_who_may() -> None:
     async def scenario(site: Site) -> None:
-        for path in ("/v1/limits", "/readyz"):
-            answer = await site.ask("GET", path)
-            assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys are being read")
+        answer = await site.ask("GET", "/v1/limits")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys are being read")
+        answer = await site.ask("GET", "/readyz")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "keys_unknown")
         assert (await site.ask("GET", "/healthz")).status_code == 200
 
     asyncio.run(Site().run(scenario, follows=False))
