@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, expect
 from tests.functional.console.conftest import Site
 from tests.support.http.browser import Visitor
 
-PAGES = ("", "messages", "dlq", "topics", "topics/delivered", "cluster", "messages?key=none&limit=25")
+PAGES = ("", "messages", "dlq", "topics", "topics/delivered", "cluster", "files", "imports", "messages?key=none")
 OPERATOR_PAGES = ("schedule", "messages?topic=topic-1")
 
 
