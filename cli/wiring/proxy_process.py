@@ -98,7 +98,7 @@ async def run_proxy(
         reader = RemoteReader(directory, http)
         backend = ProxyBackend(
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
-            watch, metrics, age, reader.figures,
+            watch, metrics, age, reader,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
@@ -159,6 +159,10 @@ class Gateway(Protocol):
 
     async def figures(self) -> Sequence[Figures]:
         """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        """The windows with delay files that begin at `first` (epoch ms) or later, earliest first."""
         ...
 
     async def drain(self, name: str) -> None:

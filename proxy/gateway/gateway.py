@@ -20,7 +20,7 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.paging import before, merge, start_of, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
@@ -397,6 +397,9 @@ class CommandGateway:
 
     async def figures(self) -> Sequence[Figures]:
         return await self._backend.figures()
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        return await self._backend.sealed_windows(first, most)
 
     async def drain(self, name: str) -> None:
         await self._backend.operator.drain(name)
