@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.jobs import Jobs
 from duemq.model.access import EVERYTHING
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
@@ -47,16 +48,19 @@ def create_app(
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
     api_keys: ApiKeys | None = None,
+    jobs: Jobs | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `api_keys`: None:
-    there are those of the settings alone.
+    there are those of the settings alone. `jobs`: None: there are none.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
     access = Access(settings.api_keys, clock, api_keys, required=keys_needed)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
+    service = Service(
+        gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy(), jobs
+    )
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys))
     return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)

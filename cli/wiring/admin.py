@@ -28,18 +28,32 @@ def api_keys_of(node: Node, clock: Callable[[], int]) -> ApiKeys:
     return ApiKeys(AdminLog(bus, clock), clock)
 
 
-def beside(admin: AdminLog, work: Work) -> Work:
-    """The work, with the log followed as long as it runs."""
+def beside(admin: AdminLog, work: Work, jobs: Callable[[], Awaitable[None]] | None = None) -> Work:
+    """The work, with the log followed as long as it runs, and `jobs` run until it is to end."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(admin.run(), name="administrative log")
+            if jobs is not None:
+                group.create_task(_until(shut, jobs), name="jobs")
             try:
                 await work(shut)
             finally:
                 following.cancel()
 
     return run
+
+
+async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    """The work, cancelled once it is to end."""
+    working = asyncio.ensure_future(work())
+    waiting = asyncio.create_task(shut.wait(), name="end of jobs")
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        working.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:

@@ -89,7 +89,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             directory, directory, watch, metrics, age,
         )  # fmt: skip
         keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
-        app = http_api(settings, backend, metrics, stop, keys)
+        app, jobs = http_api(settings, backend, metrics, stop, keys)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -109,6 +109,6 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             settings.http.shutdown_grace_s,
             stop,
             both(follower.ready, keys.admin.ready),
-            beside(keys.admin, follow),
+            beside(keys.admin, follow, jobs.run),
             limits=connection_limits(settings),
         )

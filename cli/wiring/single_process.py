@@ -48,9 +48,9 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             clock,
         )
         keys = api_keys_of(node, clock)
-        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, keys)
+        app, jobs = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, keys)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(keys.admin, node.run), both(node.ready, keys.admin.ready)
+        work, ready = beside(keys.admin, node.run, jobs.run), both(node.ready, keys.admin.ready)
         async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys)):
             limits = connection_limits(settings)
             await serve_http(app, listener, url, grace_s, stop, ready, work, companion, limits)

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from duemq.cluster.admin.jobs import Jobs
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
@@ -38,6 +39,7 @@ class Service:
     max_wait_ms: int
     access: Access
     importing: ImportPolicy = field(default_factory=ImportPolicy)
+    jobs: Jobs | None = None
     inspector: Inspector = field(default_factory=Inspector)
 
 

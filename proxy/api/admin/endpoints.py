@@ -6,6 +6,7 @@ from typing import Final
 
 from duemq.model.access import Scope
 from duemq.proxy.api.admin import keys, schemas
+from duemq.proxy.api.admin.job_endpoints import JOB_ENDPOINTS
 from duemq.proxy.api.endpoint import Endpoint, ResponseSpec
 
 _DOWN = ("unavailable", "disk_full")
@@ -39,4 +40,5 @@ ADMIN_ENDPOINTS: Final = (
          "payload_too_large", *_DOWN),
         (), schemas.KeyRotation, examples={"at once": {"overlap": "0s"}}, scope=Scope.ADMIN,
     ),
+    *JOB_ENDPOINTS,
 )  # fmt: skip
