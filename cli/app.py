@@ -54,6 +54,7 @@ _COMMANDS = {
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
     "node": _Command(_SERVER, "run.node", "app"),
     "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
+    "jobs": _Command(_SERVER, "operate.jobs", "app"),
     "keys": _Command(_SERVER, "operate.api_keys", "app"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),

@@ -68,7 +68,7 @@ class Position(NamedTuple):
 
     offset: int
     step: int = 0
-    settled: int = 0
+    counted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Job:
     ended_at: int = 0
 
     @property
-    def settled(self) -> int:
+    def counted(self) -> int:
         """Entries of which it is known, and counted, what became of them."""
         return self.done + sum(self.skipped.values()) + sum(self.failed.values())
 
@@ -119,7 +119,7 @@ class Job:
     def needs_work(self) -> bool:
         """Whether somebody has to run it: also one that is paused or cancelled, as long as it is not known what became
         of all that may have been begun."""
-        return self.state is JobState.RUNNING or self.settled < self.claimed
+        return self.state is JobState.RUNNING or self.counted < self.claimed
 
     def after(self, event: JobEvent, at: int, reason: str = "") -> Job:
         """The job after an event `at` ms. Raises IllegalStep."""

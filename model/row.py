@@ -241,10 +241,10 @@ def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
     """The frame of a dead letter: as it would have been delivered, with its destination and the reason in headers: in
     duemq's own, and in those that Kafka's brokers write for share groups (KIP-1191). `attempts`: that failed."""
     record = unpack_record(frame_in(row))
-    topic, told = topic_of(row), reason.encode()
+    topic, text = topic_of(row), reason.encode()
     more = (
-        ("duemq-topic", topic), ("duemq-reason", told), ("__dlq.errors.topic", topic),
-        ("__dlq.errors.delivery.count", b"%d" % attempts), ("__dlq.errors.message", told),
+        ("duemq-topic", topic), ("duemq-reason", text), ("__dlq.errors.topic", topic),
+        ("__dlq.errors.delivery.count", b"%d" % attempts), ("__dlq.errors.message", text),
     )  # fmt: skip
     headers = record.headers[:_SYSTEM_HEADERS] + more + record.headers[_SYSTEM_HEADERS:]
     return frame_of(record.key, *pack_headers(headers), record.value)

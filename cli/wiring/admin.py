@@ -46,7 +46,11 @@ def beside(admin: AdminLog, work: Work, jobs: Callable[[], Awaitable[None]] | No
 
 async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
     """The work, cancelled once it is to end."""
-    working = asyncio.ensure_future(work())
+
+    async def run() -> None:
+        await work()
+
+    working = asyncio.create_task(run(), name="running jobs")
     waiting = asyncio.create_task(shut.wait(), name="end of jobs")
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)

@@ -89,14 +89,14 @@ class Jobs:
         for _ in range(_TRIES):
             job, version = self.find(id_), self.versions[id_]
             try:
-                wanted = job.after(event, self._clock())
+                changed = job.after(event, self._clock())
             except IllegalStep:
                 if job.state is _AFTER[event]:
                     return job
                 raise Rejected("job_ended", f"job {id_} is {job.state}", "id") from None
             try:
-                await self._put(wanted, by, version)
-                return wanted
+                await self._put(changed, by, version)
+                return changed
             except Rejected as error:
                 if error.code != "conflict":
                     raise
@@ -112,7 +112,7 @@ class Jobs:
 
     async def save(self, job: Job, *, release: bool = False) -> Job:
         """Write what its owner knows of a job; with `release` for the last time, as nobody's. Returns it with the state
-        that others wanted meanwhile.
+        that others changed meanwhile.
 
         Raises JobTaken where it is somebody else's by now.
         """

@@ -43,7 +43,7 @@ class JobRun:
     def __init__(self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._jobs, self._job, self._work, self._bus, self._clock = jobs, job, work, bus, clock
         self._must = job.claimed  # entries up to here may have been begun by somebody else
-        self._sent = job.settled
+        self._sent = job.counted
         self._allowed = job.claimed
         self._saved, self._save_now = asyncio.Event(), asyncio.Event()
 
@@ -94,7 +94,7 @@ class JobRun:
         """Write what is known now that nothing is under way any more."""
         while True:
             try:
-                await self._jobs.save(replace(self._job, claimed=self._job.settled), release=True)
+                await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
                 return
             except JobTaken:
                 return
@@ -123,7 +123,7 @@ class JobRun:
             rate = job.order.rate
             ahead = _AHEAD if rate is None else int(rate * _AHEAD_S) + 1
             goes_on = job.state is JobState.RUNNING and job.total is not None
-            claimed = max(self._sent, self._must, job.settled + ahead) if goes_on else max(self._sent, self._must)
+            claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
             try:
                 saved = await self._jobs.save(replace(job, claimed=claimed))
             except Unavailable as error:
@@ -169,7 +169,7 @@ class JobRun:
         loop = asyncio.get_running_loop()
         pacer = Pacer(self._job.order.rate, loop.time())
         under_way: deque[_Batch] = deque()
-        self._sent = self._job.settled
+        self._sent = self._job.counted
         try:
             async with aclosing(self._batches(pacer.batch)) as batches:
                 async for step, start, entries in batches:
@@ -192,7 +192,7 @@ class JobRun:
             self._must = max(self._must, self._sent)
             for batch in under_way:
                 batch.task.cancel()
-        if self._job.settled == self._job.total:
+        if self._job.counted == self._job.total:
             self._end(JobEvent.FINISH)
         elif self._goes_on():
             self._end(JobEvent.FAIL, "a part of its plan is not in the log any more")
@@ -201,7 +201,7 @@ class JobRun:
         position = self._job.position
         async with aclosing(read_plan(self._bus(), self._job, position)) as steps:
             async for step in steps:
-                first = position.settled if step.number == position.step else 0
+                first = position.counted if step.number == position.step else 0
                 for start in range(first, len(step.entries), size):
                     yield step, start, step.entries[start : start + size]
 

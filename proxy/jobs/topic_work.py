@@ -89,19 +89,19 @@ class TopicWork:
 
     async def _read(self, topic: str, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], StoredRecord]:
         """The records at these places, as far as the topic still has them."""
-        found: dict[tuple[int, int], StoredRecord] = {}
+        records_by_place: dict[tuple[int, int], StoredRecord] = {}
         for partition in {partition for partition, _ in places}:
-            wanted = sorted(offset for number, offset in places if number == partition)
-            offset = wanted[0]
-            while offset <= wanted[-1]:
-                records = await self._gateway.bus.read(topic, partition, offset, wanted[-1] - offset + 1)
+            offsets = sorted(offset for number, offset in places if number == partition)
+            offset = offsets[0]
+            while offset <= offsets[-1]:
+                records = await self._gateway.bus.read(topic, partition, offset, offsets[-1] - offset + 1)
                 if not records:
-                    if await self._gateway.bus.start_offset(topic, partition) > wanted[-1]:
+                    if await self._gateway.bus.start_offset(topic, partition) > offsets[-1]:
                         break
                     raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
-                found.update(((partition, record.offset), record) for record in records)
+                records_by_place.update(((partition, record.offset), record) for record in records)
                 offset = records[-1].offset + 1
-        return found
+        return records_by_place
 
     def _draft(self, job: Job, place: tuple[int, int], stored: StoredRecord) -> Draft | Outcome:
         """The message that a dead letter becomes, or why it becomes none."""
@@ -115,8 +115,8 @@ class TopicWork:
         if self._most_redrives and redrives >= self._most_redrives:
             return "failed", "redrives_exhausted"
         whence = f"{order.source}/{place[0]}/{place[1]}"
-        told = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
-        count, headers = pack_headers([*own_headers(record.headers), *told])
+        more = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
+        count, headers = pack_headers([*own_headers(record.headers), *more])
         labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
         name = _NAME + sha256(f"{whence}/{stored.timestamp}".encode()).hexdigest()[:40].encode()
         return Draft(

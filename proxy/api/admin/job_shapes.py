@@ -63,7 +63,7 @@ class Job(Shape):
     reason: str = Field(description="Why it failed as a whole.")
     topic: str | None
     source: str | None
-    settled: bool = Field(description="Whether nobody works on it, and the counts are final until it is resumed.")
+    active: bool = Field(description="Whether it is worked on; if not, the counts say all.")
     deliver_at: Rfc3339 = ""
     deliver_at_ms: Ms = 0
     shift_ms: int = 0

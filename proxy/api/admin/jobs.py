@@ -96,7 +96,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "filter": order.filter, "total": job.total, "done": job.done, "skipped": sum(job.skipped.values()),
         "failed": sum(job.failed.values()), "rate": order.rate, "reason": job.reason,
         "skipped_by_reason": job.skipped, "failed_by_reason": job.failed, "topic": order.topic or None,
-        "source": order.source or None, "settled": not job.needs_work,
+        "source": order.source or None, "active": job.needs_work,
         **(times("ended_at", job.ended_at) if job.ended_at else {}),
         **(times("deliver_at", order.due) if order.due else {}), **({"shift_ms": order.shift} if order.shift else {}),
     }  # fmt: skip

@@ -97,7 +97,11 @@ def test_a_consumer_gets_the_system_headers_first(given_: tuple[Draft, Headers])
     assert unpack_record(frame_in(row)) == (draft.key, system + labels + pairs, draft.payload)
     assert direct_frame(draft, id_, draft.due or 0) == frame_in(row)
     dead = unpack_record(dead_frame(row, "expired", 0))
-    more = (("duemq-topic", draft.topic.encode()), ("duemq-reason", b"expired"))
+    topic = draft.topic.encode()
+    more = (
+        ("duemq-topic", topic), ("duemq-reason", b"expired"), ("__dlq.errors.topic", topic),
+        ("__dlq.errors.delivery.count", b"0"), ("__dlq.errors.message", b"expired"),
+    )  # fmt: skip
     assert dead == (draft.key, system + more + labels + pairs, draft.payload)
 
 
