@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
@@ -12,6 +12,7 @@ from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
+from duemq.model.readiness import Readiness
 
 DISK_FULL_RETRY_S = 10
 
@@ -57,6 +58,14 @@ class Backend(Protocol):
 
     def why_not_ready(self) -> str | None:
         """Why messages are not accepted or not delivered just now, in a sentence."""
+        ...
+
+    def readiness(self) -> Readiness:
+        """The same in public words, by shard too."""
+        ...
+
+    def stuck(self) -> Mapping[int, float]:
+        """For how long (s) shards of this process have been stuck; see `Liveness`."""
         ...
 
     def refuse(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from duemq.bus.base import Bus
@@ -13,6 +14,7 @@ from duemq.cluster.view import Operator, cluster_json
 from duemq.delay.node import Node
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import DiskFull, Unavailable
+from duemq.model.readiness import Readiness
 
 
 class NodeBackend:
@@ -46,6 +48,12 @@ class NodeBackend:
     def why_not_ready(self) -> str | None:
         return self._node.why_not_ready
 
+    def readiness(self) -> Readiness:
+        return self._node.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._node.liveness.look()
+
     def refuse(self) -> None:
         if (reason := self._node.upkeep.why_full()) is not None:
             raise DiskFull(reason, DISK_FULL_RETRY_S)
@@ -66,4 +74,5 @@ class NodeBackend:
     def cluster(self) -> dict[str, Any]:
         node = self._node
         entries = {number: shard.replica.entry for number, shard in node.shards.items()}
-        return cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
+        document = cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
+        return document | {"destinations": self.troubles()}

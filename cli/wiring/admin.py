@@ -1,4 +1,4 @@
-"""The administrative log beside the work of a process."""
+"""The administration beside the work of a process."""
 
 from __future__ import annotations
 
@@ -7,33 +7,35 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from duemq.bus.base import Bus
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Unavailable
 
 if TYPE_CHECKING:  # a proxy does without
     from duemq.delay.node import Node
 
+_FOLDER = "data folder"  # who may open it
+
 Work = Callable[[asyncio.Event], Awaitable[None]]
 
 
-def api_keys_of(node: Node, clock: Callable[[], int]) -> ApiKeys:
-    """The keys, in the administrative log of the bus that the node has open."""
+def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
+    """The administration by the bus that the node has open."""
 
     def bus() -> Bus:
         if not hasattr(node, "bus"):
             raise Unavailable("the log is being opened")
         return node.bus
 
-    return ApiKeys(AdminLog(bus, clock), clock)
+    return Administration(bus, clock)
 
 
-def beside(admin: AdminLog, work: Work, jobs: Callable[[], Awaitable[None]] | None = None) -> Work:
-    """The work, with the log followed as long as it runs, and `jobs` run until it is to end."""
+def beside(admin: Administration, work: Work, jobs: Callable[[], Awaitable[None]] | None = None) -> Work:
+    """The work, with the administration beside it as long as it runs, and `jobs` run until it is to end."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(admin.run(), name="administrative log")
+            following = group.create_task(admin.run(), name="administration")
             if jobs is not None:
                 group.create_task(_until(shut, jobs), name="jobs")
             try:
@@ -70,10 +72,13 @@ def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[
     return wait
 
 
-def key_maker(keys: ApiKeys) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
     """Makes keys for who may open the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
-        return await keys.make(fields, "data folder")
+        made = await admin.keys.make(fields, _FOLDER)
+        entry = TrailEntry(admin.clock(), _FOLDER, "", "make_key", made["id"], 200, "", "")
+        await admin.trail.act(entry)
+        return made
 
     return make

@@ -11,14 +11,14 @@ from starlette.types import ASGIApp
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.jobs import Jobs
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.request.ingress import Ingress
+from duemq.web.status import ReadinessCollector
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +28,12 @@ def http_api(
     backend: Backend,
     metrics: CollectorRegistry,
     closing: asyncio.Event,
-    api_keys: ApiKeys,
+    admin: Administration,
 ) -> tuple[ASGIApp, JobRunner]:
-    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `api_keys`: see `create_app`. The log says
+    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. The log says
     who may use it."""
     keys = len(settings.http.api_keys)
-    if keys or settings.http.access == "keys":
+    if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
     else:
         log.log(
@@ -45,9 +45,10 @@ def http_api(
         )
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    metrics.register(ReadinessCollector(gateway.readiness))
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    jobs = Jobs(api_keys.admin, backend.clock)
-    importing = import_policy(settings)
-    app = create_app(gateway, ingress, http, metrics, backend.clock, closing, importing, api_keys, jobs)
-    return app, JobRunner(jobs, gateway, backend.clock, settings.topics.max_redrives)
+    app = create_app(
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login
+    )
+    return app, JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
@@ -19,8 +21,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -64,13 +65,19 @@ async def _reach_brokers(
     return None
 
 
-async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
+async def run_proxy(
+    settings: Settings,
+    *,
+    shared: bool = False,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=False)
         if identity is None:
@@ -88,8 +95,9 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
             directory, directory, watch, metrics, age,
         )  # fmt: skip
-        keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
-        app, jobs = http_api(settings, backend, metrics, stop, keys)
+        systemd.status = lambda: backend.readiness().sentence
+        admin = Administration(lambda: bus, clock)
+        app, jobs = http_api(settings, backend, metrics, stop, admin)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -108,7 +116,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             url_of(listener, settings.host),
             settings.http.shutdown_grace_s,
             stop,
-            both(follower.ready, keys.admin.ready),
-            beside(keys.admin, follow, jobs.run),
+            systemd.ready_after(both(follower.ready, admin.log.ready)),
+            beside(admin, follow, jobs.run),
             limits=connection_limits(settings),
         )

@@ -364,8 +364,20 @@ def dead_letter_in(topic: str, place: str) -> Plan[dict[str, Any]]:
     return _document(Call("GET", f"/v1/dlq/topics/{quoted(topic)}/{quoted(place)}"))
 
 
-def create_key(name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None) -> Plan[dict[str, Any]]:
-    body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+def create_key(
+    name: str,
+    scopes: Iterable[str],
+    expires_after: timedelta | int | str | None,
+    role: str | None,
+    topics: Iterable[str],
+    rate: int,
+) -> Plan[dict[str, Any]]:
+    body: dict[str, Any] = {"name": name}
+    body |= {"scopes": list(scopes)} if role is None else {"role": role}
+    if patterns := list(topics):
+        body["topics"] = patterns
+    if rate:
+        body["rate"] = rate
     if expires_after is not None:
         body["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
     return _document(Call("POST", "/v1/keys", body=orjson.dumps(body)))
@@ -380,6 +392,10 @@ def rotate_key(key_id: str, overlap: timedelta | int | str | None) -> Plan[dict[
 
 def revoke_key(key_id: str) -> Plan[dict[str, Any]]:
     return _document(Call("DELETE", f"/v1/keys/{quoted(key_id)}"))
+
+
+def trail(limit: int, cursor: str | None) -> Plan[dict[str, Any]]:
+    return _document(Call("GET", "/v1/trail", {"limit": limit} | ({} if cursor is None else {"cursor": cursor})))
 
 
 def _document(call: Call) -> Plan[dict[str, Any]]:

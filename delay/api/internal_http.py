@@ -69,6 +69,7 @@ def create_internal_app(
             Route("/internal/search", reads.search, methods=["POST"]),
             *more,
             Route("/v1/cluster", partial(status.cluster, about)),
+            Route("/livez", partial(status.livez, about)),
             Route("/healthz", partial(status.healthz, about)),
             Route("/readyz", partial(status.readyz, about)),
             Route("/metrics", partial(status.metrics, about)),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
@@ -14,6 +14,7 @@ from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
+from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
 
 
@@ -172,4 +173,12 @@ class Gateway(Protocol):
 
     def why_not_ready(self) -> str | None:
         """None when messages are accepted and delivered, else the reason in a sentence."""
+        ...
+
+    def readiness(self) -> Readiness:
+        """The same in public words, by shard too."""
+        ...
+
+    def stuck(self) -> Mapping[int, float]:
+        """For how long (s) shards of this process have been stuck."""
         ...

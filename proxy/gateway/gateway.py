@@ -29,6 +29,7 @@ from duemq.model.import_command import ImportCommand, import_frame, shard_of_con
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms, schedule_frame, shard_of_name
+from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
@@ -94,6 +95,12 @@ class CommandGateway:
 
     def why_not_ready(self) -> str | None:
         return self._backend.why_not_ready()
+
+    def readiness(self) -> Readiness:
+        return self._backend.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._backend.stuck()
 
     def _check(self) -> None:
         if (reason := self._backend.why_closed()) is not None:

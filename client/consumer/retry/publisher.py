@@ -99,8 +99,8 @@ class Returns:
 
     def _dead_headers(self, headers: Pairs, origin: Origin, error: str) -> Pairs:
         """The headers of a dead letter, with those that share groups have instead of any from before."""
-        kept = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
-        return kept + share_group_headers(origin, self._group, error)
+        others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
+        return others + share_group_headers(origin, self._group, error)
 
     def _to(self, message: Message, to: Wait | Dead) -> Pairs:
         """The headers by which duemq delivers it."""

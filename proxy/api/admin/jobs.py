@@ -14,7 +14,8 @@ from duemq.cluster.job_plans import append_whole
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.job import OF_THE_DEAD, Job, JobEvent, Order, Position, new_id
-from duemq.proxy.access import GRANT
+from duemq.model.timing import shown
+from duemq.proxy.access import GRANT, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.topic_work import TopicWork, source_of
@@ -33,6 +34,9 @@ async def post_job(service: Service, request: Request) -> Response:
     grant: Grant = request.scope[GRANT]
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
         raise Rejected("forbidden", f"this key has not the scope {Scope.CANCEL}")
+    if not _is_covered(grant, order):
+        detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
+        raise Rejected("forbidden", detail, "filter")
     if order.source in INTERNAL:
         raise Rejected("bad_topic", f"{order.source} is one of duemq's own topics", "source")
     if order.source:
@@ -42,19 +46,37 @@ async def post_job(service: Service, request: Request) -> Response:
         return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
     bus = service.gateway.bus
     start = await bus.sure_end(JOBS, 0)
-    job = Job(new_id(), order, now, grant.key_id or "settings", start, Position(start))
+    job = Job(new_id(), order, now, caller_name(request), start, Position(start))
     if ids is not None:
         await append_whole(bus, job.id, ids)
         job = replace(job, total=len(ids))
     return JsonResponse(job_json(await jobs.add(job)), 201, {"Location": f"jobs/{job.id}"})
 
 
+def _is_covered(grant: Grant, order: Order) -> bool:
+    """Whether a job is no more than what a caller may do who may use some topics only."""
+    if not grant.topics:
+        return True
+    own = order.source or order.filter.get("topic")
+    covered = own is not None and grant.covers(own) and (not order.topic or grant.covers(order.topic))
+    return covered and (not order.source or bool(order.topic) or order.kind == "purge")
+
+
 async def list_jobs(service: Service, request: Request) -> Response:
-    return JsonResponse({"jobs": [job_json(job) for job in _jobs(service).listed()]})
+    grant: Grant = request.scope[GRANT]
+    jobs = [job for job in _jobs(service).listed() if _is_covered(grant, job.order)]
+    return JsonResponse({"jobs": list(map(job_json, jobs))})
 
 
 async def get_job(service: Service, request: Request) -> Response:
-    return JsonResponse(job_json(_jobs(service).find(request.path_params["id"])))
+    return JsonResponse(job_json(_find(service, request)))
+
+
+def _find(service: Service, request: Request) -> Job:
+    job = _jobs(service).find(id_ := request.path_params["id"])
+    if not _is_covered(request.scope[GRANT], job.order):
+        raise Rejected("unknown_job", f"there is no job {shown(id_)} of this key's topics", "id")
+    return job
 
 
 async def pause_job(service: Service, request: Request) -> Response:
@@ -70,8 +92,7 @@ async def cancel_job(service: Service, request: Request) -> Response:
 
 
 async def _tell(service: Service, request: Request, event: JobEvent) -> Response:
-    grant: Grant = request.scope[GRANT]
-    job = await _jobs(service).tell(request.path_params["id"], event, grant.key_id or "settings")
+    job = await _jobs(service).tell(_find(service, request).id, event, caller_name(request))
     return JsonResponse(job_json(job))
 
 
@@ -103,8 +124,9 @@ def job_json(job: Job) -> dict[str, Any]:
 
 
 def _jobs(service: Service) -> Jobs:
-    if service.jobs is None:
+    admin = service.access.admin
+    if admin is None:
         raise Rejected("not_supported", "this server runs no jobs")
-    if not service.jobs.admin.ready.is_set():
-        raise Unavailable(service.jobs.admin.trouble or "the administrative log is being read")
-    return service.jobs
+    if not admin.log.ready.is_set():
+        raise Unavailable(admin.log.trouble or "the administrative log is being read")
+    return admin.jobs

@@ -14,8 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.parts import registry
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
@@ -155,10 +154,10 @@ def test_names_and_origins_are_checked(setting: str, value: str) -> None:
 def test_the_start_says_whether_keys_are_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     def told(**settings: Any) -> tuple[int, str]:
         backend: Any = cast(Any, type("Backend", (), {"shards": 1, "clock": lambda: 0, "why_clock_out": None}))
-        keys = ApiKeys(AdminLog(lambda: MemoryBus(MemoryLog()), lambda: 0), lambda: 0)
+        admin = Administration(lambda: MemoryBus(MemoryLog()), lambda: 0)
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            http_api(Settings.load(overrides=settings), backend, registry(), asyncio.Event(), keys)
+            http_api(Settings.load(overrides=settings), backend, registry(), asyncio.Event(), admin)
         return caplog.records[0].levelno, caplog.records[0].getMessage()
 
     level, sentence = told(http={"api_keys": ["first-key"]})
@@ -204,7 +203,9 @@ def test_what_the_server_as_a_whole_knows() -> None:
 
 def test_a_nodes_own_door_names_requests_and_says_what_it_asks_for() -> None:
     async def scenario() -> None:
-        app = create_internal_app(cast(NodeBackend, type("Backend", (), {"reader": None})), registry(), "the-token")
+        app = create_internal_app(
+            cast(NodeBackend, type("Backend", (), {"reader": None, "stuck": dict})), registry(), "the-token"
+        )
         for path, status in (("/internal/search", 401), ("/nothing", 404), ("/healthz", 200)):
             sent: list[Any] = []
 
