@@ -4,7 +4,8 @@
     python -m tests.fuzz.fuzz_api --minutes 10 --seed 1
 
 With access control on, and the checks of `test_schemathesis.py`, which makes 25 of each kind. Ends with 1 where an
-answer is a 500 or not as the document says, where the server died, or where its memory grew by more than its caches explain.
+answer is a 500 or not as the document says, where the server died, or where its memory grew by more than its caches
+explain.
 """
 
 from __future__ import annotations
