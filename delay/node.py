@@ -77,6 +77,7 @@ class NodeOptions:
     linger_s: float = 0.0
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
+    indexed_topics: tuple[str, ...] = ()
     topic_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -126,6 +127,7 @@ class Node:
         self.ids = IdCodec(folder.info.secret)
         self.delay_files, self.tiering_turn = options.delay_files, asyncio.Lock()
         self.importing, self.import_turn = options.importing, asyncio.Lock()
+        self.indexed_topics = options.indexed_topics
         self.thread_share = ThreadShare()
         self.bus: Bus
         self.destinations: Destinations
@@ -282,7 +284,7 @@ class Node:
             scheduler.add_job(guard(self.purge_if_full), "interval", seconds=1)
             scheduler.add_job(guard(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
-            scheduler.add_job(guard(self._look_at_shards), "interval", seconds=1)
+            scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
@@ -418,9 +420,6 @@ class Node:
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
-
-    async def _look_at_shards(self) -> None:
-        self.liveness.look()
 
     async def _trim_ledgers(self) -> None:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)

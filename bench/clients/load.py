@@ -50,6 +50,11 @@ class Job:
     keep_every: int = 0
     named: bool = False
     traced: float | None = None
+    keyed: bool = False
+
+    def key(self, seq: int) -> str:
+        """The key that message `seq` has where messages are `keyed`."""
+        return f"order-{seq}"
 
     def name(self, seq: int) -> str:
         """The name that message `seq` has where messages are `named`."""
@@ -129,6 +134,9 @@ class _Sender:
         if self.job.named:
             for seq, draft in enumerate(drafts, first):
                 draft["name"] = self.job.name(seq)
+        if self.job.keyed:
+            for seq, draft in enumerate(drafts, first):
+                draft["key"] = self.job.key(seq)
         if self.job.traced is not None:
             sampled = self.random.random(count) < self.job.traced
             for draft, flag in zip(drafts, sampled.tolist(), strict=True):

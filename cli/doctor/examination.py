@@ -55,7 +55,7 @@ def _of_machine(settings: Settings, role: Role) -> Iterator[Finding]:
     checks += [
         ("machine", (check() for check in (check_clock, check_open_files))),
         ("systemd", judge_unit(unit_fields())),
-        ("server", check_server(settings.node.listen if role is Role.NODE else settings.listen)),
+        ("server", check_server(settings, role)),
     ]
     for subject, findings in checks:
         try:

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterator
 
 import httpx
 
 from duemq import __version__
-from duemq.cli.doctor.finding import Finding, error, ok, warning
+from duemq.cli.doctor.finding import Finding, Role, error, ok, warning
+from duemq.cli.settings.settings import Settings
 
 _SUBJECT = "server"
 _WITHIN_S = 5.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
-def check_server(listen: str) -> Iterator[Finding]:
+def check_server(settings: Settings, role: Role) -> Iterator[Finding]:
+    own = settings.node if role is Role.NODE else settings.http
+    listen = settings.node.listen if role is Role.NODE else settings.listen
     host, _, port = listen.rpartition(":")
-    url = f"http://{_EVERYWHERE.get(host, host)}:{port}"
+    secure = bool(own.cert_file)
+    url = f"http{'s' if secure else ''}://{_EVERYWHERE.get(host, host)}:{port}"
     try:
-        with httpx.Client(base_url=url, timeout=_WITHIN_S, trust_env=False) as http:
+        trust = _own_certificate(own.cert_file, own.key_file) if secure else True
+        with httpx.Client(base_url=url, timeout=_WITHIN_S, trust_env=False, verify=trust) as http:
             live, ready, metrics = (http.get(path) for path in ("/livez", "/readyz", "/metrics"))
     except httpx.ConnectError:
         yield ok(_SUBJECT, f"nobody listens on {listen}")
         return
-    except httpx.HTTPError as failed:
+    except (httpx.HTTPError, OSError) as failed:
         yield error(_SUBJECT, f"{listen} does not answer: {failed!r}", "look at its log; restart it")
         return
     yield from judge_server(listen, live, ready, metrics.text)
+
+
+def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
+    """Presents the server's own certificate, where it asks for one. Whether that is a good one, others find out."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(cert, key or None)
+    return context
 
 
 def judge_server(listen: str, live: httpx.Response, ready: httpx.Response, metrics: str) -> Iterator[Finding]:

@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.backend import Backend
 from duemq.model.errors import BadConfig
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import Selection
+from duemq.proxy.tracing.caller import TracedCalls
 
 if TYPE_CHECKING:
     from duemq.cluster.tracing.spans import Tracing
@@ -53,3 +55,8 @@ def gateway_for(backend: Backend, selection: Selection, answer_s: float, tracing
     from duemq.proxy.tracing.gateway import TracedGateway
 
     return TracedGateway(backend, selection, answer_s, tracing)
+
+
+def calls_of(app: ASGIApp, tracing: Tracing | None) -> ASGIApp:
+    """The application as it is served: of a process that traces, its requests know their caller's trace."""
+    return app if tracing is None else TracedCalls(app)

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.tracing.open import gateway_for
@@ -15,10 +14,10 @@ from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
-from duemq.proxy.app import create_app
+from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.shard_router import selection_of
+from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.request.ingress import Ingress
-from duemq.proxy.tracing.caller import TracedCalls
 from duemq.web.status import ReadinessCollector
 
 if TYPE_CHECKING:  # an extra
@@ -32,11 +31,11 @@ def http_api(
     backend: Backend,
     metrics: CollectorRegistry,
     closing: asyncio.Event,
-    admin: Administration | None = None,
+    admin: Administration,
     tracing: Tracing | None = None,
-) -> ASGIApp:
-    """The HTTP API in front of a backend. `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. The log
-    says who may use it."""
+) -> tuple[Application, JobRunner]:
+    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. `tracing`: None
+    traces nothing. The log says who may use it."""
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
@@ -54,6 +53,7 @@ def http_api(
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
-        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login
-    )
-    return app if tracing is None else TracedCalls(app)
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
+        settings.console,
+    )  # fmt: skip
+    return app, JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)

@@ -16,7 +16,10 @@ from tests.support.servers.real_servers import need_servers
 
 EXPRESSIONS = [*of_alerts().values(), *of_dashboard()]
 NAMES = {name for expression in EXPRESSIONS for name in asked_for(expression)}
-NEVER_HERE = {"duemq_destination_refused": {"topic", "reason"}}  # only while one refuses
+NEVER_HERE = {
+    "duemq_destination_refused": {"topic", "reason"},  # only while one refuses
+    "duemq_tls_certificate_expiry_timestamp_seconds": {"setting"},  # only with TLS: tests/unit/cli/test_tls_settings.py
+}
 
 
 def exported(text: str) -> dict[str, set[str]]:
@@ -24,9 +27,8 @@ def exported(text: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, labels in re.findall(r"^([a-z_]\w*)(\{.*\})? \S+$", text, re.MULTILINE):
         found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
-    for name in re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE):
-        if name in NEVER_HERE:
-            found.setdefault(name, NEVER_HERE[name])
+    for name, labels_of_name in NEVER_HERE.items():
+        found.setdefault(name, labels_of_name)
     return found
 
 
