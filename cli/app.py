@@ -44,6 +44,7 @@ _COMMANDS = {
     "send": _Command(_MESSAGES, "messages.send", "send"),
     "get": _Command(_MESSAGES, "messages.pending", "get", "GET_EXAMPLES"),
     "ls": _Command(_MESSAGES, "messages.pending", "ls", "LS_EXAMPLES"),
+    "find": _Command(_MESSAGES, "messages.find", "find"),
     "cancel": _Command(_MESSAGES, "messages.cancel", "cancel"),
     "reschedule": _Command(_MESSAGES, "messages.pending", "reschedule", "RESCHEDULE_EXAMPLES"),
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),

@@ -149,7 +149,10 @@ class Client:
         return Message(self, self._run(operations.get(message_id)))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
-        """Iterate over all messages that match, in order of due times, page by page. Default: the scheduled ones."""
+        """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
+
+        `order="newest"` with a key or a label: whatever became of them, the last accepted, moved or redriven first.
+        """
         return self._pages("/v1/messages", page_size, filters)
 
     def page(

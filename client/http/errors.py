@@ -153,6 +153,10 @@ class NoIds(RejectedError):
     """The file is not imported, or it is not kept any more because its messages are due."""
 
 
+class NotIndexed(RejectedError):
+    """Messages of this topic have no index (`index.topics` of the server)."""
+
+
 class TooLate(RejectedError):
     """The message has already ended."""
 
@@ -311,6 +315,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
+    "not_indexed": NotIndexed,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,
