@@ -106,6 +106,7 @@ class Settings(BaseModel):
             max_batch_bytes=own.max_batch_bytes,
             topics=self.topics.allowed,
             time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
+            max_redrives=self.topics.max_redrives,
         )
 
 

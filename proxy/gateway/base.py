@@ -14,7 +14,7 @@ from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft
+from duemq.model.message import Draft, Terms
 from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
 
@@ -97,9 +97,16 @@ class Gateway(Protocol):
         ...
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
-        """Cancel, move (to `due`: one for all, or one for each), deliver now or redrive (kinds of `model/message.py`).
+        """Cancel, move (to `due`: one for all, or one for each), deliver now, redrive or purge (kinds of
+        `model/message.py`), the last two with `terms`.
 
         One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up with `times`,
         and where there are at most 16 of them.

@@ -28,7 +28,7 @@ from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, Rejec
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft, schedule_frame, shard_of_name
+from duemq.model.message import Draft, Terms, schedule_frame, shard_of_name
 from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
@@ -257,10 +257,16 @@ class CommandGateway:
     # --- changing -------------------------------------------------------------------------------------------------
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
         self._check()
-        return await self._changes.make(kind, refs, due, times=times)
+        return await self._changes.make(kind, refs, due, times=times, terms=terms)
 
     # --- importing files -------------------------------------------------------------------------------------------
 
