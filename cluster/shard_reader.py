@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
+from duemq.model.row_notes import Attempt
 from duemq.storage.imports.records import ImportRecord
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
@@ -18,7 +19,8 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held."""
+    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held. `attempts`:
+    that failed, and its deaths, as far as they are noted."""
 
     id: str
     status: Status
@@ -34,6 +36,8 @@ class MessageState:
     cancelled_at: int = 0
     dead_at: int = 0
     reason: str = ""
+    redrives: int = 0
+    attempts: tuple[Attempt, ...] = ()
 
 
 class NamedMessage(NamedTuple):

@@ -15,20 +15,20 @@ _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
 
 
 def find(
-    stage: Harness, *, count: int, ahead_h: float, days: float, looked_up: int, indexed: bool, settled: bool
+    stage: Harness, *, count: int, ahead_h: float, days: float, looked_up: int, indexed: bool, at_rest: bool
 ) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on; then `looked_up` of them, by key.
 
-    `settled`: once sealing and compaction are over, when they are weighed too. Without `indexed` none are looked up.
+    `at_rest`: once sealing and compaction are over, when they are weighed too. Without `indexed` none are looked up.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = stage.site.bill()
     job = stage.job(count, SendWindow(low, low + int(days * 86_400_000)), keyed=True)
     sent = stage.fill(job, "filling")
-    quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S) if settled else True
+    quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S) if at_rest else True
     figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)
     disk = stage.site.disk_bytes()
-    if disk is not None and settled:
+    if disk is not None and at_rest:
         figures += (Figure("disk_b", "disk per message, settled", disk / max(sent.accepted, 1), "B"),)
     cost = parts.cost_figures(stage, before, sent.accepted)
     if indexed:

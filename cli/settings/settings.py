@@ -25,7 +25,7 @@ from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
 from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
@@ -55,6 +55,7 @@ class Settings(BaseModel):
     node: NodeSettings = NodeSettings()
     proxy: ProxySettings = ProxySettings()
     http: HttpSettings = HttpSettings()
+    console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)
@@ -105,6 +106,7 @@ class Settings(BaseModel):
             max_batch_bytes=own.max_batch_bytes,
             topics=self.topics.allowed,
             time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
+            max_redrives=self.topics.max_redrives,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from duemq.client.http import operations
-from duemq.client.http.connection import http_options, stream_timeout
+from duemq.client.http.connection import http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import Call, Plan, error_of, unreachable
 from duemq.client.http.handle import Handle
@@ -74,6 +74,9 @@ class Client:
     """A connection to a duemq server; use it from one thread at a time or many, and close it (or use `with`).
 
     `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
+    For https://: `ca_file` has whom to trust (PEM; default `DUEMQ_CA_FILE`, then the system's authorities), `cert_file`
+    and `key_file` what this client shows of itself. They are read again when they change. Raises `BadConfig` for files
+    that cannot be used.
     Every method raises `Unreachable` without an answer, `Unavailable` where the server cannot serve now, and a
     `RejectedError` (one class per code) where the answer is no.
     """
@@ -84,10 +87,14 @@ class Client:
         api_key: str | None = None,
         timeout: float = 10.0,
         *,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._timeout = timeout
-        self._http = httpx.Client(transport=transport, **http_options(url, api_key, timeout))
+        options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
+        self._http = httpx.Client(transport=transport, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -242,9 +249,55 @@ class Client:
         """Iterate over the dead letters that match. `state.reason` says why each could not be delivered."""
         return self._pages("/v1/dlq", page_size, filters)
 
-    def redrive(self, message_id: str) -> Message:
-        """Take a message out of the dead letters and deliver it again."""
-        return Message(self, self._run(operations.redrive(message_id)))
+    def redrive(self, message_id: str, topic: str | None = None) -> Message:
+        """Take a message out of the dead letters and deliver it again, to `topic` instead of its own if that is given.
+
+        Raises `RedrivesExhausted`, `AlreadyPurged`.
+        """
+        return Message(self, self._run(operations.redrive(message_id, topic)))
+
+    def purge(self, message_id: str) -> Message:
+        """End a dead letter for good: it cannot be redriven any more."""
+        return Message(self, self._run(operations.purge(message_id)))
+
+    def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Begin a bulk job: "redrive", "purge", "cancel", "move" or "deliver-now". `fields`: see docs/dead-letters.md.
+
+        With `dry_run=True` nothing is done, and `total` says to how many messages the job would apply.
+        """
+        return self._run(operations.begin_job({"kind": kind, **fields}))
+
+    def jobs(self) -> Sequence[dict[str, Any]]:
+        """Return the bulk jobs that are known, the newest first."""
+        return self._run(operations.jobs())
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return a bulk job as it is now."""
+        return self._run(operations.job(job_id))
+
+    def pause_job(self, job_id: str) -> dict[str, Any]:
+        return self._run(operations.change_job(job_id, "pause"))
+
+    def resume_job(self, job_id: str) -> dict[str, Any]:
+        return self._run(operations.change_job(job_id, "resume"))
+
+    def cancel_job(self, job_id: str) -> dict[str, Any]:
+        """End a job. What it has done stays done."""
+        return self._run(operations.change_job(job_id, "cancel"))
+
+    def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> Iterator[dict[str, Any]]:
+        """Iterate over the records of a topic of dead letters, such as `dlq.GROUP`, without their payloads."""
+        cursor = None
+        while True:
+            page = self._run(operations.dead_letters_in(topic, page_size, cursor))
+            yield from page["letters"]
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    def dead_letter_in(self, topic: str, place: str) -> dict[str, Any]:
+        """Return the record at PARTITION:OFFSET of a topic of dead letters."""
+        return self._run(operations.dead_letter_in(topic, place))
 
     def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
         """Import a Parquet file of messages. `path`: absolute, as the server's nodes see it.

@@ -142,11 +142,26 @@ class UnknownNode(NotFound): ...
 class UnknownKey(NotFound): ...
 
 
+class UnknownJob(NotFound): ...
+
+
 class UnknownImport(NotFound): ...
 
 
 class Conflict(RejectedError):
     """Somebody else changed it at the same time: look at it again."""
+
+
+class RedrivesExhausted(RejectedError):
+    """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
+
+
+class JobEnded(RejectedError):
+    """The job has ended, and cannot be paused, resumed or cancelled."""
+
+
+class TooManyJobs(RejectedError):
+    """So many jobs run or are paused that no more may be begun."""
 
 
 class NoIds(RejectedError):
@@ -183,6 +198,10 @@ class AlreadyDead(TooLate):
     @property
     def dead_at(self) -> datetime | None:
         return from_ms(self.extra.get("dead_at_ms"))
+
+
+class AlreadyPurged(TooLate):
+    """The dead letter was purged for good."""
 
 
 class NameInUse(RejectedError):
@@ -312,6 +331,11 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_node": UnknownNode,
     "unknown_key": UnknownKey,
     "conflict": Conflict,
+    "unknown_job": UnknownJob,
+    "job_ended": JobEnded,
+    "too_many_jobs": TooManyJobs,
+    "redrives_exhausted": RedrivesExhausted,
+    "already_purged": AlreadyPurged,
     "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
@@ -332,6 +356,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "unavailable": Unavailable,
     "closing": Unavailable,
+    "stuck": Unavailable,
     "disk_full": DiskFull,
     "clock_out_of_bounds": ClockOutOfBounds,
 }

@@ -11,10 +11,11 @@ from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
 from duemq.delay.reads.indexed_reads import IndexedReads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
-from duemq.model.ended import CANCELLED, EndedMessage
+from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
+from duemq.model.row_notes import notes_of
 from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
@@ -116,7 +117,9 @@ class Reads:
     def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
             return self._make(ended.row, "cancelled", cancelled_at=ended.at)
-        return self._make(ended.row, "dead", dead_at=ended.at, reason=ended.reason)
+        reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
+        state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
+        return replace(state, payload=None) if ended.status == PURGED else state
 
     def _make(
         self,
@@ -134,6 +137,7 @@ class Reads:
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
+            redrives=row.redrives, attempts=notes_of(raw).attempts,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
@@ -213,6 +217,8 @@ class Reads:
         if query.label is not None and query.label.encode() not in row:
             return None
         if query.topic is not None and topic_of(row) != query.topic.encode():
+            return None
+        if ended is not None and ended.status == PURGED:
             return None
         state = self._live_state(key, row) if ended is None else self._ended_state(ended)
         if query.status is not None and state.status != query.status:

@@ -249,7 +249,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
-        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+        {200: _MOVED, 202: _PENDING},
+        (*_CHANGE, "bad_field", "bad_topic", "unknown_topic", "redrives_exhausted", "already_purged"),
+        (Parameter("topic", "To this topic instead of its own.", _TEXT),),
+        scope=Scope.OPERATE,
+    ),
+    Endpoint(
+        "POST", "/v1/dlq/{id}:purge", change.purge, "Purge a dead letter for good", "dead letters",
+        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field", "already_purged"),
         scope=Scope.OPERATE,
     ),
     Endpoint(

@@ -33,6 +33,7 @@ from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
 from duemq.model.row import first_key_of, read_row
+from duemq.model.row_notes import MAX_ATTEMPTS, notes_of
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
@@ -54,7 +55,7 @@ from duemq.storage.shard.keyspace import (
 )
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.support.shard.shard_oracle import CANCELLED, DELIVERED, Command, Handed, Oracle, Plain
+from tests.support.shard.shard_oracle import CANCELLED, DEAD, DELIVERED, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
@@ -310,6 +311,20 @@ class World:
             if message.state == DELIVERED and not oracle.forgotten(message):
                 assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
         self._check_cancelled(node)
+        self._check_notes(node)
+
+    def _check_notes(self, node: SimNode) -> None:
+        """What rows note of jobs and failed attempts."""
+        rows = node.store.near_rows(sorted(self.oracle.pending))
+        dead = [message for message in self.oracle.messages.values() if message.state == DEAD]
+        for message, ended in zip(dead, node.store.endings([message.key for message in dead]), strict=True):
+            if ended is not None:
+                rows[message.key] = ended.row
+        by_key = {message.key: message for message in dead} | self.oracle.pending
+        for key, row in rows.items():
+            message, notes = by_key[key], notes_of(row)
+            assert notes.tag == "/".join(filter(None, message.tag))
+            assert list(notes.attempts) == message.tried[-MAX_ATTEMPTS:]
 
     def _check_cancelled(self, node: SimNode) -> None:
         """What is kept of each cancelled message is in the store, or still in a delay file."""
