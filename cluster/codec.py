@@ -69,8 +69,12 @@ def import_from_json(document: Json) -> ImportRecord:
 
 
 def query_to_json(query: Query) -> Json:
-    """A query without its `shard`: which shards are searched stands beside it."""
-    return {name: value for name, value in asdict(query).items() if name != "shard"}
+    """A query without its `shard`: which shards are searched stands beside it.
+
+    `newest` is left out where it is not set, for nodes that do not know it.
+    """
+    document = {name: value for name, value in asdict(query).items() if name != "shard"}
+    return document if query.newest else {name: value for name, value in document.items() if name != "newest"}
 
 
 def query_from_json(document: Json) -> Query:

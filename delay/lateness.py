@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,9 @@ from duemq.model.row import id_of
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
 _EXAMPLE_MS = 1000  # a bucket keeps its example so long: finding ids has a price
-_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
+EDGES_MS: Final = tuple(bucket * 1000 for bucket in _BUCKETS_S)
+"""The upper bounds of the buckets in which lateness is counted (ms); one more bucket has none."""
+_EDGES_MS = np.array(EDGES_MS)
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
 _GATHER = 256  # keys of deliveries that are kept before they are counted: numpy has a price per call
 _LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days

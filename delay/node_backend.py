@@ -8,9 +8,11 @@ from typing import Any
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
 from duemq.cluster.destinations import Destinations
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator, cluster_json
+from duemq.delay.figures import FiguresSource
 from duemq.delay.node import Node
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import DiskFull, Unavailable
@@ -27,6 +29,7 @@ class NodeBackend:
         self.ids, self.why_clock_out = node.ids, node.watch.why_out
         self.clock, self.delivering = node.watch.accepting, node.watch.delivering
         self.shards = node.folder.info.shards
+        self._figures, self._direct = FiguresSource(node), 0
 
     @property
     def bus(self) -> Bus:
@@ -60,6 +63,7 @@ class NodeBackend:
 
     def count_direct(self, messages: int) -> None:
         self._node.observer.direct.inc(messages)
+        self._direct += messages
 
     def lateness(self, topic: str) -> dict[str, Any]:
         lateness = self._node.observer.lateness.get(topic)
@@ -69,6 +73,8 @@ class NodeBackend:
         return self.destinations.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
+        if self._node.why_closed is not None:  # before the first opening there are none to ask
+            return {}
         return self.destinations.troubles(self.clock())
 
     def cluster(self) -> dict[str, Any]:
@@ -76,3 +82,12 @@ class NodeBackend:
         entries = {number: shard.replica.entry for number, shard in node.shards.items()}
         document = cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
         return document | {"destinations": self.troubles()}
+
+    async def figures(self) -> list[Figures]:
+        """Those of this node; the name is known to who asks."""
+        closed = self._node.why_closed is not None
+        return [] if closed else [self._figures.figures("", self.clock(), self._direct)]
+
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        """See `FiguresSource.sealed_windows`."""
+        return [] if self._node.why_closed is not None else self._figures.sealed_windows(first, most)

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from duemq.model.settings import KIB, MIB, Delays, Section, Size, delays, host_and_port
+from duemq.tls.contexts import ClientAuth
 
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -29,6 +30,10 @@ class NodeSettings(Section):
     link_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     advertise: str = ""
     token: Annotated[str, Field(repr=False)] = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    client_auth: ClientAuth = "required"
     max_clock_offset_ms: Annotated[int, Field(ge=10, le=60_000)] = 500
 
     @field_validator("listen")

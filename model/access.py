@@ -74,6 +74,7 @@ def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]
 
 
 EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))
+NOTHING: Final = Grant("", frozenset())
 
 
 class Secret(NamedTuple):

@@ -37,10 +37,12 @@ def _header_start(name: str, value_bytes: int) -> bytes:
 
 # The system headers of a first delivery due between 2001 and 2286: a fixed layout that one format call fills in.
 _ID_AT = len(_header_start("duemq-id", ID_CHARS))
+_DUE_CHARS = 13
+_DUE_AT = _ID_AT + ID_CHARS + len(_header_start("duemq-due", _DUE_CHARS))
 _SYSTEM = (
     _header_start("duemq-id", ID_CHARS)
     + b"%b"
-    + _header_start("duemq-due", 13)
+    + _header_start("duemq-due", _DUE_CHARS)
     + b"%d"
     + _header_start("duemq-attempt", 1)
     + b"1"
@@ -170,6 +172,13 @@ def id_of(row: bytes) -> bytes:
     at = int.from_bytes(row[2:6], "big")
     start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _ID_AT
     return row[start : start + ID_CHARS]
+
+
+def shows_due(row: bytes, due: int) -> bool:
+    """Whether the due time (ms) that a message shows is this one. False also for some before 2001 or after 2286."""
+    at = int.from_bytes(row[2:6], "big")
+    start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _DUE_AT
+    return row[start : start + _DUE_CHARS] == b"%d" % due
 
 
 def first_key_of(row: bytes) -> bytes:

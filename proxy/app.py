@@ -19,17 +19,19 @@ from starlette.types import Receive, Scope, Send
 
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
-from duemq.model.access import EVERYTHING, Grant
+from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.console.history import History
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
@@ -60,6 +62,7 @@ def create_app(
     importing: ImportPolicy | None = None,
     admin: Administration | None = None,
     login: LoginSettings | None = None,
+    console: ConsoleSettings | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
     there are the keys of the settings alone, and no trail. `login`: who issues tokens.
@@ -70,7 +73,10 @@ def create_app(
     keys_needed = settings.access == "keys"
     issuer = _issuer_of(login)
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
+    service = Service(
+        gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
+        console or ConsoleSettings(), importing or ImportPolicy(),
+    )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(
         settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
@@ -95,6 +101,7 @@ class Application:
 
     def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
+        self.history = service.history
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
 
@@ -147,25 +154,39 @@ class Application:
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
+        access = self._service.access
+        if request.scope["path"].startswith("/console"):
+            request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
+            return await self._answer_console(request, self._limited(request, grant))
         if request.scope["path"].startswith("/v1/"):
-            access = self._service.access
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
-                return await self._answer_limited(request, grant)
+                return await self._route(request, grant, self._limited(request, grant))
         return await self._route(request, grant, self._service)
 
-    async def _answer_limited(self, request: Request, grant: Grant) -> Response:
-        """For a caller who may use some topics only, or whose rate is limited."""
+    async def _answer_console(self, request: Request, service: Service) -> Response:
+        # Imported when the first page is asked for: most processes show none.
+        from duemq.proxy.console.app import answer
+
+        response, audited = await answer(service, request)
+        if audited is not None:
+            request.scope[_AUDITED] = audited
+        return response
+
+    def _limited(self, request: Request, grant: Grant) -> Service:
+        """The service as a caller has it who may use some topics only, or whose rate is limited."""
+        if not grant.topics and not grant.rate:
+            return self._service
         limit = self._service.access.rate_limit(grant)
         if limit is not None:
             request.scope[_RATE_LIMIT] = limit
             limit.enter()
         gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
-        return await self._route(request, grant, replace(self._service, gateway=gateway))
+        return replace(self._service, gateway=gateway)
 
     async def _route(self, request: Request, grant: Grant, service: Service) -> Response:
         match = self._router.find(request, grant)

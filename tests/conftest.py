@@ -16,6 +16,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = [
     "tests.support.servers.real_servers",
+    "tests.support.servers.zookeeper_tls",
     "tests.support.spark.spark_site",
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
@@ -25,7 +26,7 @@ pytest_plugins = [
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "redis_url", "spark", "past", "s3")
+_SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
 _PLUGS = ("kafka", "zookeeper", "redis")
 
 

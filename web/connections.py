@@ -94,6 +94,10 @@ class Connections:
     def reads(self, connection: HttpConnection) -> None:
         self._unsent -= self._unread.pop(connection, 0)
 
+    def failed(self, reason: str) -> None:
+        """Count a connection that had no TLS handshake, and why."""
+        self._ended[f"no TLS handshake: {reason}"] += 1
+
     def drain(self) -> None:
         """Have each be closed with its next answer."""
         self.draining = True

@@ -29,6 +29,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "unexpected_body": ProblemType(400, "A body where none is read"),
     "bad_query": ProblemType(400, "A query parameter has a wrong name or value"),
     "bad_cursor": ProblemType(400, "Not a cursor of this list or topic"),
+    "not_indexed": ProblemType(409, "Messages of this topic are not indexed"),
     "both_times": ProblemType(400, "More than one time field"),
     "bad_time": ProblemType(400, "Not a time or a duration"),
     "naive_time": ProblemType(400, "A time without a zone"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import unquote
 
@@ -15,6 +17,7 @@ from duemq.web.connections import DRAINING, Connections
 from duemq.web.exchange import Exchange
 from duemq.web.problem import malformed_answer
 from duemq.web.same_origin import SAFE_METHODS
+from duemq.web.tls.transport import TlsTransport
 
 log = logging.getLogger(__name__)
 
@@ -276,3 +279,17 @@ class HttpConnection(HttpToolsProtocol):
 def connection_class(connections: Connections) -> type[HttpConnection]:
     """The class of a server's connections."""
     return type("BoundedConnection", (HttpConnection,), {"among": connections})
+
+
+def over_tls(kind: type[HttpConnection], context: ssl.SSLContext) -> Callable[..., asyncio.Protocol]:
+    """What makes the connections of a server with TLS."""
+
+    def plain_answer() -> bytes:
+        detail = "TLS is spoken here: the URL begins with https://"
+        status, answer = malformed_answer("malformed_request", detail, kind.among.next_id())
+        return STATUS_LINE[status] + answer
+
+    def make(**options: Any) -> asyncio.Protocol:
+        return TlsTransport(kind(**options), context, kind.among.failed, plain_answer)
+
+    return make

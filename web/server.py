@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -18,7 +19,10 @@ from starlette.types import ASGIApp
 from duemq.model.errors import BadConfig
 from duemq.web.connections import ConnectionLimits, Connections
 from duemq.web.open_files import connections_within, raise_limit
-from duemq.web.protocol import connection_class
+from duemq.web.protocol import connection_class, over_tls
+
+if TYPE_CHECKING:
+    from duemq.web.tls.server_tls import ServerTls
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +51,11 @@ def listen_on(address: str, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket, host: str = "") -> str:
-    """How others reach it; `host` where that is not the one it is bound to."""
+def url_of(listener: socket.socket, host: str = "", *, secure: bool = False) -> str:
+    """How others reach it; `host` where that is not the one it is bound to. `secure`: by TLS."""
     bound, port = listener.getsockname()[:2]
     host = host or bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Stop(asyncio.Event):
@@ -91,6 +95,7 @@ async def serve_http(
     work: Callable[[asyncio.Event], Awaitable[None]],
     companion: Companion | None = None,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # a value
+    tls: ServerTls | None = None,
 ) -> None:
     """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
 
@@ -100,10 +105,12 @@ async def serve_http(
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
     connections = Connections(limits)
     shut = asyncio.Event()
+    kind = connection_class(connections)
+    protocol: Any = kind if tls is None else over_tls(kind, tls.context)  # uvicorn only calls it
     server = _Server(
         uvicorn.Config(
-            app, loop="uvloop", http=connection_class(connections), ws="none", lifespan="off", log_config=None,
-            access_log=False, timeout_graceful_shutdown=math.ceil(grace_s), server_header=False, date_header=False,
+            app, loop="uvloop", http=protocol, ws="none", lifespan="off", log_config=None, access_log=False,
+            timeout_graceful_shutdown=math.ceil(grace_s), server_header=False, date_header=False,
             proxy_headers=False, timeout_keep_alive=math.ceil(limits.keep_alive_s),
         )
     )  # fmt: skip
@@ -134,13 +141,16 @@ async def serve_http(
         helper = group.create_task(announce(), name="companion")
         group.create_task(drain_and_stop(), name="drain and stop")
         group.create_task(serve(), name="http")
-        watch = group.create_task(connections.run(), name="connections")
+        watches = [group.create_task(connections.run(), name="connections")]
+        if tls is not None:
+            watches.append(group.create_task(tls.watch(), name="certificates"))
         try:
             await work(shut)
         finally:
             stop.set()
             helper.cancel()
-            watch.cancel()
+            for watch in watches:
+                watch.cancel()
 
 
 class _Server(uvicorn.Server):

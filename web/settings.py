@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from duemq.model.settings import KIB, MIB, ORIGIN, Section, Size, Switch, Words, reader
 from duemq.model.timing import shown
+from duemq.tls.contexts import ClientAuth
 
 _API_KEY = re.compile(r"[!-+\--~]{8,}")  # in the environment, commas stand between them
 _HOST = re.compile(r"(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -22,6 +23,10 @@ class HttpSettings(Section):
     api_keys: Annotated[tuple[str, ...], reader(_keys), Field(repr=False)] = ()
     access: Literal["auto", "keys"] = "auto"
     open: Switch = False
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    client_auth: ClientAuth = "none"
     hosts: Words = ()
     origins: Words = ()
     answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000

@@ -10,6 +10,8 @@ from typing import Any
 from aiokafka.helpers import create_ssl_context
 
 from duemq.model.errors import BadConfig
+from duemq.tls.contexts import FileContext
+from duemq.tls.files import TlsFiles
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -102,8 +104,14 @@ class KafkaOptions:
         return settings
 
     def _ssl_context(self) -> ssl.SSLContext:
+        return FileContext(TlsFiles(self.ca or "", self.cert or "", self.key or ""), self._read_files)
+
+    def _read_files(self) -> ssl.SSLContext:
         try:
-            context: ssl.SSLContext = create_ssl_context(cafile=self.ca, certfile=self.cert, keyfile=self.key)
+            # Without a password OpenSSL would ask for that of an encrypted key at the terminal.
+            context: ssl.SSLContext = create_ssl_context(
+                cafile=self.ca, certfile=self.cert, keyfile=self.key, password=""
+            )
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             files = ", ".join(path for path in (self.ca, self.cert, self.key) if path)
             raise BadConfig(f"kafka.ca, kafka.cert, kafka.key: cannot use {files}: {error}") from error

@@ -25,8 +25,8 @@ from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
-from duemq.storage.settings import DelayFileSettings, StorageSettings
+from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
@@ -47,6 +47,7 @@ class Settings(BaseModel):
     topics: TopicSettings = TopicSettings()
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
+    index: IndexSettings = IndexSettings()
     delay_files: DelayFileSettings = DelayFileSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     kafka: KafkaSettings = KafkaSettings()
@@ -54,6 +55,7 @@ class Settings(BaseModel):
     node: NodeSettings = NodeSettings()
     proxy: ProxySettings = ProxySettings()
     http: HttpSettings = HttpSettings()
+    console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)

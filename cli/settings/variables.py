@@ -13,7 +13,12 @@ PREFIX = "DUEMQ_"
 DELIMITER = "__"
 CONFIG = "DUEMQ_CONFIG"
 STRICT = "DUEMQ_STRICT_ENV"
-_NOT_SETTINGS = frozenset(("DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_SPARK_JARS", CONFIG, STRICT))
+_NOT_SETTINGS = frozenset(
+    (
+        "DUEMQ_URL", "DUEMQ_API_KEY", "DUEMQ_CA_FILE", "DUEMQ_CERT_FILE", "DUEMQ_KEY_FILE", "DUEMQ_SPARK_JARS", CONFIG,
+        STRICT,
+    )
+)  # fmt: skip
 
 # Kubernetes sets these in each pod, for each service of its namespace whose name begins with `duemq`.
 _SERVICE = re.compile(

@@ -30,18 +30,18 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
     return Administration(bus, clock)
 
 
-def beside(admin: Administration, work: Work, jobs: Callable[[], Awaitable[None]] | None = None) -> Work:
-    """The work, with the administration beside it as long as it runs, and `jobs` run until it is to end."""
+def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
+    """The work, with the administration beside it as long as it runs, and the others until it is asked to end."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(admin.run(), name="administration")
-            if jobs is not None:
-                group.create_task(_until(shut, jobs), name="jobs")
+            ending = [group.create_task(_until(shut, one), name=one.__qualname__) for one in others]
             try:
                 await work(shut)
             finally:
-                following.cancel()
+                for task in (following, *ending):
+                    task.cancel()
 
     return run
 
@@ -52,14 +52,16 @@ async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> No
     async def run() -> None:
         await work()
 
-    working = asyncio.create_task(run(), name="running jobs")
-    waiting = asyncio.create_task(shut.wait(), name="end of jobs")
+    working = asyncio.create_task(run(), name=work.__qualname__)
+    waiting = asyncio.create_task(shut.wait(), name="end of work")
     try:
         await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
     finally:
         waiting.cancel()
         working.cancel()
-        await asyncio.gather(working, waiting, return_exceptions=True)
+        await asyncio.wait((working, waiting))
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:

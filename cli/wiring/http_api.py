@@ -6,14 +6,13 @@ import asyncio
 import logging
 
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
-from duemq.proxy.app import create_app
+from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
@@ -29,7 +28,7 @@ def http_api(
     metrics: CollectorRegistry,
     closing: asyncio.Event,
     admin: Administration,
-) -> tuple[ASGIApp, JobRunner]:
+) -> tuple[Application, JobRunner]:
     """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. The log says
     who may use it."""
     keys = len(settings.http.api_keys)
@@ -49,6 +48,7 @@ def http_api(
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
-        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login
-    )
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
+        settings.console,
+    )  # fmt: skip
     return app, JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)

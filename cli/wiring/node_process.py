@@ -19,6 +19,8 @@ from duemq.cli.wiring.parts import (
     check_node_access,
     connection_limits,
     guarded_clock,
+    node_client_tls,
+    node_tls,
     open_bus,
     registry,
 )
@@ -80,6 +82,8 @@ async def run_node(
         bound = str(listener.getsockname()[0])
         host = _told_host(settings.node.advertise, bound)
         check_node_access(settings, listen)
+        metrics = registry()
+        tls, node_client_context = node_tls(settings, metrics, host), node_client_tls(settings)
         stop = stop_on_signals()
         systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
@@ -88,16 +92,16 @@ async def run_node(
         folder = Folder.open(data, identity=identity)
         opened.callback(folder.close)
         holds = None if worker is None else frozenset(range(worker, identity.shards, workers))
-        me = Member(name, url_of(listener, host), rack=settings.node.rack, holds=holds)
+        me = Member(name, url_of(listener, host, secure=tls is not None), rack=settings.node.rack, holds=holds)
         election = ZooKeeperElection(directory, me, identity.shards, bound, settings.node.link_port)
-        clock, metrics = guarded_clock(settings), registry()
+        clock = guarded_clock(settings)
 
         async def checkpoint(shard: int, into: Path) -> None:
             await node.checkpoint(shard, into)
 
         served = SnapshotServer(folder.info.path / SNAPSHOTS, checkpoint)
         opened.push_async_callback(served.close)
-        peers = HttpPeers(directory, name, settings.node.token)
+        peers = HttpPeers(directory, name, settings.node.token, node_client_context)
         opened.push_async_callback(peers.close)
         node = Node(
             folder,
@@ -120,5 +124,5 @@ async def run_node(
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
             app, listener, me.url, settings.http.shutdown_grace_s, stop, systemd.ready_after(node.ready.wait),
-            beside(admin, node.run), limits=connection_limits(settings),
+            beside(admin, node.run), limits=connection_limits(settings), tls=tls,
         )  # fmt: skip

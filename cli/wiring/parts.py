@@ -22,7 +22,10 @@ from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.tls.contexts import FileContext, client_context, node_context, server_context
+from duemq.tls.files import TlsFiles
 from duemq.web.connections import ConnectionLimits
+from duemq.web.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:
     from duemq.bus.kafka.bus import KafkaBus
@@ -114,6 +117,43 @@ def guarded_clock(settings: Settings) -> GuardedClock:
 
 def _steady() -> int:
     return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+
+def http_tls(settings: Settings, metrics: CollectorRegistry) -> ServerTls | None:
+    """The TLS of the HTTP API; None where it has none. Raises BadConfig."""
+    own = settings.http
+    files = TlsFiles(
+        own.client_ca_file, own.cert_file, own.key_file, "http.client_ca_file", "http.cert_file", "http.key_file"
+    )
+    if not own.cert_file and (files or own.client_auth != "none"):
+        raise BadConfig("http.cert_file is not set: http.key_file, http.client_ca_file and http.client_auth need it")
+    if own.client_ca_file and own.client_auth == "none":
+        raise BadConfig("http.client_ca_file is set: set http.client_auth = optional or required, too")
+    return _server_tls(server_context(files, own.client_auth), files, metrics) if files else None
+
+
+def node_tls(settings: Settings, metrics: CollectorRegistry, host: str) -> ServerTls | None:
+    """The TLS of a node that others know as `host`; None where it has none. Raises BadConfig."""
+    files, client_auth = _node_files(settings), settings.node.client_auth
+    return _server_tls(node_context(files, client_auth, host), files, metrics) if files.cert else None
+
+
+def node_client_tls(settings: Settings) -> FileContext | None:
+    """What proxies and nodes reach nodes with; None where that is without TLS. Raises BadConfig."""
+    files = _node_files(settings)
+    return client_context(files) if files else None
+
+
+def _node_files(settings: Settings) -> TlsFiles:
+    own = settings.node
+    return TlsFiles(own.ca_file, own.cert_file, own.key_file, "node.ca_file", "node.cert_file", "node.key_file")
+
+
+def _server_tls(context: FileContext, files: TlsFiles, metrics: CollectorRegistry) -> ServerTls:
+    tls = ServerTls(context, files.cert, files.cert_setting)
+    tls.measure(metrics)
+    tls.reload_on_signal()
+    return tls
 
 
 def check_cluster(settings: Settings) -> None:

@@ -18,6 +18,8 @@ from duemq.cli.wiring.parts import (
     check_http_access,
     connection_limits,
     guarded_clock,
+    http_tls,
+    node_client_tls,
     open_bus,
     registry,
 )
@@ -74,6 +76,8 @@ async def run_proxy(
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
+    metrics = registry()
+    tls, node_client_context = http_tls(settings, metrics), node_client_tls(settings)
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
@@ -82,18 +86,19 @@ async def run_proxy(
         identity = await shared_identity(directory, settings, stop, makes=False)
         if identity is None:
             return
-        clock, metrics = guarded_clock(settings), registry()
+        clock = guarded_clock(settings)
         reached = await _reach_brokers(settings, identity.shards, clock, opened, stop)
         if reached is None:
             return
         bus, watch, destinations = reached
         follower = LedgerFollower(bus, identity.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
-        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token)
+        http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token, tls=node_client_context)
         opened.push_async_callback(http.aclose)
+        reader = RemoteReader(directory, http)
         backend = ProxyBackend(
-            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
-            directory, directory, watch, metrics, age,
+            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
+            watch, metrics, age, reader,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
@@ -113,10 +118,11 @@ async def run_proxy(
         await serve_http(
             app,
             listener,
-            url_of(listener, settings.host),
+            url_of(listener, settings.host, secure=tls is not None),
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, jobs.run),
+            beside(admin, follow, app.history.run, jobs.run),
             limits=connection_limits(settings),
+            tls=tls,
         )

@@ -14,7 +14,14 @@ from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
-from duemq.cli.wiring.parts import check_http_access, connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import (
+    check_http_access,
+    connection_limits,
+    guarded_clock,
+    http_tls,
+    open_bus,
+    registry,
+)
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -38,12 +45,13 @@ async def serve(
     if not own_log and not settings.kafka.bootstrap:
         raise BadConfig("bus = kafka, but kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     check_http_access(settings)
+    metrics = registry()
+    tls = http_tls(settings, metrics)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
     folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
     try:
-        url = url_of(listener, settings.host)
-        metrics = registry()
+        url = url_of(listener, settings.host, secure=tls is not None)
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,
@@ -57,12 +65,14 @@ async def serve(
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         app, jobs = http_api(settings, backend, metrics, stop, admin)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(admin, node.run, jobs.run), both(node.ready, admin.log.ready)
+        work, ready = beside(admin, node.run, app.history.run, jobs.run), both(node.ready, admin.log.ready)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:
             systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
             limits = connection_limits(settings)
-            await serve_http(app, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits)
+            await serve_http(
+                app, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
+            )
     finally:
         folder.close()
 

@@ -16,7 +16,7 @@ import httpx
 
 from duemq.client.http import operations
 from duemq.client.http.async_http import AsyncHttp
-from duemq.client.http.connection import http_options, stream_timeout
+from duemq.client.http.connection import http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import Call, Plan, error_of, unreachable
 from duemq.client.http.handle import Handle
@@ -84,10 +84,14 @@ class AsyncClient:
         api_key: str | None = None,
         timeout: float = 10.0,
         *,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._timeout = timeout
-        self._http = AsyncHttp(transport=transport, **http_options(url, api_key, timeout))
+        options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
+        self._http = AsyncHttp(transport=transport, **options)
 
     async def __aenter__(self) -> Self:
         return self

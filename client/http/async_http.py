@@ -1,4 +1,4 @@
-"""httpx's client for asyncio, with a workaround for a fault in httpcore."""
+"""httpx's client for asyncio, with workarounds for faults in httpcore."""
 
 from __future__ import annotations
 
@@ -11,22 +11,38 @@ import httpx
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it trusts no certificate
 
 
-def plain_http(**options: Any) -> AsyncHttp:
-    """A client for other processes of a cluster, which are reached by http:// and directly: a proxy of the environment
-    is meant for the way out. No certificates are loaded for it: that takes 20 ms for each client."""
-    return AsyncHttp(trust_env=False, verify=_NO_CERTIFICATES, **options)
+def internal_http(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncHttp:
+    """A client for other processes of a cluster, which are reached directly: a proxy of the environment is meant for
+    the way out.
+
+    With `tls` only https:// is spoken: whoever changes an address in ZooKeeper must not get `node.token` so. Without,
+    no certificates are loaded: that takes 20 ms for each client.
+    """
+    return AsyncHttp(trust_env=False, verify=tls or _NO_CERTIFICATES, https_only=tls is not None, **options)
 
 
 class AsyncHttp(httpx.AsyncClient):
     """Raises `httpx.ConnectError` for a connection that the server resets right after it accepted it.
 
     A process that dies with connections in its backlog does that. With uvloop such a connection has no socket any more;
-    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError.
+    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError. It raises
+    `httpx.ReadError` where TLS ends with an error, such as a server's that refuses our certificate.
+
+    `https_only`: it raises `httpx.UnsupportedProtocol` for http://.
     """
 
+    def __init__(self, *, https_only: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._https_only = https_only
+
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        if self._https_only and request.url.scheme != "https":
+            detail = f"{request.url.host} is not reached by TLS, which node.ca_file and node.cert_file ask for"
+            raise httpx.UnsupportedProtocol(detail, request=request)
         try:
             return await super().send(request, **options)
+        except ssl.SSLError as error:  # httpcore 1.0 lets through what anyio's TLS raises after a handshake
+            raise httpx.ReadError(str(error), request=request) from error
         except AttributeError as error:
             if not any(frame.name == "get_extra_info" for frame in traceback.extract_tb(error.__traceback__)):
                 raise

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from duemq.client.http import operations
-from duemq.client.http.connection import http_options, stream_timeout
+from duemq.client.http.connection import http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import Call, Plan, error_of, unreachable
 from duemq.client.http.handle import Handle
@@ -74,6 +74,9 @@ class Client:
     """A connection to a duemq server; use it from one thread at a time or many, and close it (or use `with`).
 
     `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
+    For https://: `ca_file` has whom to trust (PEM; default `DUEMQ_CA_FILE`, then the system's authorities), `cert_file`
+    and `key_file` what this client shows of itself. They are read again when they change. Raises `BadConfig` for files
+    that cannot be used.
     Every method raises `Unreachable` without an answer, `Unavailable` where the server cannot serve now, and a
     `RejectedError` (one class per code) where the answer is no.
     """
@@ -84,10 +87,14 @@ class Client:
         api_key: str | None = None,
         timeout: float = 10.0,
         *,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._timeout = timeout
-        self._http = httpx.Client(transport=transport, **http_options(url, api_key, timeout))
+        options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
+        self._http = httpx.Client(transport=transport, **options)
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +149,10 @@ class Client:
         return Message(self, self._run(operations.get(message_id)))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
-        """Iterate over all messages that match, in order of due times, page by page. Default: the scheduled ones."""
+        """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
+
+        `order="newest"` with a key or a label: whatever became of them, the last accepted, moved or redriven first.
+        """
         return self._pages("/v1/messages", page_size, filters)
 
     def page(

@@ -10,17 +10,30 @@ from urllib.parse import urlsplit
 import httpx
 
 import duemq
+from duemq.tls.contexts import client_context
+from duemq.tls.files import TlsFiles
 
 DEFAULT_URL = "http://127.0.0.1:8787"
 STREAM_SILENCE_S = 60.0
 """A stream that says nothing for so long is opened again: the connection may be dead without either side knowing."""
 
 
-def http_options(url: str | None, api_key: str | None, timeout: float) -> dict[str, Any]:
+def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None) -> TlsFiles:
+    """Paths of PEM files, by the environment where they are not given."""
+    names = ("DUEMQ_CA_FILE", "DUEMQ_CERT_FILE", "DUEMQ_KEY_FILE")
+    ca, cert, key = (
+        str(path or os.environ.get(name) or "")
+        for path, name in zip((ca_file, cert_file, key_file), names, strict=True)
+    )
+    return TlsFiles(ca, cert, key)
+
+
+def http_options(url: str | None, api_key: str | None, timeout: float, files: TlsFiles | None = None) -> dict[str, Any]:
     """Arguments for httpx's clients. `timeout` is in seconds, per attempt to connect, write or read.
 
-    A server on this machine is reached without the proxies of the environment, which know another machine of that
-    address, and would be given the API key. Raises `ValueError` for a URL that cannot be one of a server.
+    `files`: of TLS, for https://; None = those of the environment. A server on this machine is reached without the
+    proxies of the environment, which know another machine of that address, and would be given the API key. Raises
+    `ValueError` for a URL that cannot be one of a server, `BadConfig` for files that cannot be used.
     """
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
@@ -34,6 +47,8 @@ def http_options(url: str | None, api_key: str | None, timeout: float) -> dict[s
     if parts.scheme == "http":
         # Without TLS there is nothing to verify, and loading the system's certificates takes longer than a request.
         return options | {"verify": False, "trust_env": not _is_loopback(parts.hostname)}
+    if files := tls_files() if files is None else files:
+        return options | {"verify": client_context(files), "trust_env": not _is_loopback(parts.hostname)}
     if _is_loopback(parts.hostname):
         # The certificates that the environment names are for this host, too: only its proxies are not.
         return options | {"verify": httpx.create_ssl_context(), "trust_env": False}

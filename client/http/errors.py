@@ -168,6 +168,10 @@ class NoIds(RejectedError):
     """The file is not imported, or it is not kept any more because its messages are due."""
 
 
+class NotIndexed(RejectedError):
+    """Messages of this topic have no index (`index.topics` of the server)."""
+
+
 class TooLate(RejectedError):
     """The message has already ended."""
 
@@ -335,6 +339,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
+    "not_indexed": NotIndexed,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,
@@ -351,6 +356,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "unavailable": Unavailable,
     "closing": Unavailable,
+    "stuck": Unavailable,
     "disk_full": DiskFull,
     "clock_out_of_bounds": ClockOutOfBounds,
 }

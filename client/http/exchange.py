@@ -6,6 +6,7 @@ both clients (the idea is h11's). A client runs it by carrying out each call aft
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -18,6 +19,7 @@ from duemq.client.http.errors import RejectedError, Unavailable, UnexpectedAnswe
 
 T = TypeVar("T")
 _GATEWAY: Final = (502, 504)
+_REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
 def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
     """What a failed exchange means for the caller."""
     base = str(http.base_url).rstrip("/")
+    if _REFUSED.search(str(error)):  # a handshake of TLS 1.3 ends for us before it does for the server
+        return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
         return Unreachable(f"cannot connect to {base}: {error or type(error).__name__}", outcome_unknown=False)
     if isinstance(error, httpx.TimeoutException):

@@ -67,6 +67,8 @@ def create_internal_app(
             Route(f"{shard}/imports", reads.imports),
             Route(f"{shard}/imported-ids", reads.imported_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
+            Route("/internal/figures", reads.figures),
+            Route("/internal/windows", reads.windows),
             *more,
             Route("/v1/cluster", partial(status.cluster, about)),
             Route("/livez", partial(status.livez, about)),
@@ -104,7 +106,7 @@ class _Reads:
     """See `ShardReader`."""
 
     def __init__(self, backend: NodeBackend) -> None:
-        self._reader = backend.reader
+        self._reader, self._backend = backend.reader, backend
 
     async def state(self, request: Request) -> Response:
         return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
@@ -161,6 +163,13 @@ class _Reads:
             raise Rejected("bad_json", f"not a search: {error}") from error
         parts = shorten(await self._reader.search(query, after), query.limit)
         return JsonResponse({str(shard): search_part_to_json(part) for shard, part in parts.items()})
+
+    async def figures(self, request: Request) -> Response:
+        return JsonResponse([one.to_json() for one in await self._backend.figures()])
+
+    async def windows(self, request: Request) -> Response:
+        first, most = _offset(request, "first"), _offset(request, "most")
+        return JsonResponse([list(one) for one in await self._backend.sealed_windows(first, most)])
 
 
 class _About(NamedTuple):

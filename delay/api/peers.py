@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import orjson
 
-from duemq.client.http.async_http import plain_http
+from duemq.client.http.async_http import internal_http
 from duemq.cluster.codec import token_headers
 from duemq.cluster.view import ClusterView
 from duemq.delay.api.imported_files import copy_of
@@ -31,17 +32,17 @@ _CONNECT_S, _ANSWER_S = 2.0, 10.0
 class HttpPeers:
     """See `Peers`. `name`: this node's own. To be closed."""
 
-    def __init__(self, view: ClusterView, name: str, token: str = "") -> None:
-        self._view, self._name = view, name
+    def __init__(self, view: ClusterView, name: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
+        self._view, self._name, self._tls = view, name, tls
         self._headers = token_headers(token)
-        self._http: httpx.AsyncClient = plain_http(timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
+        self._http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
         return next(self._holders(shard), None) is not None
 
     async def fetch(self, shard: int, path: Path) -> bool:
         for peer in list(self._holders(shard)):
-            source = HttpSnapshotSource(peer.url, self._headers)
+            source = HttpSnapshotSource(peer.url, self._headers, tls=self._tls)
             try:
                 await fetch(source, shard, path, _Progress(shard, peer.name))
                 return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -19,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duemq.client.http.async_http import plain_http
+from duemq.client.http.async_http import internal_http
 from duemq.delay.recovery.replica_snapshot import PART_BYTES, SnapshotGone, SnapshotServer
 from duemq.model.errors import CorruptStore, Unavailable
 from duemq.storage.backup.checkpoint import CheckpointManifest
@@ -96,9 +97,14 @@ class HttpSnapshotSource:
     """
 
     def __init__(
-        self, url: str, headers: Mapping[str, str] | None = None, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._http = plain_http(
+        self._http = internal_http(
+            tls,
             base_url=url,
             headers={"Accept-Encoding": "identity", **(headers or {})},
             timeout=httpx.Timeout(_PART_S, connect=_CONNECT_S),

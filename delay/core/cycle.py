@@ -21,8 +21,9 @@ Sets of keys, T = cursor before, T' = cursor after:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import chain
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
 from duemq.model.ended import CANCELLED, DEAD, PURGED, EndedMessage
@@ -408,6 +409,17 @@ class Cycle:
         """Keys that are pending after this cycle and were not in the store before."""
         cursor = self.cursor
         return [key for key in self.placed if key > cursor]
+
+    def placed_rows(self) -> Iterable[Due]:
+        """Keys and rows of all messages that this cycle placed, also of those that ended in it."""
+        if not self.endings:
+            return self.placed.items()
+        ended = (
+            (key, ended.row)
+            for key, ended in self.endings.items()
+            if ended is not None and offset_of(key) >= self.before.applied
+        )
+        return chain(self.placed.items(), ended)
 
     def removed_keys(self) -> list[bytes]:
         """Keys that were pending in the store above T' and no longer are: cancelled, moved."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
+from duemq.delay.reads.indexed_reads import IndexedReads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import CANCELLED, PURGED, EndedMessage
@@ -54,6 +55,21 @@ class Reads:
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
             return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True))
+
+    async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
+        """How the messages under these keys ended, if they did, and their rows up to the payload, at one moment."""
+        store = self._shard.store
+        view = PrefetchedView(store)
+        with self._report_damage(store):
+            await view.read(keys, payload=False)
+            await view.read_endings(keys)
+            self.check_store(store)
+            return list(zip(keys, view.endings(keys), view.rows(keys), strict=True))
+
+    def check_store(self, store: ShardStore) -> None:
+        """Raise Unavailable where this is the shard's store no more."""
+        if self._shard.store is not store or self._shard.rebuilding:
+            raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
 
     @contextmanager
     def _report_damage(self, store: ShardStore) -> Iterator[None]:
@@ -125,7 +141,13 @@ class Reads:
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
-        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB."""
+        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB.
+
+        `after`, and the keys of the answer, are places where the newest come first. Raises what `IndexedReads` raises.
+        """
+        indexed = IndexedReads(self, self._shard.store)
+        if query.newest:
+            return await indexed.newest(query, after)
         cursor = self._shard.replica.entry.cursor
         through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
         if query.due_from:
@@ -137,6 +159,8 @@ class Reads:
             through = min(through, cursor)
         else:
             prefix = ENDED
+        if (part := await indexed.soonest(query, after, through)) is not None:
+            return part
         matches: list[tuple[bytes, MessageState]] = []
         row_count = size = 0
         while True:
@@ -156,7 +180,7 @@ class Reads:
                     if self._shard.store is not store:
                         continue
             for key, row, ended in messages:
-                if (state := self._match(query, key, row, ended)) is not None:
+                if (state := self.match(query, key, row, ended)) is not None:
                     # A page of a thousand could hold a gigabyte of payloads.
                     matches.append((key, replace(state, payload=None)))
                     size += len(row) - len(state.payload or b"")
@@ -185,7 +209,8 @@ class Reads:
         ]
         return messages, keys[-1] if keys else None
 
-    def _match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
+    def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
+        """The state of a message, if it matches; its due time is not looked at."""
         # Cheap tests on the raw bytes first: most rows of a search do not match.
         if query.key is not None and query.key.encode() not in row:
             return None
@@ -196,7 +221,7 @@ class Reads:
         if ended is not None and ended.status == PURGED:
             return None
         state = self._live_state(key, row) if ended is None else self._ended_state(ended)
-        if state.status != query.status:
+        if query.status is not None and state.status != query.status:
             return None
         if query.key is not None and state.key != query.key.encode():
             return None

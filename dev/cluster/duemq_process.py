@@ -11,6 +11,8 @@ import httpx
 
 from duemq.dev.servers.ports import HOST
 from duemq.dev.servers.process import Process
+from duemq.tls.contexts import client_context
+from duemq.tls.files import TlsFiles
 
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from duemq.cli.main import main; sys.exit(main())")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
@@ -32,11 +34,15 @@ class DuemqProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.kind, self.name, self.port = kind, name, port
-        self.url = f"http://{HOST}:{port}"
         self._folder = folder
         self.settings, self.environment = dict(settings), dict(environment or {})
         self.program: Sequence[str] = PROGRAM
         self.process = Process(name, self._command(), folder / "logs" / f"{name}.log", environment=self._variables())
+
+    @property
+    def url(self) -> str:
+        section = "node" if self.kind == "node" else "http"
+        return f"{'https' if f'{section}.cert_file' in self.settings else 'http'}://{HOST}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -63,9 +69,16 @@ class DuemqProcess:
     def is_ready(self) -> bool:
         """Whether `/readyz` answers 200."""
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False).status_code == 200
+            verify = client_context(self._files()) if self.url.startswith("https") else False
+            return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=verify).status_code == 200
         except httpx.TransportError:
             return False
+
+    def _files(self) -> TlsFiles:
+        """Of a client of it: the node's own, or those in its environment."""
+        if self.kind == "node":
+            return TlsFiles(*(self.settings.get(f"node.{name}_file", "") for name in ("ca", "cert", "key")))
+        return TlsFiles(*(self.environment.get(f"DUEMQ_{name}_FILE", "") for name in ("CA", "CERT", "KEY")))
 
     def _command(self) -> list[str]:
         own = ["--listen", f"{HOST}:{self.port}"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
 from duemq.election.allocation import StrategyName
 from duemq.model.errors import BadConfig
+from duemq.tls.files import TlsFiles, strict
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CHROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
@@ -38,7 +39,6 @@ class ZooKeeperOptions:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    key_password: str = ""
     verify_host: bool = True
     strategy: StrategyName = StrategyName.CONSISTENT_HASH
 
@@ -53,9 +53,18 @@ class ZooKeeperOptions:
             raise BadConfig("zookeeper.user must not contain a colon")
         if self.acl == "creator" and not self.user:
             raise BadConfig('zookeeper.acl = "creator" needs zookeeper.user and zookeeper.password')
-        for key in ("ca_file", "cert_file", "key_file"):
-            if (file := getattr(self, key)) and not Path(file).is_file():
-                raise BadConfig(f"zookeeper.{key}: there is no file {file}")
+        files = TlsFiles(
+            self.ca_file,
+            self.cert_file,
+            self.key_file,
+            "zookeeper.ca_file",
+            "zookeeper.cert_file",
+            "zookeeper.key_file",
+        )
+        if files and not self.tls:
+            setting, _ = next(files.named())
+            raise BadConfig(f"{setting} is set, but zookeeper.tls is off: nothing would be encrypted")
+        files.load_into(strict(ssl.PROTOCOL_TLS_CLIENT))  # kazoo reads them for each connection: now is when to say so
 
 
 def check_name(key: str, name: str) -> None:

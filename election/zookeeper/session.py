@@ -88,7 +88,6 @@ class Session:
             ca=options.ca_file or None,
             certfile=options.cert_file or None,
             keyfile=options.key_file or None,
-            keyfile_password=options.key_password or None,
             check_hostname=options.tls and options.verify_host,
         )
         self._client.add_listener(self._on_state)
@@ -108,9 +107,13 @@ class Session:
                 await self._connected.wait()
         except TimeoutError:
             await self.close()
-            raise Unavailable(
-                f"no ZooKeeper answered at {self._options.hosts} within {self._options.connect_timeout_s:g} s"
-            ) from None
+            detail = f"no ZooKeeper answered at {self._options.hosts} within {self._options.connect_timeout_s:g} s"
+            if self._options.tls:
+                detail += (
+                    " by TLS: look whether these are secure ports, whether zookeeper.ca_file signed the servers' "
+                    "certificates and these name the hosts, and whether they trust zookeeper.cert_file"
+                )
+            raise Unavailable(detail) from None
 
     async def close(self) -> None:
         """End the session, and with it the ephemeral nodes. Bounded. Idempotent."""

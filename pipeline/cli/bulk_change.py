@@ -161,11 +161,11 @@ def _server(url: str | None, batch: int, patience_s: float) -> ChangeClient:
     """What executors connect to: with what this process's environment says, for they may have another."""
     import os
 
-    from duemq.client.http.connection import http_options
+    from duemq.client.http.connection import http_options, tls_files
     from duemq.pipeline.bulk_change import ChangeClient
 
     base = http_options(url, None, 1.0)["base_url"]
-    return ChangeClient(base, os.environ.get("DUEMQ_API_KEY"), batch=batch, patience_s=patience_s)
+    return ChangeClient(base, os.environ.get("DUEMQ_API_KEY"), tls=tls_files(), batch=batch, patience_s=patience_s)
 
 
 def _answered(

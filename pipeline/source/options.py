@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from duemq.client.http.connection import http_options
+from duemq.client.http.connection import http_options, tls_files
 from duemq.model.errors import Rejected
 from duemq.model.timing import WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
@@ -105,7 +105,7 @@ def server_at(url: str | None, api_key: str | None = None, timeout_s: float = 60
         base: str = http_options(url, None, 1.0)["base_url"]
     except ValueError as error:
         raise BadInput(f"option url: {error}") from error
-    return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s)
+    return Server(base, api_key or os.environ.get("DUEMQ_API_KEY"), timeout_s, tls_files())
 
 
 def _server(values: Mapping[str, str]) -> Server:

@@ -12,6 +12,7 @@ from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
 from duemq.storage.imports.limits import ImportLimits
+from duemq.tls.files import TlsFiles
 
 PATIENCE_S: Final = 120.0  # of a server that does not answer
 _FIRST_PAUSE_S: Final = 0.05
@@ -24,14 +25,16 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where duemq is; None: as `Client` finds it. `timeout_s`: of one request."""
+    """Where duemq is; None: as `Client` finds it. `timeout_s`: of one request. `tls`: files, which each machine has."""
 
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 60.0
+    tls: TlsFiles = field(default_factory=TlsFiles)
 
     def client(self) -> Client:
-        return Client(self.url, self.api_key, self.timeout_s)
+        tls = self.tls
+        return Client(self.url, self.api_key, self.timeout_s, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key)
 
     def limits(self, patience_s: float = PATIENCE_S) -> Limits:
         """See `limits_of`; asked for again for `patience_s` where the server cannot serve now."""

@@ -16,11 +16,13 @@ from starlette.routing import compile_path
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
+from duemq.proxy.console.history import History
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
+from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
@@ -29,7 +31,8 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop."""
+    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
+    `history`: what the console shows over time."""
 
     gateway: Gateway
     ingress: Ingress
@@ -38,6 +41,8 @@ class Service:
     closing: asyncio.Event
     max_wait_ms: int
     access: Access
+    history: History
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
 

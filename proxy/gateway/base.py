@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
@@ -161,6 +162,14 @@ class Gateway(Protocol):
 
     def cluster(self) -> dict[str, Any]:
         """Nodes, shards, masters, cursors and lag, as JSON-able values. See `cluster/view.py`."""
+        ...
+
+    async def figures(self) -> Sequence[Figures]:
+        """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        """The windows with delay files that begin at `first` (epoch ms) or later, earliest first."""
         ...
 
     async def drain(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -12,6 +12,7 @@ from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
 from duemq.cluster.destinations import Destinations
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import ClusterView, Operator, cluster_json
@@ -24,6 +25,13 @@ from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower
 
 _MAX_TROUBLES = 16
 _SERVING = (NodeState.READY, NodeState.DRAINING)
+
+
+class FiguresReader(Protocol):
+    """Asks the nodes what they measure; those that do not answer are missing."""
+
+    async def figures(self) -> list[Figures]: ...
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]: ...
 
 
 @dataclass
@@ -44,7 +52,9 @@ class ProxyBackend:
     watch: ClockWatch
     registry: CollectorRegistry
     age: BufferAge | None = None
+    figures_reader: FiguresReader | None = None
     _direct: Counter = field(init=False)
+    _direct_messages: int = 0
 
     def __post_init__(self) -> None:
         self.clock, self.delivering = self.watch.accepting, self.watch.delivering
@@ -104,6 +114,7 @@ class ProxyBackend:
 
     def count_direct(self, messages: int) -> None:
         self._direct.inc(messages)
+        self._direct_messages += messages
 
     def lateness(self, topic: str) -> dict[str, Any]:
         return {}
@@ -121,3 +132,11 @@ class ProxyBackend:
     def cluster(self) -> dict[str, Any]:
         document = cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())
         return document | {"destinations": self.troubles()}
+
+    async def figures(self) -> list[Figures]:
+        """Those of the nodes, and what was sent through this process."""
+        own = Figures("", direct=self._direct_messages)
+        return [own] if self.figures_reader is None else [own, *await self.figures_reader.figures()]
+
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        return [] if self.figures_reader is None else await self.figures_reader.sealed_windows(first, most)

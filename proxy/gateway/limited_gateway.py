@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.bus.base import Bus
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
@@ -124,6 +125,12 @@ class LimitedGateway(Gateway):
 
     def cluster(self) -> dict[str, Any]:
         return self._gateway.cluster()
+
+    async def figures(self) -> Sequence[Figures]:
+        return await self._gateway.figures()
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        return await self._gateway.sealed_windows(first, most)
 
     async def drain(self, name: str) -> None:
         self._require_all_topics("draining nodes")

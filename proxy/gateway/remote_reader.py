@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from weakref import WeakValueDictionary
 import httpx
 import orjson
 
-from duemq.client.http.async_http import plain_http
+from duemq.client.http.async_http import internal_http
 from duemq.cluster.codec import (
     import_from_json,
     named_message_from_json,
@@ -21,6 +22,7 @@ from duemq.cluster.codec import (
     state_from_json,
     token_headers,
 )
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
@@ -37,11 +39,15 @@ _LANE = 64
 
 
 def node_client(
-    wait_s: float, token: str = "", transport: httpx.AsyncBaseTransport | None = None, connect_s: float = 0.5
+    wait_s: float,
+    token: str = "",
+    transport: httpx.AsyncBaseTransport | None = None,
+    connect_s: float = 0.5,
+    tls: ssl.SSLContext | None = None,
 ) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
-    return plain_http(timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
+    return internal_http(tls, timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
 
 
 class RemoteReader:
@@ -120,6 +126,29 @@ class RemoteReader:
                 else:
                     parts_by_shard |= answer
         return parts_by_shard
+
+    async def figures(self) -> list[Figures]:
+        """Those of all nodes that answer."""
+
+        answers = await self._of_all("figures", {})
+        return [Figures.from_json(one)._replace(node=name) for name, some in answers for one in some]
+
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        """Those of all nodes that answer; see `Gateway.sealed_windows`."""
+        answers = await self._of_all("windows", {"first": first, "most": most})
+        return sorted(SealedWindow(*one) for _, some in answers for one in some)[:most]
+
+    async def _of_all(self, what: str, query: Mapping[str, int]) -> list[tuple[str, Any]]:
+        """What each node answers, by its name."""
+
+        async def ask(node: Member) -> tuple[str, Any]:
+            request = self._http.build_request("GET", f"{node.url}/internal/{what}", params=query)
+            try:
+                return node.name, await self._ask(node, what, request)
+            except (Rejected, Unavailable):  # one of an older version knows none
+                return node.name, ()
+
+        return await asyncio.gather(*(ask(node) for node in self._view.members() if node.url))
 
     async def _search(
         self, node: Member, query: Query, after: Mapping[int, bytes]

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -42,10 +42,15 @@ def environment() -> dict[str, str]:
 
 
 def run(
-    *arguments: object, stdin: str = "", url: str | None = None, key: str = "", within_s: float = START_S
+    *arguments: object,
+    stdin: str = "",
+    url: str | None = None,
+    key: str = "",
+    within_s: float = START_S,
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """A `duemq` command to its end. `key`: the API key that it presents."""
-    extra = {} if url is None else {"DUEMQ_URL": url}
+    """A `duemq` command to its end. `key`: the API key that it presents. `variables`: further ones."""
+    extra = dict(variables or {}) | ({} if url is None else {"DUEMQ_URL": url})
     extra |= {"DUEMQ_API_KEY": key} if key else {}
     return subprocess.run(
         [DUEMQ, *map(str, arguments)],
@@ -98,7 +103,7 @@ class Server:
     def spawn(self, *options: str) -> Self:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                list(map(str, (*self.command, "serve", "--data", self.data, "--listen", self.url.removeprefix("http://"),
+                list(map(str, (*self.command, "serve", "--data", self.data, "--listen", f"127.0.0.1:{self.port}",
                                *self.options, *options))),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment() | self.environment,
                 start_new_session=True,

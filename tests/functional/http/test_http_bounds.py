@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable
 
-import httpx
 import pytest
 
 from duemq.model.record import StoredRecord
@@ -15,7 +13,7 @@ from duemq.web.connections import ConnectionLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.raw_site import PATIENT, site, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("way")]
 
 MIB = 1 << 20
 QUICK = ConnectionLimits(head_bytes=8 << 10, head_s=0.4, body_s=0.4, write_s=0.4)
@@ -67,10 +65,7 @@ async def test_a_stream_that_nobody_reads_holds_little_and_is_ended(monkeypatch:
     async with site(QUICK._replace(write_s=2)) as at, asyncio.timeout(300):
         await at.fill(16)
         request = b"GET /v1/topics/t/records HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"
-        clients = [socket.create_connection(("127.0.0.1", at.port)) for _ in range(5)]
-        for client in clients:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.sendall(request)
+        clients = await asyncio.gather(*(asyncio.to_thread(at.slow_client, request) for _ in range(5)))
         admission = at.app.admission
         await until(lambda: admission.requests == len(clients))
         await until(lambda: admission.requests == 0)
@@ -87,7 +82,7 @@ async def test_long_pages_side_by_side_need_little_memory_and_are_complete() -> 
 
         async def read_all() -> int:
             count, cursor = 0, ""
-            async with httpx.AsyncClient(timeout=300) as http:
+            async with at.http(timeout=300) as http:
                 while count < 64:
                     after = {"after": cursor} if cursor else {}
                     answer = await http.get(f"{at.url}/v1/topics/t/records", params={"max": "10000"} | after)

@@ -9,9 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.http.raw_site import PATIENT, SlowGateway, site, until
+from tests.support.http.raw_site import PATIENT, SlowGateway, half_close, site, until
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("way")]
 
 GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST_GET = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
@@ -134,7 +134,7 @@ async def test_who_has_closed_his_half_gets_his_answers() -> None:
     async with site() as at, asyncio.timeout(300):
         at.gateway.open.clear()
         reader, writer = await at.connect(POST + POST)
-        writer.write_eof()
+        half_close(writer)
         await at.gateway.asked.wait()
         at.gateway.open.set()
         assert [(await one_answer(reader))[0] for _ in range(2)] == [201, 201]

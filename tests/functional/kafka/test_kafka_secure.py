@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import BadConfig, Unavailable
 from tests.functional.kafka.kafka_bus import both_protocols, frames, own_log, secure, values
+from tests.support.servers.real_servers import need_servers
+from tests.support.tls.certificates import Authority
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
 
@@ -49,3 +52,23 @@ async def test_brokers_that_cannot_be_reached_are_named(kafka_secure: KafkaServe
             await KafkaBus.open(options)
     with pytest.raises(BadConfig, match=r"do not agree on TLS.*kafka\.ca"):
         await KafkaBus.open(untrusted)
+
+
+async def test_brokers_that_ask_for_certificates_get_them(tmp_path: Path) -> None:
+    authority, stranger = Authority.make(tmp_path / "own"), Authority.make(tmp_path / "other").issue("stranger")
+    asks = {
+        "listener.name.sasl_ssl.ssl.client.auth": "required", "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+    }  # fmt: skip
+    need_servers()
+    with KafkaServers(tmp_path / "kafka", secure=True, extra=asks) as servers:
+        without = secure(servers, "PLAIN")
+        own = authority.issue("client")
+        for shown in (without, replace(without, cert=stranger.cert, key=stranger.key)):
+            with pytest.raises((BadConfig, Unavailable)):
+                await KafkaBus.open(replace(shown, request_timeout_ms=2_000))
+        bus = await KafkaBus.open(replace(without, cert=own.cert, key=own.key))
+        log = await own_log(bus)
+        await bus.append({(log, 0): frames("appended")})
+        assert await values(bus, log) == ["appended"]
+        await bus.close()

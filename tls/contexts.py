@@ -1,0 +1,145 @@
+"""Contexts of `ssl` whose files are read again when they change: certbot and cert-manager replace them while we run."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from duemq.model.errors import BadConfig
+from duemq.tls.files import TlsFiles, strict
+
+log = logging.getLogger(__name__)
+
+ClientAuth = Literal["none", "optional", "required"]
+
+_LOOK_S = 1.0  # connections may come by the thousand; three calls of `stat` per second are nothing
+_VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class FileContext(ssl.SSLContext):
+    """A context that stands for the newest good one of its files. Threads may share it.
+
+    Connections keep the one that they began with. A new file that cannot be used is logged, and the old one stays.
+    `current` is the context in use. Raises BadConfig where there is no good one to begin with.
+    """
+
+    current: ssl.SSLContext
+
+    def __new__(cls, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> FileContext:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
+
+    def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> None:
+        self._files, self._make = files, make
+        self._state, self._looked_at, self._complaint = files.state(), time.monotonic(), ""
+        self.current = make()
+
+    def refresh(self, *, force: bool = False) -> bool:
+        """Read the files, if they have changed or `force`; whether they are in use now. Never raises."""
+        state = self._files.state()
+        if state == self._state and not force and not self._complaint:
+            return False
+        try:
+            self.current = self._make()
+        except BadConfig as error:
+            if str(error) != self._complaint or force:
+                log.error(
+                    "TLS goes on with what it has, the new files cannot be used: %s", error, extra={"action": "tls"}
+                )
+            self._complaint = str(error)
+            return False
+        self._state, self._complaint = state, ""
+        log.info(
+            "TLS files were read again: %s", ", ".join(path for _, path in self._files.named()), extra={"action": "tls"}
+        )
+        return True
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        return self._newest().wrap_bio(*args, **options)
+
+    def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
+        return self._newest().wrap_socket(*args, **options)
+
+    def _newest(self) -> ssl.SSLContext:
+        now = time.monotonic()
+        if now - self._looked_at >= _LOOK_S:
+            self._looked_at = now
+            self.refresh()
+        return self.current
+
+
+def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> FileContext:
+    """Of a server with a certificate. `files.ca`: who signs the certificates of clients. Raises BadConfig."""
+    return FileContext(files, lambda: _server(files, client_auth))
+
+
+def client_context(files: TlsFiles) -> FileContext:
+    """Of a client, which compares the server's name with its certificate. `files.ca` empty: the system's authorities.
+
+    Raises BadConfig.
+    """
+    return FileContext(files, lambda: _client(files))
+
+
+def node_context(files: TlsFiles, client_auth: ClientAuth, host: str) -> FileContext:
+    """Of a node, which others know as `host`: they have to accept its certificate, and it theirs. Raises BadConfig."""
+
+    def make() -> ssl.SSLContext:
+        context = _server(files, client_auth)
+        _check_chain(context, _client(files), files, host)
+        return context
+
+    return FileContext(files, make)
+
+
+def _server(files: TlsFiles, client_auth: ClientAuth) -> ssl.SSLContext:
+    if client_auth != "none" and not files.ca:
+        raise BadConfig(f"{files.ca_setting} is not set: certificates of clients are checked against it")
+    context = strict(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.set_alpn_protocols(["http/1.1"])
+    context.verify_mode = _VERIFY[client_auth]
+    files.load_into(context)
+    return context
+
+
+def _client(files: TlsFiles) -> ssl.SSLContext:
+    context = strict(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    files.load_into(context)
+    if not files.ca:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
+
+
+def _check_chain(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles, host: str) -> None:
+    """Shake hands with ourselves, as others will. Raises BadConfig; an expired certificate is a warning."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server, server_hostname=host),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    waiting = list(ends)
+    try:
+        while waiting:
+            for end in tuple(waiting):
+                try:
+                    end.do_handshake()
+                    waiting.remove(end)
+                except ssl.SSLWantReadError:
+                    pass
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _EXPIRED:
+            log.warning("%s: %s: %s", files.cert_setting, files.cert, error.verify_message, extra={"action": "tls"})
+            return
+        raise BadConfig(
+            f"{files.cert_setting}: proxies and nodes that trust {files.ca_setting} would refuse {files.cert} for "
+            f"{host}: {error.verify_message}"
+        ) from error
+    except ssl.SSLError as error:
+        raise BadConfig(f"{files.cert_setting}: {files.cert} cannot be used: {error.reason or error}") from error
