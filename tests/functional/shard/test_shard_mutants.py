@@ -21,6 +21,7 @@ from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
+from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry
@@ -197,7 +198,7 @@ def redrive_without_limit(patch: Patch) -> None:
 
 def purge_for_show(patch: Patch) -> None:
     """A purged dead letter can be redriven."""
-    patch.setattr(cycle, "PURGED", cycle.DEAD)
+    patch.setattr(cycle, "PURGED", DEAD)
 
 
 MUTANTS = (
