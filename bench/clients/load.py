@@ -54,7 +54,7 @@ class Job:
 
     def key(self, seq: int) -> str:
         """The key that message `seq` has where messages are `keyed`."""
-        return f"order-{seq}"
+        return f"{self.topic}.{seq}"
 
     def name(self, seq: int) -> str:
         """The name that message `seq` has where messages are `named`."""

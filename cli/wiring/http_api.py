@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.tracing.open import gateway_for
@@ -50,6 +50,10 @@ def http_api(
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = gateway_for(backend, selection, settings.http.answer_timeout_ms / 1000, tracing)
     metrics.register(ReadinessCollector(gateway.readiness))
+    lost = Counter(
+        "duemq_trail_lost_entries", "Entries of the audit trail that could not be written.", registry=metrics
+    )
+    admin.trail.on_lost = lost.inc
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
