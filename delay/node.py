@@ -31,10 +31,10 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
-from duemq.delay.liveness import Liveness
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
-from duemq.delay.readiness import readiness
+from duemq.delay.probes.liveness import Liveness
+from duemq.delay.probes.readiness import readiness
 from duemq.delay.shard.shard import Shard
 from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.threads import in_thread

@@ -1,7 +1,7 @@
 """Tells systemd that the service starts, is ready, works and stops.
 
 A ping says that the event loop runs and no shard of any process of the service is stuck. Without pings systemd
-restarts the service. Brokers that are away make no shard stuck (`delay/liveness.py`).
+restarts the service. Brokers that are away make no shard stuck (`delay/probes/liveness.py`).
 """
 
 from __future__ import annotations
