@@ -8,7 +8,7 @@ from duemq.cluster.backend import Backend
 from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import Carrier, sampled_in
 from duemq.model.errors import Rejected
-from duemq.model.message import CANCEL, Draft
+from duemq.model.message import CANCEL, Draft, Terms
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import Selection
@@ -42,14 +42,20 @@ class TracedGateway(CommandGateway):
             return answers
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
         caller = CALLER.get()
         if caller is None or kind != CANCEL:
-            return await super().change(kind, refs, due, times=times)
+            return await super().change(kind, refs, due, times=times, terms=terms)
         count = {"messaging.batch.message_count": len(refs)} if len(refs) > 1 else {}
         with self._tracing.request("cancel", caller, (), count) as span:
-            outcomes = await super().change(kind, refs, due, times=times)
+            outcomes = await super().change(kind, refs, due, times=times, terms=terms)
             if len(outcomes) == 1:
                 (outcome,) = outcomes
                 span.set_attribute("messaging.message.id", outcome.id)
@@ -63,7 +69,7 @@ def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
     contexts: dict[str, Carrier] = {}
     for draft in drafts:
         if draft.header_count:
-            carrier = sampled_in(draft.headers, 0, draft.header_count, len(draft.headers))
+            carrier = sampled_in(draft.headers, draft.header_count)
             if carrier is not None:
                 contexts.setdefault(carrier["traceparent"], carrier)
     return list(contexts.values())
