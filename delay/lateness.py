@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from prometheus_client.core import HistogramMetricFamily
-from prometheus_client.samples import Sample
+from prometheus_client.samples import Exemplar, Sample
 
-from duemq.model.key import dues_of
+from duemq.model.key import due_of, dues_of
+from duemq.model.row import id_of
 
 _BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60, 600, 3600)
-_EDGES_MS = np.array([bucket * 1000 for bucket in _BUCKETS_S])
+_EXAMPLE_MS = 1000  # a bucket keeps its example so long: finding ids has a price
+EDGES_MS: Final = tuple(bucket * 1000 for bucket in _BUCKETS_S)
+"""The upper bounds of the buckets in which lateness is counted (ms); one more bucket has none."""
+_EDGES_MS = np.array(EDGES_MS)
 _FIRST_SAMPLE, _SAMPLE = 256, 20_000
 _GATHER = 256  # keys of deliveries that are kept before they are counted: numpy has a price per call
 _LEAST_MS, _MAX_MS = -(1 << 31), (1 << 31) - 1  # of a value in a sample: 24 days
+
+
+class Example(NamedTuple):
+    """A delivery that a bucket counts: the message's id, its lateness, and when (epoch ms) it was made."""
+
+    id: str
+    late_ms: int
+    at_ms: int
 
 
 class Lateness:
@@ -31,14 +44,22 @@ class Lateness:
         self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
         self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
         self._count = self._next = 0
+        self.examples: dict[int, Example] = {}  # by bucket
         self._keys: list[bytes] = []  # of deliveries that are not counted yet
         self._cycles: list[tuple[int, int]] = []  # when (epoch ms) they were made, and how many at a time
 
-    def note(self, keys: Sequence[bytes], at_ms: int) -> None:
-        """Note the messages that a cycle delivered, by their keys, at this time (epoch ms)."""
+    def note(self, keys: Sequence[bytes], at_ms: int, first_row: bytes | None = None) -> None:
+        """Note the messages that a cycle delivered, by their keys, at this time (epoch ms). `first_row`: the row of the
+        first one, which may become the example of its bucket."""
         self._keys += keys
         self._cycles.append((at_ms, len(keys)))
         self.at_ms = at_ms
+        if first_row is not None:
+            late_ms = at_ms - due_of(keys[0])
+            bucket = bisect_left(_BUCKETS_S, late_ms / 1000)
+            example = self.examples.get(bucket)
+            if example is None or at_ms - example.at_ms >= _EXAMPLE_MS:
+                self.examples[bucket] = Example(id_of(first_row).decode(), late_ms, at_ms)
         if len(self._keys) >= _GATHER:
             self.count()
 
@@ -83,16 +104,26 @@ class LatenessFamily(HistogramMetricFamily):
         super().__init__("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
         for one in lateness.values():
             one.count()
-        self._topics = [(topic, one.buckets.copy(), one.total_ms / 1000) for topic, one in lateness.items()]
+        self._topics = [
+            (topic, one.buckets.copy(), one.total_ms / 1000, dict(one.examples)) for topic, one in lateness.items()
+        ]
         del self.samples
 
     @cached_property
     def samples(self) -> list[Sample]:  # type: ignore[override]
         name, samples, edges = self.name, list[Sample](), [*map(str, _BUCKETS_S), "+Inf"]
-        for topic, buckets, total_s in self._topics:
+        for topic, buckets, total_s, examples in self._topics:
             counts = np.cumsum(buckets).tolist()
-            for edge, count in zip(edges, counts, strict=True):
-                samples.append(Sample(f"{name}_bucket", {"topic": topic, "le": edge}, count))
+            for bucket, (edge, count) in enumerate(zip(edges, counts, strict=True)):
+                labels = {"topic": topic, "le": edge}
+                samples.append(Sample(f"{name}_bucket", labels, count, exemplar=_exemplar(examples.get(bucket))))
             samples.append(Sample(f"{name}_count", {"topic": topic}, counts[-1]))
             samples.append(Sample(f"{name}_sum", {"topic": topic}, total_s))
         return samples
+
+
+def _exemplar(example: Example | None) -> Exemplar | None:
+    """As OpenMetrics shows it, which the older text format does not."""
+    if example is None:
+        return None
+    return Exemplar({"message_id": example.id}, example.late_ms / 1000, example.at_ms / 1000)

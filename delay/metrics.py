@@ -118,7 +118,7 @@ class Observer:
                     lateness = Lateness()
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
-                lateness.note(keys, ended)
+                lateness.note(keys, ended, outbox.first_rows.get(topic))
                 self.lateness[topic] = lateness
         self.forget(ended)
         self._messages.observe(sent_count)
@@ -164,6 +164,7 @@ class ShardGauges:
 
     `leading`: this node is its master; `lag`: ledger entries it is behind, where it follows. `sealed`: messages pending
     in its delay files, `files`: how many these are. `stopped`: what it holds is wrong, and it is not worked on.
+    `stuck`: see `Liveness`.
     """
 
     shard: int
@@ -177,6 +178,7 @@ class ShardGauges:
     files: int
     delay_files: TieringCounts
     stopped: bool
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,9 @@ class NodeCollector(Collector):
         stopped = GaugeMetricFamily(
             "duemq_shard_stopped", "1 where what this node holds of the shard is wrong", labels=["shard"]
         )
+        stuck = GaugeMetricFamily(
+            "duemq_shard_stuck", "1 where a cycle does not end: a restart is needed", labels=["shard"]
+        )
         sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
         files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
         windows = CounterMetricFamily(
@@ -238,6 +243,7 @@ class NodeCollector(Collector):
             leading.add_metric(label, shard.leading)
             lag.add_metric(label, shard.lag)
             stopped.add_metric(label, shard.stopped)
+            stuck.add_metric(label, shard.stuck)
             sealed.add_metric(label, shard.sealed)
             files.add_metric(label, shard.files)
             for work, count in (
@@ -253,7 +259,7 @@ class NodeCollector(Collector):
                         within[name] += count
         for name, count in within.items():
             horizon.add_metric([name], count)
-        yield from (pending, horizon, overdue, applied, leading, lag, stopped, sealed, files, windows, failures)
+        yield from (pending, horizon, overdue, applied, leading, lag, stopped, stuck, sealed, files, windows, failures)
         refused = GaugeMetricFamily(
             "duemq_destination_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
         )

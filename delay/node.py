@@ -31,16 +31,19 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
+from duemq.delay.liveness import Liveness
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
+from duemq.delay.readiness import readiness
 from duemq.delay.shard.shard import Shard
-from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent
+from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
 from duemq.model.ids import IdCodec
+from duemq.model.readiness import Readiness, Reason
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
@@ -64,7 +67,7 @@ class NodeOptions:
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
     `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one cleaning a day;
-    None = every `purge_interval_s`.
+    None = every `purge_interval_s`. `stuck_after_s`: see `Liveness`.
     """
 
     cycle_limits: CycleLimits = field(default_factory=CycleLimits)
@@ -85,6 +88,7 @@ class NodeOptions:
     purge_at: tuple[int, int] | None = None
     marks: Watermarks = field(default_factory=Watermarks)
     max_clock_offset_ms: int = 500
+    stuck_after_s: float = 60.0
 
 
 class Peers(FilePeers, Protocol):
@@ -128,9 +132,11 @@ class Node:
         self.observer = Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
+        self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up)
         self.phase = NODE.start
         self.condition: Condition | None = None  # of a node that serves
         self.why_not_ready: str | None = "starting"
+        self._closed_for = Reason.STARTING  # while it has no condition
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
         self._dead: set[int] = set()  # shards whose books differ
         self._short: list[Member] = []  # nodes that are short of space
@@ -142,8 +148,19 @@ class Node:
         return self.destinations.reasons(self.clock()) if hasattr(self, "destinations") else {}
 
     def _gauges(self) -> list[ShardGauges]:
-        lag = self.health.lag
-        return [shard.gauges(lag.get(number, 0), stopped=number in self._dead) for number, shard in self.shards.items()]
+        lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead
+        return [
+            shard.gauges(lag.get(number, 0), stopped=number in dead, stuck=number in stuck)
+            for number, shard in self.shards.items()
+        ]
+
+    def readiness(self) -> Readiness:
+        """How ready it is, in public words; `why_not_ready` says more."""
+        return readiness(self.condition, self._closed_for, self.health, self.liveness.look(), self._dead)
+
+    def _held_up(self) -> bool:
+        """Whether something else than themselves holds the shards up."""
+        return self.phase is not NodePhase.SERVING or self.bus.trouble() is not None or self.election.is_paused()
 
     @property
     def why_closed(self) -> str | None:
@@ -167,6 +184,7 @@ class Node:
             except* (Unavailable, Fenced) as group:
                 reason = first_of(group)
                 pause = _FULL_S if isinstance(reason, DiskFull) else _REOPEN_S
+                self._closed_for = Reason.REOPENING
                 self.why_not_ready = f"the store or the log failed and is being opened anew: {reason}"
                 log.error("node stopped its shards: %s", reason, extra={"action": "reopen"})
             finally:
@@ -262,6 +280,7 @@ class Node:
             scheduler.add_job(guard(self.purge_if_full), "interval", seconds=1)
             scheduler.add_job(guard(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
+            scheduler.add_job(guard(self._look_at_shards), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
@@ -270,6 +289,7 @@ class Node:
             scheduler.start()
             try:
                 await stop.wait()
+                self._closed_for = Reason.STOPPING
                 for shard in self.shards.values():
                     shard.stop()
                 if masters:
@@ -396,6 +416,9 @@ class Node:
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
+
+    async def _look_at_shards(self) -> None:
+        self.liveness.look()
 
     async def _trim_ledgers(self) -> None:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
 from duemq.cluster.destinations import Destinations
+from duemq.cluster.figures import Figures
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator, cluster_json
+from duemq.delay.figures import FiguresSource
 from duemq.delay.node import Node
 from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import DiskFull, Unavailable
+from duemq.model.readiness import Readiness
 
 
 class NodeBackend:
@@ -25,6 +29,7 @@ class NodeBackend:
         self.ids, self.why_clock_out = node.ids, node.watch.why_out
         self.clock, self.delivering = node.watch.accepting, node.watch.delivering
         self.shards = node.folder.info.shards
+        self._figures, self._direct = FiguresSource(node), 0
 
     @property
     def bus(self) -> Bus:
@@ -46,12 +51,19 @@ class NodeBackend:
     def why_not_ready(self) -> str | None:
         return self._node.why_not_ready
 
+    def readiness(self) -> Readiness:
+        return self._node.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._node.liveness.look()
+
     def refuse(self) -> None:
         if (reason := self._node.upkeep.why_full()) is not None:
             raise DiskFull(reason, DISK_FULL_RETRY_S)
 
     def count_direct(self, messages: int) -> None:
         self._node.observer.direct.inc(messages)
+        self._direct += messages
 
     def lateness(self, topic: str) -> dict[str, Any]:
         lateness = self._node.observer.lateness.get(topic)
@@ -61,9 +73,17 @@ class NodeBackend:
         return self.destinations.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
+        if self._node.why_closed is not None:  # before the first opening there are none to ask
+            return {}
         return self.destinations.troubles(self.clock())
 
     def cluster(self) -> dict[str, Any]:
         node = self._node
         entries = {number: shard.replica.entry for number, shard in node.shards.items()}
-        return cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
+        document = cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
+        return document | {"destinations": self.troubles()}
+
+    async def figures(self) -> list[Figures]:
+        """Those of this node; the name is known to who asks."""
+        closed = self._node.why_closed is not None
+        return [] if closed else [self._figures.figures("", self.clock(), self._direct)]

@@ -18,6 +18,7 @@ class DeliverySettings(Section):
     max_cycle_bytes: Annotated[Size, Field(ge=64 * KIB, le=1024 * MIB)] = 8 * MIB
     max_attempts: Annotated[int, Field(ge=1, le=65_535)] = 16
     retry_delays: Delays = delays("1s 5s 10s 30s 1m")
+    stuck_after_s: Annotated[float, Field(ge=1, le=86_400)] = 60
 
 
 class NodeSettings(Section):

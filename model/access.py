@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from fnmatch import translate
+from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple, Self
@@ -21,6 +23,10 @@ from duemq.model.timing import shown
 _KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _NAME = re.compile(r"[A-Za-z0-9 ._:@-]{1,100}")
+_TOPICS = re.compile(r"[A-Za-z0-9._*-]{1,249}")
+
+MAX_TOPICS: Final = 20  # patterns of one key
+MAX_RATE: Final = 1_000_000  # messages or requests/s
 
 
 class Scope(StrEnum):
@@ -33,22 +39,42 @@ class Scope(StrEnum):
     ADMIN = "admin"  # everything, and keys
 
 
-class Grant(NamedTuple):
-    """What the caller of one request may do. `key_id`: of the key; empty for one of the settings, which is in `secret`,
-    and where nobody has to present one."""
+ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
+    "viewer": (Scope.READ,),
+    "operator": (Scope.SEND, Scope.READ, Scope.CANCEL, Scope.OPERATE),
+    "admin": (Scope.ADMIN,),
+}
+"""What people are given together."""
 
-    key_id: str
+
+class Grant(NamedTuple):
+    """What the caller of one request may do. `caller`: the id of a key, or `user:NAME`; empty for a key of the
+    settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none =
+    all topics. `rate`: messages and requests/s; 0 = any."""
+
+    caller: str
     scopes: frozenset[Scope]
     secret: bytes = b""
+    topics: tuple[str, ...] = ()
+    rate: int = 0
 
     def __repr__(self) -> str:
-        return f"Grant({self.key_id!r}, {sorted(self.scopes)})"
+        return f"Grant({self.caller!r}, {sorted(self.scopes)}, topics={self.topics})"
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
+    def covers(self, topic: str) -> bool:
+        return not self.topics or _matcher(self.topics)(topic) is not None
+
+
+@lru_cache(maxsize=1024)
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
+    return re.compile("|".join(map(translate, patterns))).match
+
 
 EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))
+NOTHING: Final = Grant("", frozenset())
 
 
 class Secret(NamedTuple):
@@ -68,6 +94,8 @@ class ApiKey(NamedTuple):
     created_at: int
     expires_at: int | None
     revoked_at: int | None
+    topics: tuple[str, ...] = ()
+    rate: int = 0
 
     def opened_by(self, presented: bytes, now: int) -> bool:
         """Whether what a caller presents is this key, and the key is good now. Takes as long whatever it is."""
@@ -89,23 +117,50 @@ class ApiKey(NamedTuple):
         """Scopes that a newer version knows are left out: nothing is allowed by them here."""
         known = frozenset(Scope)
         scopes = tuple(Scope(scope) for scope in value["scopes"] if scope in known)
-        return cls(**{**value, "scopes": scopes, "secrets": tuple(Secret(*secret) for secret in value["secrets"])})
+        lists = {"scopes": scopes, "secrets": tuple(Secret(*secret) for secret in value["secrets"])}
+        return cls(**{**value, **lists, "topics": tuple(value.get("topics", ()))})
+
+    def grant(self) -> Grant:
+        return Grant(self.id, frozenset(self.scopes), topics=self.topics, rate=self.rate)
 
 
 def _is_before(now: int, until: int | None) -> bool:
     return until is None or now < until
 
 
-def new_key(name: str, scopes: Sequence[str], now: int, expires_at: int | None = None) -> tuple[ApiKey, str]:
+def new_key(
+    name: str,
+    scopes: Sequence[str],
+    now: int,
+    expires_at: int | None = None,
+    *,
+    topics: Sequence[str] = (),
+    rate: int = 0,
+) -> tuple[ApiKey, str]:
     """A new key and its text, which nobody can show again. Raises Rejected `bad_field`."""
     if not _NAME.fullmatch(name):
         detail = f"a key's name has 1 to 100 letters, digits, blanks or . _ : @ -, not {shown(name)}"
         raise Rejected("bad_field", detail, "name")
     if expires_at is not None and expires_at <= now:
         raise Rejected("bad_field", "a key cannot have expired before it is made", "expires_at")
+    if not 0 <= rate <= MAX_RATE:
+        raise Rejected("bad_field", f"rate is 0 (any) to {MAX_RATE:,} messages/s, not {shown(rate)}", "rate")
+    allowed = scopes_of(scopes)
+    check_topics(topics, allowed)
     id_ = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
     text, secret = _new_secret(id_)
-    return ApiKey(id_, name, scopes_of(scopes), (secret,), now, expires_at, None), text
+    return ApiKey(id_, name, allowed, (secret,), now, expires_at, None, tuple(topics), rate), text
+
+
+def check_topics(topics: Sequence[str], scopes: Sequence[Scope]) -> None:
+    """Whether these can be the topics of a key. Raises Rejected `bad_field`."""
+    if len(topics) > MAX_TOPICS:
+        raise Rejected("bad_field", f"a key names at most {MAX_TOPICS} topics or patterns, not {len(topics)}", "topics")
+    for topic in topics:
+        if not _TOPICS.fullmatch(topic):
+            raise Rejected("bad_field", f"{shown(topic)} is neither a topic nor a pattern such as orders.*", "topics")
+    if topics and Scope.ADMIN in scopes:
+        raise Rejected("bad_field", "the scope admin is for all topics: leave out either", "topics")
 
 
 def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:

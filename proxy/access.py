@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
 
-from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.administration import Administration
 from duemq.model.access import EVERYTHING, Grant, id_of
-from duemq.model.errors import Unavailable
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.session import digest_of, new_session
+from duemq.proxy.login.cookie import session_text
+from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
+from duemq.proxy.rate_limit import RateLimit
 from duemq.web.body import header
+
+if TYPE_CHECKING:  # it takes httpx and PyJWT, which most servers do without
+    from duemq.proxy.login.tokens import Issuer
 
 GRANT: Final = "duemq.grant"
 """Where the application puts the `Grant` of a request into its scope."""
+
+SESSION: Final = "duemq.session"
+"""Where the text of a session's cookie is, in the scope of a request that is made in one."""
 
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
@@ -27,28 +39,43 @@ class _CachedGrant(NamedTuple):
 
 
 class Access:
-    """Access control of one server. `keys` None: there are none but `secrets`, those of the settings.
+    """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
     It is in force where there is a key, also one that was revoked or has expired, or where it is `required`.
     """
 
     def __init__(
-        self, secrets: Sequence[str], clock: Callable[[], int], keys: ApiKeys | None = None, *, required: bool = False
+        self,
+        secrets: Sequence[str],
+        clock: Callable[[], int],
+        admin: Administration | None = None,
+        issuer: Issuer | None = None,
+        *,
+        required: bool = False,
     ) -> None:
         self._secrets = tuple(secret.encode() for secret in secrets)
-        self.keys, self._clock, self._required = keys, clock, required
+        self.admin, self._clock, self._required = admin, clock, required
+        self.keys = None if admin is None else admin.keys
+        self.issuer = issuer
+        self.session_ms = (issuer.settings if issuer else LoginSettings()).session
         self._cached: dict[bytes, _CachedGrant] = {}
-        if keys is not None:
-            keys.admin.on_change(self._cached.clear)
+        self._rate_limits: dict[str, RateLimit] = {}
+        if admin is not None:
+            admin.log.on_change(self._cached.clear)
 
     def grant(self, request: Request) -> Grant | None:
-        """What the caller may do; None where it has to present a key and has presented no good one.
+        """What the caller may do by a key or a session; None where it has to present one and has presented no good one.
 
         Raises Unavailable while keys cannot be known.
         """
         if not self._is_in_force():
             return EVERYTHING
-        presented, now = presented_key(request), self._clock()
+        presented = presented_key(request)
+        return self.key_grant(presented) if presented else self._session_grant(request)
+
+    def key_grant(self, presented: bytes) -> Grant | None:
+        """What who has this key may do; also by a bearer token that was verified before. Raises Unavailable."""
+        now = self._clock()
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
             self._wait_for_keys()  # it may have been revoked since
             return known.grant
@@ -61,16 +88,75 @@ class Access:
         key = self.keys.by_id.get(id_)
         if key is None or not key.opened_by(presented, now):
             return None
-        grant = Grant(id_, frozenset(key.scopes))
-        if len(self._cached) >= _MAX_CACHED:
-            self._cached.clear()
         ends = (key.expires_at, *(secret.until for secret in key.secrets))
         until = min((end for end in ends if end is not None and end > now), default=None)
+        return self._cache(presented, key.grant(), until)
+
+    async def token_grant(self, request: Request) -> Grant | None:
+        """What the caller may do by a bearer token of the provider. Raises Unavailable while its keys are not known."""
+        presented = presented_key(request)
+        if self.issuer is None or presented.count(b".") != 2 or len(presented) > MAX_TOKEN_BYTES:
+            return None
+        settings = self.issuer.settings
+        verified = await self.issuer.verify(presented.decode("latin-1"), settings.audience or settings.client_id)
+        if verified is None:
+            return None
+        return self._cache(presented, verified.grant, verified.until)
+
+    def _cache(self, presented: bytes, grant: Grant, until: int | None) -> Grant:
+        if len(self._cached) >= _MAX_CACHED:
+            self._cached.clear()
         self._cached[presented] = _CachedGrant(grant, until)
         return grant
 
+    def _session_grant(self, request: Request) -> Grant | None:
+        """By the cookie of the console, which opens its pages alone."""
+        if self.admin is None or not request.scope["path"].startswith("/console"):
+            return None
+        if not (text := session_text(request)):
+            return None
+        self._wait_for_keys()
+        session = self.admin.sessions.find(digest_of(text))
+        if session is None:
+            return None
+        request.scope[SESSION] = text
+        kind, _, origin = session.origin.partition(":")
+        if kind == "key":
+            key = self.admin.keys.by_id.get(origin)
+            return key.grant() if key is not None and key.state(self._clock()) == "active" else None
+        if kind == "settings":
+            own = (secret for secret in self._secrets if sha256(secret).hexdigest() == origin)
+            return next((EVERYTHING._replace(secret=secret) for secret in own), None)
+        return session.grant() if self.issuer is not None else None
+
+    async def begin_session(self, grant: Grant, until: int | None = None) -> str:
+        """A session of a caller who has just shown who that is: the text of its cookie. `until`: epoch ms."""
+        if self.admin is None:
+            raise Rejected("not_supported", "this server keeps no sessions")
+        now = self._clock()
+        ends = min(now + self.session_ms, until) if until is not None else now + self.session_ms
+        if grant.secret:
+            origin, grant = f"settings:{sha256(grant.secret).hexdigest()}", grant._replace(caller="settings")
+        else:
+            origin = "user" if grant.caller.startswith("user:") else f"key:{grant.caller}"
+        of_user = (tuple(sorted(grant.scopes)), grant.topics) if origin == "user" else ((), ())
+        session, text = new_session(grant.caller, origin, now, ends, *of_user)
+        await self.admin.sessions.begin(session)
+        return text
+
+    def rate_limit(self, grant: Grant) -> RateLimit | None:
+        """The bucket of a caller; None where it may ask for any number."""
+        if not grant.rate:
+            return None
+        limit = self._rate_limits.get(grant.caller)
+        if limit is None or limit.rate != grant.rate:
+            if len(self._rate_limits) >= _MAX_CACHED:
+                self._rate_limits.clear()
+            limit = self._rate_limits[grant.caller] = RateLimit(grant.rate, monotonic)
+        return limit
+
     def _is_in_force(self) -> bool:
-        if self._secrets or self._required:
+        if self._secrets or self._required or self.issuer is not None:
             return True
         if self.keys is None:
             return False
@@ -79,9 +165,9 @@ class Access:
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""
-        if self.keys is None or self.keys.admin.ready.is_set():
+        if self.admin is None or self.admin.log.ready.is_set():
             return None
-        return self.keys.admin.trouble or "the API keys are being read"
+        return self.admin.log.trouble or "the API keys are being read"
 
     def _wait_for_keys(self) -> None:
         if (reason := self.why_not_ready()) is not None:
@@ -92,7 +178,13 @@ def caller_of(request: Request) -> bytes:
     """Whose names and idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
     rotated key stays the same caller. Empty where nobody has to present one."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
-    return grant.key_id.encode() or grant.secret
+    return grant.caller.encode() or grant.secret
+
+
+def caller_name(request: Request) -> str:
+    """Who asked, as the trail and the administrative log say it. Empty where nobody has to present a key."""
+    grant: Grant = request.scope.get(GRANT, EVERYTHING)
+    return grant.caller or ("settings" if grant.secret else "")
 
 
 def presented_key(request: Request) -> bytes:

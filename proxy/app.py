@@ -9,21 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.model.access import EVERYTHING
-from duemq.model.errors import Rejected, Unavailable
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.admin.trail import TrailEntry
+from duemq.model.access import EVERYTHING, NOTHING, Grant
+from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, Access
+from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.console.history import History
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from duemq.proxy.login.settings import LoginSettings
+from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
 from duemq.web.body import header
@@ -33,8 +41,14 @@ from duemq.web.request_id import RequestIds
 from duemq.web.same_origin import SameOrigin
 from duemq.web.settings import HttpSettings
 
+if TYPE_CHECKING:
+    from duemq.proxy.login.tokens import Issuer
+
 log = logging.getLogger("duemq.http")
 
+_RATE_LIMIT = "duemq.rate_limit"  # where the `RateLimit` of a caller is in the scope of its requests
+_AUDITED = "duemq.audited"  # and the path of an endpoint whose acts are written to the trail
+_DENIED = frozenset((401, 403))
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
 
 
@@ -46,20 +60,40 @@ def create_app(
     clock: Callable[[], int],
     closing: asyncio.Event,
     importing: ImportPolicy | None = None,
-    api_keys: ApiKeys | None = None,
+    admin: Administration | None = None,
+    login: LoginSettings | None = None,
+    console: ConsoleSettings | None = None,
 ) -> Application:
-    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `api_keys`: None:
-    there are those of the settings alone.
+    """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
+    there are the keys of the settings alone, and no trail. `login`: who issues tokens.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
-    access = Access(settings.api_keys, clock, api_keys, required=keys_needed)
-    service = Service(gateway, ingress, registry, clock, closing, max_wait_ms, access, importing or ImportPolicy())
+    issuer = _issuer_of(login)
+    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
+    service = Service(
+        gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
+        console or ConsoleSettings(), importing or ImportPolicy(),
+    )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
-    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys))
+    same_origin = SameOrigin(
+        settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
+    )
     return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+
+
+def _issuer_of(login: LoginSettings | None) -> Issuer | None:
+    if login is None or not login.issuer:
+        return None
+    try:
+        from duemq.proxy.login.tokens import Issuer
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"login.issuer needs {error.name}, which is not installed: pip install 'duemq[login]'"
+        ) from error
+    return Issuer(login)
 
 
 class Application:
@@ -67,6 +101,7 @@ class Application:
 
     def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
+        self.history = service.history
         self._router = Router(ENDPOINTS)
         self._next_id = RequestIds()
 
@@ -88,12 +123,17 @@ class Application:
 
     async def _serve(self, request_id: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
+        code = ""
         try:
             response = await self._answer(request)
         except Rejected as error:
-            response = problem_response(rejection(error))
+            code = error.code
+            headers = {"WWW-Authenticate": "Bearer"} if code == "unauthorised" else None
+            response = problem_response(rejection(error), headers)
         except Unavailable as error:
             response = unavailable_response(error)
+        except RateLimited as error:
+            response = problem_response(problem("rate_limited", str(error)), {"Retry-After": str(error.retry_after_s)})
         except ClientDisconnect:
             return
         except Exception:
@@ -102,7 +142,11 @@ class Application:
                 "request %s failed: %s %s", name, scope["method"], shown(scope["path"]), extra={"action": "http.failed"}
             )
             response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
+        if _AUDITED in scope or response.status_code in _DENIED:
+            await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
+        if (limit := scope.get(_RATE_LIMIT)) is not None:
+            response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):
             _log_access(request, response, request_id.decode())
         await respond(response, scope, receive, send)
@@ -110,15 +154,46 @@ class Application:
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
+        access = self._service.access
+        if request.scope["path"].startswith("/console"):
+            request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
+            return await self._answer_console(request, self._limited(request, grant))
         if request.scope["path"].startswith("/v1/"):
-            granted = self._service.access.grant(request)
+            granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
-                return problem_response(problem("unauthorised", detail), {"WWW-Authenticate": "Bearer"})
+                raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
+            if grant.topics or grant.rate:
+                return await self._route(request, grant, self._limited(request, grant))
+        return await self._route(request, grant, self._service)
+
+    async def _answer_console(self, request: Request, service: Service) -> Response:
+        # Imported when the first page is asked for: most processes show none.
+        from duemq.proxy.console.app import answer
+
+        response, audited = await answer(service, request)
+        if audited is not None:
+            request.scope[_AUDITED] = audited
+        return response
+
+    def _limited(self, request: Request, grant: Grant) -> Service:
+        """The service as a caller has it who may use some topics only, or whose rate is limited."""
+        if not grant.topics and not grant.rate:
+            return self._service
+        limit = self._service.access.rate_limit(grant)
+        if limit is not None:
+            request.scope[_RATE_LIMIT] = limit
+            limit.enter()
+        gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
+        return replace(self._service, gateway=gateway)
+
+    async def _route(self, request: Request, grant: Grant, service: Service) -> Response:
         match = self._router.find(request, grant)
+        if match.audited is not None:
+            request.scope[_AUDITED] = match.audited
         if match.handler is not None:
-            return await match.handler(self._service, request)
+            return await match.handler(service, request)
         method, path = request.scope["method"], request.scope["path"]
         if method == "OPTIONS" and path == "*":  # about the server as a whole (RFC 9110, 9.3.7)
             return Response(status_code=204, headers={"Allow": _METHODS})
@@ -131,6 +206,20 @@ class Application:
         return problem_response(
             problem("not_found", f"there is nothing at {path[:200]}; /openapi.json names every path")
         )
+
+    async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
+        """Write into the trail what was done, or was denied."""
+        if (admin := self._service.access.admin) is None:
+            return
+        scope = request.scope
+        by, path, client = caller_name(request), scope["path"], scope.get("client")
+        action = f"{scope['method']} {scope.get(_AUDITED, path)}"
+        address = client[0] if client else ""
+        entry = TrailEntry(self._service.clock(), by, address, action, path, status, code, request_id)
+        if status in _DENIED:
+            admin.trail.deny(entry)
+        else:
+            await admin.trail.act(entry)
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The sections `[limits]`, `[timing]`, `[topics]` and `[proxy]` of the settings."""
+"""The sections `[limits]`, `[timing]`, `[topics]`, `[proxy]` and `[console]` of the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.rules import TOPIC, TOPIC_FORM
-from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Words, delays, duration
+from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, Words, delays, duration
 from duemq.model.timing import CLASSIC_LEVELS, shown
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
@@ -57,3 +57,7 @@ class TopicSettings(Section):
 
 class ProxySettings(Section):
     selection: Literal["by_key", "round_robin", "least_latency"] = "by_key"
+
+
+class ConsoleSettings(Section):
+    mask_payloads: Switch = True

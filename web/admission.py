@@ -15,7 +15,8 @@ from duemq.web.problem import unavailable_response
 from duemq.web.request_id import RequestIds
 
 _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
-_WATCHED: Final = frozenset(("/healthz", "/readyz", "/metrics"))  # who watches a server sees it also while it is full
+# Who watches a server sees it also while it is full.
+_WATCHED: Final = frozenset(("/livez", "/healthz", "/readyz", "/metrics"))
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
 _RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
 

@@ -68,6 +68,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "head_too_large": ProblemType(431, "The head is too large"),
     "internal": ProblemType(500, "A fault in the server"),
     "unavailable": ProblemType(503, "Not available just now"),
+    "stuck": ProblemType(503, "A shard does not go on"),
     "closing": ProblemType(503, "The server is about to stop"),
     "disk_full": ProblemType(503, "The disk is full"),
     "clock_out_of_bounds": ProblemType(503, "The server's clock is wrong"),

@@ -1,19 +1,23 @@
-"""Endpoints that a proxy and a node share: cluster, health, readiness and metrics."""
+"""Endpoints that a proxy and a node share: cluster, liveness, readiness and metrics.
+
+Liveness and readiness need no key: they say shard numbers, states and reasons of `model/readiness.py`, no more.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.errors import Unavailable
+from duemq import __version__
+from duemq.model.readiness import SENTENCES, Readiness, Reason
 from duemq.web.body import header
 from duemq.web.connections import DRAINING
 from duemq.web.problem import problem, problem_response
@@ -24,8 +28,10 @@ class StatusReport(Protocol):
     """What a process can say of itself: a gateway has it, and so has the backend of a node."""
 
     def cluster(self) -> dict[str, Any]: ...
-    def why_not_ready(self) -> str | None: ...
-    def troubles(self) -> dict[str, str]: ...
+    def readiness(self) -> Readiness: ...
+    def stuck(self) -> Mapping[int, float]:
+        """For how long (s) shards have been stuck."""
+        ...
 
 
 class StatusSource(Protocol):
@@ -41,16 +47,35 @@ async def cluster(service: StatusSource, request: Request) -> Response:
     return JsonResponse(service.gateway.cluster())
 
 
+async def livez(service: StatusSource, request: Request) -> Response:
+    stuck = service.gateway.stuck()
+    if not stuck:
+        return JsonResponse({"status": "ok"})
+    sentences = (f"shard {number} has been stuck for {seconds:.0f} s" for number, seconds in sorted(stuck.items()))
+    shards = {str(number): {"reason": Reason.STUCK, "seconds": int(seconds)} for number, seconds in stuck.items()}
+    return problem_response(problem("stuck", "; ".join(sentences), shards=shards))
+
+
 async def healthz(service: StatusSource, request: Request) -> Response:
-    return JsonResponse({"status": "ok"})
+    return await livez(service, request)
 
 
 async def readyz(service: StatusSource, request: Request) -> Response:
     if DRAINING in request.scope:
-        return problem_response(problem("closing", "the server was asked to stop: send what is new to another one"))
-    if reason := service.gateway.why_not_ready():
-        raise Unavailable(reason)
-    return JsonResponse({"status": "ready", "destinations": service.gateway.troubles()})
+        detail = "the server was asked to stop: send what is new to another one"
+        return problem_response(problem("closing", detail, reason=Reason.STOPPING, shards={}))
+    return ready_response(service.gateway.readiness())
+
+
+def ready_response(readiness: Readiness) -> Response:
+    shards = {
+        str(number): {"state": trouble.state, "reason": trouble.reason, "detail": SENTENCES[trouble.reason]}
+        for number, trouble in sorted(readiness.shards.items())
+    }
+    if readiness.reason is None:
+        return JsonResponse({"status": "ready", "shards": shards})
+    document = problem("unavailable", readiness.sentence, reason=readiness.reason, shards=shards)
+    return problem_response(document, {"Retry-After": "1"})
 
 
 async def metrics(service: StatusSource, request: Request) -> Response:
@@ -71,3 +96,20 @@ class _MetricSnapshot(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._families
+
+
+class ReadinessCollector(Collector):
+    """Whether the process is ready, and what it runs, at each scrape."""
+
+    def __init__(self, readiness: Callable[[], Readiness]) -> None:
+        self._readiness = readiness
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        ready = self._readiness().reason is None
+        yield GaugeMetricFamily("duemq_ready", "1 while messages are accepted and delivered, as /readyz says", ready)
+        build = GaugeMetricFamily("duemq_build_info", "1, with the version that runs", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build

@@ -20,13 +20,24 @@ KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `duem
     "create",
     epilog=examples(
         "duemq keys create ops --scope admin --data /var/lib/duemq    # the first one, on the server's machine",
-        "duemq keys create shop --scope send --scope cancel --expires 90d",
+        "duemq keys create shop --scope send --scope cancel --topic 'orders.*' --rate 500 --expires 90d",
+        "duemq keys create anna --role operator",
         "DUEMQ_API_KEY=$(duemq keys create report --scope read) duemq ls",
     ),
 )
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
-    scope: Annotated[list[str], typer.Option(help="send, read, cancel, operate or admin; may be given several times.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="send, read, cancel, operate or admin; may be given several times.")
+    ] = None,
+    role: Annotated[
+        str | None, typer.Option(help="viewer, operator (all but keys) or admin, instead of scopes.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="The only topic it is for, or a pattern such as 'orders.*'; may be given several times."),
+    ] = None,
+    rate: Annotated[int, typer.Option(help="Messages and requests a second, per process; 0: any.")] = 0,
     expires: Annotated[str | None, typer.Option(help="After how long it opens nothing, such as 90d.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Data folder of a server on this machine, which needs no key.", metavar="DIR")
@@ -39,13 +50,16 @@ def create(
     From the first key on a server asks for keys. Who may open the data folder of a running server needs none: that is
     how the first one is made where a server listens beyond 127.0.0.1.
     """
+    if not scope and role is None:
+        raise typer.BadParameter("say what the key may do: --scope (several times) or --role")
     if data is None:
         with connected(url, as_json) as client:
-            key = client.create_key(name, scope, instant(expires))
+            key = client.create_key(name, scope or (), instant(expires), role=role, topics=topic or (), rate=rate)
     else:
         from duemq.delay.api.control_socket import ask_for_key
 
-        fields: dict[str, Any] = {"name": name, "scopes": scope}
+        fields: dict[str, Any] = {"name": name, "topics": topic or [], "rate": rate}
+        fields |= {"scopes": scope} if role is None else {"role": role}
         if expires is not None:
             fields["expires_after"] = instant(expires)
         try:
@@ -64,10 +78,11 @@ def list_keys(url: Url = None, as_json: AsJson = False) -> None:
         echo_json({"keys": keys})
     else:
         rows = [
-            (key["id"], key["name"], key["state"], " ".join(key["scopes"]), key["created_at"], key["expires_at"] or "-")
+            (key["id"], key["name"], key["state"], " ".join(key["scopes"]), " ".join(key["topics"]) or "all",
+             str(key["rate"] or "any"), key["created_at"], key["expires_at"] or "-")
             for key in keys
-        ]
-        echo_table(("ID", "NAME", "STATE", "SCOPES", "CREATED", "EXPIRES"), rows)
+        ]  # fmt: skip
+        echo_table(("ID", "NAME", "STATE", "SCOPES", "TOPICS", "RATE", "CREATED", "EXPIRES"), rows)
 
 
 @app.command("rotate", epilog=examples("duemq keys rotate ab3kd7m2q9xz", "duemq keys rotate ab3kd7m2q9xz --overlap 0s"))

@@ -51,7 +51,7 @@ def node(
         "node.name": name, "node.rack": rack, "kafka.bootstrap": kafka, "zookeeper.hosts": zookeeper,
     }  # fmt: skip
     settings = startup.begin(config, options, further)
-    startup.become_server()
+    notifier = startup.become_server(workers)
     if workers > 1:
         import duemq.bus.kafka.bus
         import duemq.cli.wiring.node_process  # noqa: F401  # before the fork: once for all, in memory that they share
@@ -59,6 +59,6 @@ def node(
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.node_process import run_node
 
-        startup.run(run_node(settings, worker, workers))
+        startup.run(run_node(settings, worker, workers, notifier.of_worker(worker)))
 
     run_workers(workers, run)

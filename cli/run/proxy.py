@@ -30,13 +30,13 @@ def proxy(
         "zookeeper.hosts": zookeeper,
     }  # fmt: skip
     settings = startup.begin(config, options, further)
-    startup.become_server()
+    notifier = startup.become_server(workers)
     if workers > 1:
         import duemq.cli.wiring.proxy_process  # noqa: F401  # before the fork: once for all, in memory that they share
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.proxy_process import run_proxy
 
-        startup.run(run_proxy(settings, shared=worker is not None))
+        startup.run(run_proxy(settings, shared=worker is not None, notifier=notifier.of_worker(worker)))
 
     run_workers(workers, run)

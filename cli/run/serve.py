@@ -35,11 +35,11 @@ def serve(
         "bus": "kafka" if kafka else None, "kafka.bootstrap": kafka,
     }  # fmt: skip
     settings = startup.begin(config, options, further)
-    startup.become_server()
+    notifier = startup.become_server()
 
     def run(_: int | None) -> None:
         from duemq.cli.wiring.single_process import serve as service
 
-        startup.run(service(settings))
+        startup.run(service(settings, notifier=notifier))
 
     run_workers(1, run)

@@ -15,6 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from duemq.cli.settings.settings import Settings
+    from duemq.cli.systemd.notify import Notifier
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +68,16 @@ def keep_private() -> None:
     os.umask(0o077)
 
 
-def become_server() -> None:
-    """From here on files are made for this user alone, and SIGHUP ends neither this process nor those it starts."""
+def become_server(workers: int = 1) -> Notifier:
+    """From here on files are made for this user alone, and SIGHUP ends neither this process nor those it starts.
+
+    Returns who tells systemd, also for the processes that are forked after this.
+    """
+    from duemq.cli.systemd.notify import Notifier
+
     keep_private()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return Notifier.of(os.environ, workers)
 
 
 def _put(nested: dict[str, Any], key: str, value: Any) -> None:

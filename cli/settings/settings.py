@@ -23,12 +23,13 @@ from duemq.election.settings import ZooKeeperSettings
 from duemq.model.errors import BadConfig
 from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
+from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
-from duemq.proxy.settings import LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
 from duemq.storage.settings import DelayFileSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
-_SECRETS = frozenset(("password", "token", "s3_secret_key"))
+_SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
 
 
 class Settings(BaseModel):
@@ -53,6 +54,8 @@ class Settings(BaseModel):
     node: NodeSettings = NodeSettings()
     proxy: ProxySettings = ProxySettings()
     http: HttpSettings = HttpSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    login: LoginSettings = LoginSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)
 

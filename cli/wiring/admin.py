@@ -1,4 +1,4 @@
-"""The administrative log beside the work of a process."""
+"""The administration beside the work of a process."""
 
 from __future__ import annotations
 
@@ -7,39 +7,46 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from duemq.bus.base import Bus
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Unavailable
 
 if TYPE_CHECKING:  # a proxy does without
     from duemq.delay.node import Node
 
+_FOLDER = "data folder"  # who may open it
+
 Work = Callable[[asyncio.Event], Awaitable[None]]
 
 
-def api_keys_of(node: Node, clock: Callable[[], int]) -> ApiKeys:
-    """The keys, in the administrative log of the bus that the node has open."""
+def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
+    """The administration by the bus that the node has open."""
 
     def bus() -> Bus:
         if not hasattr(node, "bus"):
             raise Unavailable("the log is being opened")
         return node.bus
 
-    return ApiKeys(AdminLog(bus, clock), clock)
+    return Administration(bus, clock)
 
 
-def beside(admin: AdminLog, work: Work) -> Work:
-    """The work, with the log followed as long as it runs."""
+def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
+    """The work, with the administration and the others beside it as long as it runs."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(admin.run(), name="administrative log")
+            tasks = [group.create_task(_run(one), name=one.__qualname__) for one in (admin.run, *others)]
             try:
                 await work(shut)
             finally:
-                following.cancel()
+                for task in tasks:
+                    task.cancel()
 
     return run
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:
@@ -52,10 +59,13 @@ def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[
     return wait
 
 
-def key_maker(keys: ApiKeys) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
+def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
     """Makes keys for who may open the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
-        return await keys.make(fields, "data folder")
+        made = await admin.keys.make(fields, _FOLDER)
+        entry = TrailEntry(admin.clock(), _FOLDER, "", "make_key", made["id"], 200, "", "")
+        await admin.trail.act(entry)
+        return made
 
     return make

@@ -6,17 +6,17 @@ import asyncio
 import logging
 
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
-from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
-from duemq.proxy.app import create_app
+from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.request.ingress import Ingress
+from duemq.web.status import ReadinessCollector
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,11 @@ def http_api(
     backend: Backend,
     metrics: CollectorRegistry,
     closing: asyncio.Event,
-    api_keys: ApiKeys | None = None,
-) -> ASGIApp:
-    """The HTTP API in front of a backend. `closing`, `api_keys`: see `create_app`. The log says who may use it."""
+    admin: Administration | None = None,
+) -> Application:
+    """The HTTP API in front of a backend. `closing`, `admin`: see `create_app`. The log says who may use it."""
     keys = len(settings.http.api_keys)
-    if keys or settings.http.access == "keys":
+    if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
     else:
         log.log(
@@ -42,6 +42,18 @@ def http_api(
         )
     selection = selection_of(settings.proxy.selection, backend.shards)
     gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    metrics.register(ReadinessCollector(gateway.readiness))
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), api_keys)
+    return create_app(
+        gateway,
+        ingress,
+        http,
+        metrics,
+        backend.clock,
+        closing,
+        import_policy(settings),
+        admin,
+        settings.login,
+        settings.console,
+    )

@@ -48,6 +48,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             storage.purge_percent, storage.shorten_percent, storage.refuse_percent, storage.min_free_bytes
         ),
         max_clock_offset_ms=settings.node.max_clock_offset_ms,
+        stuck_after_s=delivery.stuck_after_s,
     )
 
 

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.admin import api_keys_of, beside, key_maker
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.wiring.admin import administration_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -36,6 +38,7 @@ from duemq.model.errors import BadConfig
 from duemq.storage.data_folder import SNAPSHOTS, Folder
 from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
+from duemq.web.status import ReadinessCollector
 
 _EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
 
@@ -58,7 +61,12 @@ def _told_host(advertise: str, bound: str) -> str:
     return host
 
 
-async def run_node(settings: Settings, worker: int | None = None, workers: int = 1) -> None:
+async def run_node(
+    settings: Settings,
+    worker: int | None = None,
+    workers: int = 1,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
 
     `worker` of `workers`: this process holds a part of the shards, with a name, a folder and a port of its own.
@@ -77,6 +85,7 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
         metrics = registry()
         tls, node_client_context = node_tls(settings, metrics, host), node_client_tls(settings)
         stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=True)
         assert identity is not None
@@ -104,14 +113,16 @@ async def run_node(settings: Settings, worker: int | None = None, workers: int =
             peers,
             [(served.expire, _EXPIRE_S)],
         )
-        keys = api_keys_of(node, clock)
-        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys))
+        admin = administration_of(node, clock)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         await opened.enter_async_context(control)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
+        metrics.register(ReadinessCollector(backend.readiness))
         more = [*snapshots.routes(served), *imported_files.routes(node)]
         admission = Admission(settings.http.max_requests, settings.http.max_inflight_bytes)
         app = create_internal_app(backend, metrics, settings.node.token, more, admission)
         await serve_http(
-            app, listener, me.url, settings.http.shutdown_grace_s, stop, node.ready.wait, beside(keys.admin, node.run),
-            limits=connection_limits(settings), tls=tls,
+            app, listener, me.url, settings.http.shutdown_grace_s, stop, systemd.ready_after(node.ready.wait),
+            beside(admin, node.run), limits=connection_limits(settings), tls=tls,
         )  # fmt: skip

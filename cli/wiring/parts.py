@@ -167,7 +167,7 @@ def check_cluster(settings: Settings) -> None:
 def check_http_access(settings: Settings) -> None:
     """Refuse to serve everybody who reaches this machine. Raises BadConfig."""
     http = settings.http
-    if not http.api_keys and http.access != "keys" and not http.open:
+    if not http.api_keys and http.access != "keys" and not http.open and not settings.login.issuer:
         _require_loopback(settings.listen, "http.api_keys", 'http.access = "keys" or http.api_keys')
 
 

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack, suppress
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
@@ -21,8 +23,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
@@ -66,7 +67,12 @@ async def _reach_brokers(
     return None
 
 
-async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
+async def run_proxy(
+    settings: Settings,
+    *,
+    shared: bool = False,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
@@ -75,6 +81,7 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
     async with AsyncExitStack() as opened:
         listener = listen_on(settings.listen, shared=shared)
         stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         directory = await open_directory(settings, opened)
         identity = await shared_identity(directory, settings, stop, makes=False)
         if identity is None:
@@ -88,12 +95,14 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token, tls=node_client_context)
         opened.push_async_callback(http.aclose)
+        reader = RemoteReader(directory, http)
         backend = ProxyBackend(
-            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, RemoteReader(directory, http),
-            directory, directory, watch, metrics, age,
+            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
+            watch, metrics, age, reader.figures,
         )  # fmt: skip
-        keys = ApiKeys(AdminLog(lambda: bus, clock), clock)
-        app = http_api(settings, backend, metrics, stop, keys)
+        systemd.status = lambda: backend.readiness().sentence
+        admin = Administration(lambda: bus, clock)
+        app = http_api(settings, backend, metrics, stop, admin)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -112,8 +121,8 @@ async def run_proxy(settings: Settings, *, shared: bool = False) -> None:
             url_of(listener, settings.host, secure=tls is not None),
             settings.http.shutdown_grace_s,
             stop,
-            both(follower.ready, keys.admin.ready),
-            beside(keys.admin, follow),
+            systemd.ready_after(both(follower.ready, admin.log.ready)),
+            beside(admin, follow, app.history.run),
             limits=connection_limits(settings),
             tls=tls,
         )

@@ -9,7 +9,9 @@ from pathlib import Path
 from duemq.bus.base import Bus, wall_clock
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.admin import api_keys_of, beside, both, key_maker
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -30,7 +32,11 @@ from duemq.storage.data_folder import Folder
 from duemq.web.server import Companion, listen_on, serve_http, stop_on_signals, url_of
 
 
-async def serve(settings: Settings, companion: Companion | None = None) -> None:
+async def serve(
+    settings: Settings,
+    companion: Companion | None = None,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises Fatal where the start or the books are wrong.
 
     `companion` runs beside the server once it is ready, such as the demonstration of `make run`.
@@ -55,13 +61,18 @@ async def serve(settings: Settings, companion: Companion | None = None) -> None:
             metrics,
             clock,
         )
-        keys = api_keys_of(node, clock)
-        app = http_api(settings, NodeBackend(node, settings.http.answer_timeout_ms / 1000), metrics, stop, keys)
+        admin = administration_of(node, clock)
+        backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
+        app = http_api(settings, backend, metrics, stop, admin)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(keys.admin, node.run), both(node.ready, keys.admin.ready)
-        async with Control(folder.info.path, partial(freeze, node), node.recover, key_maker(keys)):
+        work, ready = beside(admin, node.run, app.history.run), both(node.ready, admin.log.ready)
+        control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
+        async with control, watchdog(notifier, stop.request) as systemd:
+            systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
             limits = connection_limits(settings)
-            await serve_http(app, listener, url, grace_s, stop, ready, work, companion, limits, tls)
+            await serve_http(
+                app, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
+            )
     finally:
         folder.close()
 

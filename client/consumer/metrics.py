@@ -24,7 +24,9 @@ class ConsumerCollector(Collector):
             "duemq_consumer_messages", "Messages by outcome: done, retried, dead, skipped.",
             labels=("group", "topic", "outcome"),
         )  # fmt: skip
-        in_hand = GaugeMetricFamily("duemq_consumer_in_hand", "Messages pulled and not done.", labels=("group",))
+        in_hand = GaugeMetricFamily(
+            "duemq_consumer_in_hand_messages", "Messages pulled and not done.", labels=("group",)
+        )
         in_hand_bytes = GaugeMetricFamily(
             "duemq_consumer_in_hand_bytes",
             "Bytes of their keys, values and (estimated) headers.",

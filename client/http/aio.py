@@ -234,15 +234,25 @@ class AsyncClient:
         return await self._run(operations.keys())
 
     async def create_key(
-        self, name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] = (),
+        expires_after: timedelta | int | str | None = None,
+        *,
+        role: str | None = None,
+        topics: Iterable[str] = (),
+        rate: int = 0,
     ) -> dict[str, Any]:
-        return await self._run(operations.create_key(name, scopes, expires_after))
+        return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
     async def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
         return await self._run(operations.rotate_key(key_id, overlap))
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:
         return await self._run(operations.revoke_key(key_id))
+
+    async def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
+        return await self._run(operations.trail(limit, cursor))
 
     async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
         cursor: str | None = None

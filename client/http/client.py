@@ -308,10 +308,21 @@ class Client:
         return self._run(operations.keys())
 
     def create_key(
-        self, name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None = None
+        self,
+        name: str,
+        scopes: Iterable[str] = (),
+        expires_after: timedelta | int | str | None = None,
+        *,
+        role: str | None = None,
+        topics: Iterable[str] = (),
+        rate: int = 0,
     ) -> dict[str, Any]:
-        """Make an API key. Its text is `key` of the result, and never shown again. `expires_after`: an int is ms."""
-        return self._run(operations.create_key(name, scopes, expires_after))
+        """Make an API key, with `scopes` or a `role`. Its text is `key` of the result, and never shown again.
+
+        `topics`: names or patterns of the only ones it is for. `rate`: messages/s, 0 = any. `expires_after`: an int is
+        ms.
+        """
+        return self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
     def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
         """Give a key a new text. The old one is good for `overlap` more (an int is ms; by default a day)."""
@@ -320,6 +331,10 @@ class Client:
     def revoke_key(self, key_id: str) -> dict[str, Any]:
         """Revoke a key: it opens nothing within a second. Raises `UnknownKey`."""
         return self._run(operations.revoke_key(key_id))
+
+    def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
+        """Who did or was denied what: a page of `entries`, newest first, and the `cursor` of the next one."""
+        return self._run(operations.trail(limit, cursor))
 
     def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:
         cursor: str | None = None

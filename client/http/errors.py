@@ -327,6 +327,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "unavailable": Unavailable,
     "closing": Unavailable,
+    "stuck": Unavailable,
     "disk_full": DiskFull,
     "clock_out_of_bounds": ClockOutOfBounds,
 }

@@ -333,25 +333,41 @@ def keys() -> Plan[list[dict[str, Any]]]:
     return listed
 
 
-def create_key(name: str, scopes: Iterable[str], expires_after: timedelta | int | str | None) -> Plan[dict[str, Any]]:
-    body: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+def create_key(
+    name: str,
+    scopes: Iterable[str],
+    expires_after: timedelta | int | str | None,
+    role: str | None,
+    topics: Iterable[str],
+    rate: int,
+) -> Plan[dict[str, Any]]:
+    body: dict[str, Any] = {"name": name}
+    body |= {"scopes": list(scopes)} if role is None else {"role": role}
+    if patterns := list(topics):
+        body["topics"] = patterns
+    if rate:
+        body["rate"] = rate
     if expires_after is not None:
         body["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
-    return _key(Call("POST", "/v1/keys", body=orjson.dumps(body)))
+    return _document(Call("POST", "/v1/keys", body=orjson.dumps(body)))
 
 
 def rotate_key(key_id: str, overlap: timedelta | int | str | None) -> Plan[dict[str, Any]]:
     body = {}
     if overlap is not None:
         body["overlap"] = delay_ms(overlap) if isinstance(overlap, timedelta) else overlap
-    return _key(Call("POST", f"/v1/keys/{quoted(key_id)}:rotate", body=orjson.dumps(body)))
+    return _document(Call("POST", f"/v1/keys/{quoted(key_id)}:rotate", body=orjson.dumps(body)))
 
 
 def revoke_key(key_id: str) -> Plan[dict[str, Any]]:
-    return _key(Call("DELETE", f"/v1/keys/{quoted(key_id)}"))
+    return _document(Call("DELETE", f"/v1/keys/{quoted(key_id)}"))
 
 
-def _key(call: Call) -> Plan[dict[str, Any]]:
+def trail(limit: int, cursor: str | None) -> Plan[dict[str, Any]]:
+    return _document(Call("GET", "/v1/trail", {"limit": limit} | ({} if cursor is None else {"cursor": cursor})))
+
+
+def _document(call: Call) -> Plan[dict[str, Any]]:
     document: dict[str, Any] = json_of((yield call))
     return document
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.cluster.admin.log import AdminLog
-from duemq.model.access import ApiKey, new_key, rotated
+from duemq.model.access import ROLES, ApiKey, new_key, rotated
 from duemq.model.errors import CorruptStore, Rejected
 from duemq.model.timing import format_ms, parse_duration, parse_instant, shown
 
@@ -14,7 +14,7 @@ DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
 MAX_KEYS: Final = 1_000  # revoked ones included
 
 _KIND = "keys"
-_NEW_FIELDS = ("name", "scopes", "expires_at", "expires_after")
+_NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after")
 
 
 class ApiKeys:
@@ -39,17 +39,18 @@ class ApiKeys:
     async def make(self, fields: Mapping[str, Any], by: str) -> dict[str, Any]:
         """A new key, in force here: what may be shown of it, and its text as `key`.
 
-        `fields`: `name`, `scopes`, and at most one of `expires_at` and `expires_after`. Raises Rejected, and what
-        `AdminLog.change` raises.
+        `fields`: `name`, one of `scopes` and `role`, perhaps `topics` and `rate`, and at most one of `expires_at` and
+        `expires_after`. Raises Rejected, and what `AdminLog.change` raises.
         """
         if unknown := sorted(fields.keys() - set(_NEW_FIELDS)):
             raise Rejected("unknown_field", f"{shown(unknown[0])} is no field of a key", unknown[0])
-        name, scopes, now = fields.get("name"), fields.get("scopes"), self._clock()
+        name, rate, now = fields.get("name"), fields.get("rate", 0), self._clock()
         if type(name) is not str:
             raise Rejected("bad_field", f"name must be text, not {shown(name)}", "name")
-        if type(scopes) is not list or not all(isinstance(scope, str) for scope in scopes):
-            raise Rejected("bad_field", f"scopes must be a list of texts, not {shown(scopes)}", "scopes")
-        key, text = new_key(name, scopes, now, _expiry_of(fields, now))
+        if type(rate) is not int:
+            raise Rejected("bad_field", f"rate must be a whole number of messages/s, not {shown(rate)}", "rate")
+        scopes, topics = _scopes_in(fields), _texts(fields.get("topics", []), "topics")
+        key, text = new_key(name, scopes, now, _expiry_of(fields, now), topics=topics, rate=rate)
         if len(self.by_id) >= MAX_KEYS:
             raise Rejected("not_supported", f"there are {MAX_KEYS} keys, revoked ones included, and may not be more")
         await self._put(key, by, 0)
@@ -81,10 +82,28 @@ class ApiKeys:
 
     def _described(self, key: ApiKey) -> dict[str, Any]:
         return {
-            "id": key.id, "name": key.name, "scopes": list(key.scopes), "state": key.state(self._clock()),
+            "id": key.id, "name": key.name, "scopes": list(key.scopes), "topics": list(key.topics), "rate": key.rate,
+            "state": key.state(self._clock()),
             "created_at": format_ms(key.created_at), "expires_at": _text(key.expires_at),
             "revoked_at": _text(key.revoked_at),
         }  # fmt: skip
+
+
+def _scopes_in(fields: Mapping[str, Any]) -> Sequence[str]:
+    if "role" not in fields:
+        return _texts(fields.get("scopes"), "scopes")
+    role = fields["role"]
+    if "scopes" in fields:
+        raise Rejected("bad_field", "scopes and role are both given: a role stands for its scopes", "role")
+    if type(role) is not str or role not in ROLES:
+        raise Rejected("bad_field", f"{shown(role)} is no role: there are {', '.join(ROLES)}", "role")
+    return ROLES[role]
+
+
+def _texts(value: Any, field: str) -> list[str]:
+    if type(value) is not list or not all(type(text) is str for text in value):
+        raise Rejected("bad_field", f"{field} must be a list of texts, not {shown(value)}", field)
+    return value
 
 
 def _expiry_of(fields: Mapping[str, Any], now: int) -> int | None:

@@ -65,11 +65,13 @@ class AdminState:
         self.next_offset = record.offset + 1
         try:
             document = orjson.loads(unpack_record(record.frame).value)
-            if document.pop("format") != _FORMAT:
-                raise ValueError("it was written by a newer version")
+            if not isinstance(document, dict) or document.pop("format") != _FORMAT:
+                raise ValueError("it is of no format that this version knows")
             if "through" in document:
-                return self._apply_snapshot(document["through"], document["items"])
+                return self._apply_snapshot(int(document["through"]), _items_of(document["items"]))
             change = Change(**document)
+            if not isinstance(change.item, str) or not isinstance(change.value, dict | None):
+                raise TypeError("it is no change of an item")
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"record {record.offset} of the administrative log cannot be read: {error}") from error
         if not self.is_complete:
@@ -84,14 +86,14 @@ class AdminState:
         self._sizes[change.item] = len(orjson.dumps(change.value))
         return True
 
-    def _apply_snapshot(self, through: int, items: Mapping[str, Any]) -> bool:
+    def _apply_snapshot(self, through: int, items: Mapping[str, Item]) -> bool:
         # One that a slow writer appended may be older than what was dropped meanwhile.
         if self.is_complete or through + 1 < self._start:
             return False
         self.is_complete = True
-        for name, (version, value) in items.items():
-            self.items[name] = Item(version, value)
-            self._sizes[name] = len(orjson.dumps(value))
+        for name, item in items.items():
+            self.items[name] = item
+            self._sizes[name] = len(orjson.dumps(item.value))
         for offset, change in self._behind:
             if offset > through:
                 self._apply_change(change)
@@ -117,3 +119,13 @@ class AdminState:
         items = {name: [item.version, item.value] for name, item in self.items.items()}
         document = {"format": _FORMAT, "through": self.next_offset - 1, "items": items}
         return pack_record(b"snapshot", (), orjson.dumps(document))
+
+
+def _items_of(document: Any) -> Mapping[str, Item]:
+    """The items of a snapshot. Raises TypeError and ValueError for what is none."""
+    if not isinstance(document, dict):
+        raise TypeError("a snapshot has items")
+    items = {name: Item(*pair) for name, pair in document.items()}
+    if not all(isinstance(item.version, int) and isinstance(item.value, dict | None) for item in items.values()):
+        raise TypeError("an item is a version and a value")
+    return items

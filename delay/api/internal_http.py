@@ -67,8 +67,10 @@ def create_internal_app(
             Route(f"{shard}/imports", reads.imports),
             Route(f"{shard}/imported-ids", reads.imported_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
+            Route("/internal/figures", reads.figures),
             *more,
             Route("/v1/cluster", partial(status.cluster, about)),
+            Route("/livez", partial(status.livez, about)),
             Route("/healthz", partial(status.healthz, about)),
             Route("/readyz", partial(status.readyz, about)),
             Route("/metrics", partial(status.metrics, about)),
@@ -103,7 +105,7 @@ class _Reads:
     """See `ShardReader`."""
 
     def __init__(self, backend: NodeBackend) -> None:
-        self._reader = backend.reader
+        self._reader, self._backend = backend.reader, backend
 
     async def state(self, request: Request) -> Response:
         return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
@@ -160,6 +162,9 @@ class _Reads:
             raise Rejected("bad_json", f"not a search: {error}") from error
         parts = shorten(await self._reader.search(query, after), query.limit)
         return JsonResponse({str(shard): search_part_to_json(part) for shard, part in parts.items()})
+
+    async def figures(self, request: Request) -> Response:
+        return JsonResponse([one.to_json() for one in await self._backend.figures()])
 
 
 class _About(NamedTuple):

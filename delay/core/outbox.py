@@ -23,6 +23,7 @@ class Outbox:
     ) -> None:
         self.batches: dict[Partition, list[bytes]] = {}
         self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of what was sent
+        self.first_rows: dict[str, bytes] = {}  # per topic, of the message that was due first
         self._turn, self._partitions, self._closed = turn, partitions, closed or {}
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
@@ -30,7 +31,7 @@ class Outbox:
         """Append messages in the order given; `topics` are the destinations they have."""
         if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
             (topic,) = topics
-            partitions, batch, keys = self._destination(topic)
+            partitions, batch, keys = self._destination(topic, due[0][1])
             if partitions == 1:
                 keys += [key for key, _ in due]
                 batch += [frame_in(row) for _, row in due]
@@ -38,7 +39,7 @@ class Outbox:
         destinations, start = self._open, ROW.size
         for key, row in due:
             topic = row[start : start + row[TOPIC_BYTES_AT]]
-            partitions, batch, keys = destinations.get(topic) or self._destination(topic)
+            partitions, batch, keys = destinations.get(topic) or self._destination(topic, row)
             keys.append(key)
             if partitions > 1 and (message_key := message_key_in(row)) is not None:
                 batch = self._keyed(topic.decode(), message_key, partitions)
@@ -53,9 +54,10 @@ class Outbox:
             batch = self._keyed(topic, message_key, partitions)
         batch.append(frame)
 
-    def _destination(self, topic: bytes) -> tuple[int, list[bytes], list[bytes]]:
+    def _destination(self, topic: bytes, row: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()
         partitions = self._partitions[name]
+        self.first_rows.setdefault(name, row)
         unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])
         destination = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
         return destination

@@ -104,6 +104,7 @@ class Shard:
         self._failure: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
         self.state = SHARD.start
+        self.pulse = monotonic()  # see `Liveness`
         self._flushing = asyncio.Lock()
         self._stopping = False
         self._recovery = asyncio.Event()  # set where an operator makes this replica the truth
@@ -159,7 +160,7 @@ class Shard:
             if self.replica.entry.number < 0:
                 await self._rebuild(node)
             while not self._stopping:
-                began = loop.time()
+                began, self.pulse = loop.time(), monotonic()
                 try:
                     if self._recovery.is_set():
                         await self._recover(node)
@@ -257,6 +258,7 @@ class Shard:
         assert self._ledger is not None
         deadline = asyncio.get_running_loop().time() + seconds
         while not self._stopping and not self._recovery.is_set():
+            self.pulse = monotonic()
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return
@@ -270,6 +272,7 @@ class Shard:
         task = asyncio.create_task(work, name=f"follow-{self.number}")
         try:
             while not over():
+                self.pulse = monotonic()
                 done, _ = await asyncio.wait([task], timeout=_STANDBY_S)
                 if done:
                     return task.result()
@@ -336,13 +339,13 @@ class Shard:
             )  # fmt: skip
             node.on_ready(self.number)
             while self._should_lead(node):
+                self.pulse = started = monotonic()  # a loop's own clock may count whole ms
                 if node.election.is_paused():
                     await node.election.wait_for_change(_STANDBY_S)
                     continue
                 if self._ledger_emptied:
                     await master.renew_last_entry()
                     self._ledger_emptied = False
-                started = monotonic()  # a loop's own clock may count whole ms
                 pause = await master.tick()
                 next_start = linger.next_start(started, monotonic(), master.work, master.full)
                 if pause > 0:
@@ -469,12 +472,12 @@ class Shard:
             self._purged_horizons = horizons
         return True
 
-    def gauges(self, lag: int = 0, *, stopped: bool = False) -> ShardGauges:
+    def gauges(self, lag: int = 0, *, stopped: bool = False, stuck: bool = False) -> ShardGauges:
         """`lag`: ledger entries behind, as the node has measured it. `stopped`: it was, for what it holds is wrong."""
         entry, wheel = self.replica.entry, self.replica.wheel
         return ShardGauges(
             self.number, self.leading, lag, entry.pending, wheel.next_due(), entry.applied, wheel.all_totals(),
-            self.store.delay_files.messages, len(self.store.delay_files.names()), self.tiering_counts, stopped,
+            self.store.delay_files.messages, len(self.store.delay_files.names()), self.tiering_counts, stopped, stuck,
         )  # fmt: skip
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -16,10 +16,13 @@ from starlette.routing import compile_path
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
+from duemq.proxy.console.history import History
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
+from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
@@ -28,7 +31,8 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop."""
+    """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
+    `history`: what the console shows over time."""
 
     gateway: Gateway
     ingress: Ingress
@@ -37,6 +41,8 @@ class Service:
     closing: asyncio.Event
     max_wait_ms: int
     access: Access
+    history: History
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
 
@@ -68,7 +74,8 @@ class ResponseSpec:
 class Endpoint:
     """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. `errors` are
     the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
-    `notes` is what a caller has to know besides, in Markdown."""
+    `notes` is what a caller has to know besides, in Markdown. `audited`: what it does is written to the trail, as is
+    each change that needs the scope operate or admin."""
 
     method: str
     path: str
@@ -82,6 +89,7 @@ class Endpoint:
     raw_body: bool = False
     examples: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
+    audited: bool = False
     scope: Scope | None = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -92,15 +100,21 @@ class Endpoint:
             more.append("forbidden")
         if self.method != "GET" and "unavailable" in self.errors:
             more.append("outcome_unknown")
+        if self.method != "GET" and self.scope in (Scope.OPERATE, Scope.ADMIN):
+            object.__setattr__(self, "audited", True)
         object.__setattr__(self, "errors", tuple(dict.fromkeys((*self.errors, *more))))
 
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """Where a request goes. Without a handler: `allowed` has the methods the path knows; none = no such path."""
+    """Where a request goes. Without a handler: `allowed` has the methods the path knows; none = no such path.
+
+    `audited`: the path of an endpoint whose acts are written to the trail.
+    """
 
     handler: Handler | None
     allowed: tuple[str, ...] = ()
+    audited: str | None = None
 
 
 class _Route:
@@ -110,7 +124,8 @@ class _Route:
         self.pattern, _, _ = compile_path(endpoint.path)
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
-        self.match, self.rules = RouteMatch(_handler_of(endpoint)), _rules_of(endpoint)
+        audited = endpoint.path if endpoint.audited else None
+        self.match, self.rules = RouteMatch(_handler_of(endpoint), (), audited), _rules_of(endpoint)
         self.scope = endpoint.scope
 
 
@@ -134,10 +149,12 @@ class Router:
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):
                     raise Rejected("forbidden", f"this key has not the scope {route.scope}")
-                scope["path_params"] = path_match.groupdict()
+                scope["path_params"] = parameters = path_match.groupdict()
+                if "topic" in parameters and not grant.covers(parameters["topic"]):
+                    raise no_topic(parameters["topic"])
                 match = route.match
                 assert match.handler is not None
-                return RouteMatch(_without_body(match.handler)) if route.rules.check(scope) else match
+                return replace(match, handler=_without_body(match.handler)) if route.rules.check(scope) else match
         allowed = {method for route in self._routes if route.pattern.match(path) for method in route.methods}
         return RouteMatch(None, tuple(sorted(allowed)))
 

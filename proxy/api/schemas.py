@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from duemq.model.import_command import MAX_FILES
+from duemq.model.readiness import Reason
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
@@ -221,7 +222,7 @@ class Problem(Shape):
     status: int
     detail: str
     code: str = Field(description="Stable and machine-readable.")
-    field: str = Field(default="", description="What is at fault, where one thing is.")
+    field: str = Field(default="", description="What is at trouble, where one thing is.")
 
 
 class Refused(Shape):
@@ -321,10 +322,16 @@ class Records(Shape):
     cursor: Cursor = Field(description="The place behind these records.")
 
 
+class ShardTrouble(Shape):
+    reason: Reason
+    state: str = Field(default="", description="Of the replica here: leading, following ...; empty of a proxy.")
+    detail: str = Field(description="The reason in a sentence.")
+
+
 class State(Shape):
     status: Literal["ok", "ready"]
-    destinations: dict[str, str] = Field(
-        default={}, description="Of /readyz: topics that refuse messages, up to 16 of them, each with a sentence."
+    shards: dict[str, ShardTrouble] = Field(
+        default={}, description="Of /readyz: the shards that are not fine, by number, although it is ready."
     )
 
 
@@ -358,6 +365,9 @@ class Shard(Shape):
 class Cluster(Shape):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
+    destinations: dict[str, str] = Field(
+        description="Topics that refuse messages, up to 16 of them, each with a sentence."
+    )
     shards: list[Shard]
 
 

@@ -7,8 +7,9 @@ import re
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import Rejected
 from duemq.model.import_command import MAX_FILES, MAX_ROWS
+from duemq.model.readiness import Readiness, Reason
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status
@@ -33,8 +34,8 @@ async def limits(service: Service, request: Request) -> Response:
 
 
 async def readyz(service: Service, request: Request) -> Response:
-    if (reason := service.access.why_not_ready()) is not None:
-        raise Unavailable(reason)
+    if service.access.why_not_ready() is not None:
+        return status.ready_response(Readiness(Reason.KEYS_UNKNOWN))
     return await status.readyz(service, request)
 
 

@@ -96,6 +96,9 @@ _IDS = (
         {"type": "integer", "minimum": 1, "maximum": imports.MAX_IDS, "default": imports.MAX_IDS},
     ),
 )  # fmt: skip
+_READY = """\
+Where it is not ready, the problem has the members `reason` and `shards`, the latter in the form that is described for
+200. It says no topics and addresses; `/v1/cluster` and the log say more."""
 _STATE = ResponseSpec("The message.", schemas.MessageState)
 _MOVED = ResponseSpec("The message as it is now.", schemas.MessageState)
 _PENDING = ResponseSpec(
@@ -308,13 +311,18 @@ ENDPOINTS = (
     ),
     *ADMIN_ENDPOINTS,
     Endpoint(
-        "GET", "/healthz", status.healthz, "Whether the process lives", "service",
-        {200: ResponseSpec("It does.", schemas.State)},
+        "GET", "/livez", status.livez, "Whether the process works: a restart helps where it does not", "service",
+        {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
+        scope=None,
+    ),
+    Endpoint(
+        "GET", "/healthz", status.healthz, "The same as /livez", "service",
+        {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
         scope=None,
     ),
     Endpoint(
         "GET", "/readyz", service.readyz, "Whether messages are accepted and delivered", "service",
-        {200: ResponseSpec("They are.", schemas.State)}, ("unavailable", "closing"),
+        {200: ResponseSpec("They are.", schemas.State)}, ("unavailable", "closing"), notes=_READY,
         scope=None,
     ),
     Endpoint(

@@ -11,9 +11,11 @@ from starlette.responses import Response
 
 from duemq.bus.base import Bus, TopicInfo
 from duemq.cluster.internal_topics import INTERNAL
+from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.rules import NAME
 from duemq.model.timing import shown
+from duemq.proxy.access import GRANT
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.message_ref import check_topic
@@ -33,10 +35,11 @@ _PARAMETERS = ("after", "consumer", "max", "wait")
 
 
 async def list_topics(service: Service, request: Request) -> Response:
+    grant: Grant = request.scope[GRANT]
     infos = sorted(await service.gateway.bus.topics(), key=lambda info: info.name)
     texts: list[bytes] = []
     for at, info in enumerate(infos, 1):
-        if info.name not in INTERNAL:
+        if info.name not in INTERNAL and grant.covers(info.name):
             texts.append(orjson.dumps(_topic_json(service, info)))
         if at % _TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)

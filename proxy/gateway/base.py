@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
+from duemq.cluster.figures import Figures
 from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
+from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
 
 
@@ -155,6 +157,10 @@ class Gateway(Protocol):
         """Nodes, shards, masters, cursors and lag, as JSON-able values. See `cluster/view.py`."""
         ...
 
+    async def figures(self) -> Sequence[Figures]:
+        """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
+
     async def drain(self, name: str) -> None:
         """Have a node hand over its shards. Raises Rejected `unknown_node`, or `not_supported` by a single node."""
         ...
@@ -165,4 +171,12 @@ class Gateway(Protocol):
 
     def why_not_ready(self) -> str | None:
         """None when messages are accepted and delivered, else the reason in a sentence."""
+        ...
+
+    def readiness(self) -> Readiness:
+        """The same in public words, by shard too."""
+        ...
+
+    def stuck(self) -> Mapping[int, float]:
+        """For how long (s) shards of this process have been stuck."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,16 +12,19 @@ from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
 from duemq.cluster.destinations import Destinations
+from duemq.cluster.figures import Figures
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import ClusterView, Operator, cluster_json
 from duemq.election.base import NodeState
 from duemq.model.errors import DiskFull, Unavailable
 from duemq.model.ids import IdCodec
+from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower
 
 _MAX_TROUBLES = 16
+_SERVING = (NodeState.READY, NodeState.DRAINING)
 
 
 @dataclass
@@ -41,7 +45,9 @@ class ProxyBackend:
     watch: ClockWatch
     registry: CollectorRegistry
     age: BufferAge | None = None
+    node_figures: Callable[[], Awaitable[list[Figures]]] | None = None
     _direct: Counter = field(init=False)
+    _direct_messages: int = 0
 
     def __post_init__(self) -> None:
         self.clock, self.delivering = self.watch.accepting, self.watch.delivering
@@ -63,10 +69,33 @@ class ProxyBackend:
     def why_not_ready(self) -> str | None:
         if reason := self.follower.why_not_ready() or self.why_clock_out():
             return reason
-        serving = (NodeState.READY, NodeState.DRAINING)
-        if not any(member.health.state in serving for member in self.view.members()):
-            return "no delay node is ready: messages are accepted, but not delivered"
+        if not self._has_node():
+            return SENTENCES[Reason.NO_NODE]
         return None
+
+    def _has_node(self) -> bool:
+        return any(member.health.state in _SERVING for member in self.view.members())
+
+    def readiness(self) -> Readiness:
+        shards = {shard: ShardTrouble(Reason.LEDGER_UNREADABLE) for shard in self.follower.unreadable()}
+        if shards:
+            reason = Reason.LEDGER_UNREADABLE
+        elif shards := {shard: ShardTrouble(Reason.CATCHING_UP) for shard in self.follower.unread()}:
+            reason = Reason.CATCHING_UP
+        elif self.follower.why_not_ready() is not None:
+            return Readiness(Reason.LOG_LOST)
+        elif self.why_clock_out() is not None:
+            return Readiness(Reason.CLOCK_WRONG)
+        elif not self._has_node():
+            return Readiness(Reason.NO_NODE)
+        else:
+            masters = self.view.masters()
+            missing = (shard for shard in range(self.shards) if shard not in masters)
+            return Readiness(None, {shard: ShardTrouble(Reason.NO_MASTER) for shard in missing})
+        return Readiness(reason, shards)
+
+    def stuck(self) -> Mapping[int, float]:
+        return {}
 
     def refuse(self) -> None:
         if self.age is not None and (reason := self.age.why_refused()) is not None:
@@ -78,6 +107,7 @@ class ProxyBackend:
 
     def count_direct(self, messages: int) -> None:
         self._direct.inc(messages)
+        self._direct_messages += messages
 
     def lateness(self, topic: str) -> dict[str, Any]:
         return {}
@@ -93,4 +123,10 @@ class ProxyBackend:
         return dict(sorted(troubles.items())[:_MAX_TROUBLES])
 
     def cluster(self) -> dict[str, Any]:
-        return cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())
+        document = cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())
+        return document | {"destinations": self.troubles()}
+
+    async def figures(self) -> list[Figures]:
+        """Those of the nodes, and what was sent through this process."""
+        own = Figures("", direct=self._direct_messages)
+        return [own] if self.node_figures is None else [own, *await self.node_figures()]

@@ -20,6 +20,7 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
+from duemq.cluster.figures import Figures
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.paging import before, merge, read_cursor, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
@@ -29,6 +30,7 @@ from duemq.model.import_command import ImportCommand, import_frame, shard_of_con
 from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, schedule_frame, shard_of_name
+from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
@@ -94,6 +96,12 @@ class CommandGateway:
 
     def why_not_ready(self) -> str | None:
         return self._backend.why_not_ready()
+
+    def readiness(self) -> Readiness:
+        return self._backend.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._backend.stuck()
 
     def _check(self) -> None:
         if (reason := self._backend.why_closed()) is not None:
@@ -389,6 +397,9 @@ class CommandGateway:
 
     def cluster(self) -> dict[str, Any]:
         return self._backend.cluster()
+
+    async def figures(self) -> Sequence[Figures]:
+        return await self._backend.figures()
 
     async def drain(self, name: str) -> None:
         await self._backend.operator.drain(name)

@@ -70,10 +70,17 @@ class LedgerFollower:
         if self._trouble:
             shard, reason = min(self._trouble.items())
             return f"the ledger of shard {shard} cannot be read: {reason}"
-        waiting = [shard for shard in range(len(self.progress)) if shard not in self.entries]
-        if waiting:
+        if waiting := self.unread():
             return f"the ledger of shard {waiting[0]} is being read for the first time"
         return self._bus.trouble()
+
+    def unreadable(self) -> list[int]:
+        """The shards whose ledger cannot be read just now."""
+        return sorted(self._trouble)
+
+    def unread(self) -> list[int]:
+        """The shards whose ledger is being read for the first time."""
+        return [shard for shard in range(len(self.progress)) if shard not in self.entries]
 
     def applied(self) -> dict[int, int]:
         """The offset up to which each shard has applied its commands, as far as its ledger was read."""

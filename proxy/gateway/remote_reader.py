@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from duemq.cluster.codec import (
     state_from_json,
     token_headers,
 )
+from duemq.cluster.figures import Figures
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
@@ -125,6 +127,20 @@ class RemoteReader:
                 else:
                     parts_by_shard |= answer
         return parts_by_shard
+
+    async def figures(self) -> list[Figures]:
+        """Those of all nodes that answer."""
+
+        async def ask(node: Member) -> list[Figures]:
+            request = self._http.build_request("GET", f"{node.url}/internal/figures")
+            try:
+                answer = await self._ask(node, "figures", request)
+            except (Rejected, Unavailable):  # one of an older version knows none
+                return []
+            return [Figures.from_json(one)._replace(node=node.name) for one in answer]
+
+        nodes = [node for node in self._view.members() if node.url]
+        return list(chain.from_iterable(await asyncio.gather(*map(ask, nodes))))
 
     async def _search(
         self, node: Member, query: Query, after: Mapping[int, bytes]

@@ -64,6 +64,42 @@ def test_from_nothing_to_keys(tmp_path: Path) -> None:
         assert [status(server.url, key, "POST", "/v1/messages") for key in ("", admin, sender)] == [401, 201, 401]
 
 
+def test_a_key_for_some_topics_sees_and_changes_only_theirs(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", "--set", "http.access=keys") as server:
+        server.start()
+        admin = make("ops", "--role", "admin", "--data", tmp_path / "data", url=server.url)
+        limited = ("--topic", "orders", "--topic", "reports.*")
+        shop = make("shop", "--role", "operator", *limited, "--rate", "1000", url=server.url, key=admin)
+
+        def ask(key: str, method: str, path: str, body: object = None) -> httpx.Response:
+            return httpx.request(method, server.url + path, headers={"X-API-Key": key}, json=body, timeout=60)
+
+        def send(key: str, topic: str, after: str = "1h") -> httpx.Response:
+            return ask(key, "POST", "/v1/messages", {"topic": topic, "payload": "p", "deliver_after": after})
+
+        ids = {topic: send(admin, topic).json()["id"] for topic in ("orders", "reports.daily", "payments")}
+        for topic in ids:
+            assert send(admin, topic, "0s").status_code == 201
+        assert [send(shop, topic).status_code for topic in ids] == [201, 201, 403]
+        messages = ask(shop, "GET", "/v1/messages").json()["messages"]
+        assert sorted(message["topic"] for message in messages) == [
+            "orders",
+            "orders",
+            "reports.daily",
+            "reports.daily",
+        ]
+        topics = [topic["topic"] for topic in ask(shop, "GET", "/v1/topics").json()["topics"]]
+        assert topics == ["orders", "reports.daily"]
+        assert ask(shop, "GET", "/v1/topics/payments/records").status_code == 403
+        cancelled = ask(shop, "POST", "/v1/messages:cancel", {"ids": list(ids.values())}).json()["results"]
+        assert [result["status"] for result in cancelled] == ["cancelled", "cancelled", "unknown"]
+        assert ask(shop, "DELETE", f"/v1/messages/{ids['payments']}").status_code == 404
+        assert ask(admin, "GET", f"/v1/messages/{ids['payments']}").json()["status"] == "scheduled"
+        assert ask(shop, "GET", "/v1/messages").headers["RateLimit-Policy"] == '"key";q=1000;w=1'
+        listed = run("keys", "ls", url=server.url, key=admin).stdout.splitlines()[1].split("\t")
+        assert listed[4:6] == ["orders reports.*", "1000"]
+
+
 @pytest.mark.parametrize("command", [("ls",), ("create", "a", "--scope", "send"), ("rotate", "a"), ("revoke", "a")])
 def test_without_a_server_a_command_says_so(command: tuple[str, ...]) -> None:
     failed = run("keys", *command, url="http://127.0.0.1:9")

@@ -66,7 +66,7 @@ def test_failing_writes_are_survived_in_the_same_process(new_server: Callable[..
     assert refused["outcome_unknown"], "whether what failed is on the disk, nobody knew"
     unready = server.call("GET", "/readyz")
     assert unready.status_code == 503
-    assert "being opened anew" in unready.json()["detail"], unready.text
+    assert unready.json()["reason"] == "reopening", unready.text
     assert server.call("GET", "/healthz").status_code == 200
 
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, unlimited)

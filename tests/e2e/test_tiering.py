@@ -72,7 +72,9 @@ def test_sealed_messages_are_messages(new_server: Callable[..., Server]) -> None
     server.start()
     assert server.call("GET", f"/v1/messages/{ids[9]}").status_code == 503
     wait_for(lambda: server.call("GET", "/readyz").status_code == 503, "it is not ready")
-    assert file.name in server.call("GET", "/readyz").text
+    told = server.call("GET", "/readyz")
+    assert told.json()["shards"]["0"] | {"detail": ""} == {"reason": "stopped", "state": "stopped", "detail": ""}
+    assert file.name not in told.text, "files are for those who may read"
     assert 'duemq_shard_stopped{shard="0"} 1.0' in server.call("GET", "/metrics").text
     (node,) = server.call("GET", "/v1/cluster").json()["nodes"]
     assert node["state"] == "out" and file.name in node["reason"]

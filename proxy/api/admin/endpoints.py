@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from duemq.cluster.admin.trail import MAX_ENTRIES
 from duemq.model.access import Scope
-from duemq.proxy.api.admin import keys, schemas
-from duemq.proxy.api.endpoint import Endpoint, ResponseSpec
+from duemq.proxy.api.admin import keys, schemas, trail
+from duemq.proxy.api.endpoint import Endpoint, Parameter, ResponseSpec
 
 _DOWN = ("unavailable", "disk_full")
 
@@ -38,5 +39,17 @@ ADMIN_ENDPOINTS: Final = (
         ("unknown_key", "conflict", "bad_json", "bad_field", "unknown_field", "bad_time", "not_supported",
          "payload_too_large", *_DOWN),
         (), schemas.KeyRotation, examples={"at once": {"overlap": "0s"}}, scope=Scope.ADMIN,
+    ),
+    Endpoint(
+        "GET", "/v1/trail", trail.get_trail, "Who did or was denied what, newest first", "service",
+        {200: ResponseSpec("A page.", schemas.TrailPage)}, ("bad_query", "bad_cursor", "not_supported", *_DOWN),
+        (
+            Parameter(
+                "limit", "How many.",
+                {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": trail.DEFAULT_ENTRIES},
+            ),
+            Parameter("cursor", "From the page before.", {"type": "string"}),
+        ),
+        scope=Scope.ADMIN,
     ),
 )  # fmt: skip

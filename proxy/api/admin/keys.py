@@ -6,10 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.api_keys import DEFAULT_OVERLAP_MS, ApiKeys
-from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.timing import parse_duration
-from duemq.proxy.access import GRANT
+from duemq.proxy.access import caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.request.json_body import read_json
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
@@ -23,26 +22,21 @@ async def list_keys(service: Service, request: Request) -> Response:
 
 async def post_key(service: Service, request: Request) -> Response:
     fields = await read_json(request, SMALL_BODY_BYTES)
-    return JsonResponse(await _keys(service).make(fields, _caller(request)), 201)
+    return JsonResponse(await _keys(service).make(fields, caller_name(request)), 201)
 
 
 async def delete_key(service: Service, request: Request) -> Response:
-    return JsonResponse(await _keys(service).revoke(request.path_params["id"], _caller(request)))
+    return JsonResponse(await _keys(service).revoke(request.path_params["id"], caller_name(request)))
 
 
 async def rotate_key(service: Service, request: Request) -> Response:
     fields = await read_json(request, SMALL_BODY_BYTES)
     check_fields(fields, ("overlap",))
     overlap_ms = parse_duration(fields["overlap"], "overlap") if "overlap" in fields else DEFAULT_OVERLAP_MS
-    return JsonResponse(await _keys(service).rotate(request.path_params["id"], overlap_ms, _caller(request)))
+    return JsonResponse(await _keys(service).rotate(request.path_params["id"], overlap_ms, caller_name(request)))
 
 
 def _keys(service: Service) -> ApiKeys:
     if service.access.keys is None:
         raise Rejected("not_supported", "this server keeps no API keys but those of its settings")
     return service.access.keys
-
-
-def _caller(request: Request) -> str:
-    grant: Grant = request.scope[GRANT]
-    return grant.key_id or "settings"

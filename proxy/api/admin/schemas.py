@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from duemq.proxy.api.schemas import Closed, Duration, Instant, Rfc3339, Shape
+from duemq.model.access import MAX_RATE, MAX_TOPICS
+from duemq.proxy.api.schemas import Closed, Duration, Instant, Ms, Rfc3339, Shape
 
 ScopeName = Literal["send", "read", "cancel", "operate", "admin"]
 
 
+TopicPattern = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._*-]+$", examples=["orders.*"])]
+Rate = Annotated[
+    int, Field(ge=0, le=MAX_RATE, description="Messages and requests/s, per process; beyond it 429. 0: any.")
+]
+
+
 class KeyRequest(Closed):
-    """At most one of expires_at and expires_after; without either the key does not expire."""
+    """Either scopes or a role. At most one of expires_at and expires_after; without either the key does not expire."""
 
     name: str = Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9 ._:@-]+$", examples=["shop"])
-    scopes: list[ScopeName] = Field(min_length=1, max_length=16)
+    scopes: list[ScopeName] = Field(default=[], min_length=1, max_length=16)
+    role: Literal["viewer", "operator", "admin"] = Field(
+        default="viewer", description="viewer: read; operator: send, read, cancel and operate; admin: everything."
+    )
+    topics: list[TopicPattern] = Field(
+        default=[], max_length=MAX_TOPICS, description="Names or patterns of the only topics it is for. None: all."
+    )
+    rate: Rate = 0
     expires_at: Instant = 0
     expires_after: Duration = 0
 
@@ -28,6 +42,8 @@ class Key(Shape):
     id: str
     name: str
     scopes: list[ScopeName]
+    topics: list[str]
+    rate: Rate
     state: Literal["active", "expired", "revoked"]
     created_at: Rfc3339
     expires_at: Rfc3339 | None
@@ -40,3 +56,23 @@ class NewKey(Key):
 
 class KeyList(Shape):
     keys: list[Key]
+
+
+class TrailRecord(Shape):
+    """`times`: how often the same was denied within some seconds."""
+
+    at: Rfc3339
+    at_ms: Ms
+    by: str = Field(description="The id of a key, user:NAME, settings or data folder; empty: nobody had to say.")
+    from_: str = Field(alias="from", description="The address it came from.")
+    action: str = Field(examples=["POST /v1/keys"])
+    target: str = Field(description="The path.")
+    result: int = Field(description="The HTTP status.")
+    code: str = Field(description="Of the problem; empty where it was done.")
+    request_id: str
+    times: int
+
+
+class TrailPage(Shape):
+    entries: list[TrailRecord]
+    cursor: str | None

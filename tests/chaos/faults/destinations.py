@@ -127,12 +127,12 @@ async def _send_plain(world: World, topic: str, payloads: list[str], seconds: in
 
 
 async def _is_told(world: World, topic: str) -> bool:
-    """By `/readyz` of a node or proxy, and by the topic itself; False where one of them does not answer."""
+    """By `/v1/cluster` of a node or proxy, and by the topic itself; False where one of them does not answer."""
     ready = False
     with suppress(aiohttp.ClientError, TimeoutError):
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5 * SLOW)) as session:
             for process in (*world.cluster.nodes, *world.cluster.proxies):
-                async with session.get(f"{process.url}/readyz") as answer:
+                async with session.get(f"{process.url}/v1/cluster") as answer:
                     ready |= topic in (await answer.json()).get("destinations", {})
             async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
                 trouble = (await answer.json()).get("trouble")

@@ -384,7 +384,7 @@ async def test_a_consumer_has_metrics(kafka_with_duemq: str) -> None:
         assert registry.get_sample_value("duemq_consumer_pull_offset", of_partition) == 2
     done = {"group": group, "topic": topic, "outcome": "done"}
     assert registry.get_sample_value("duemq_consumer_messages_total", done) == 2
-    assert registry.get_sample_value("duemq_consumer_in_hand", {"group": group}) == 0
+    assert registry.get_sample_value("duemq_consumer_in_hand_messages", {"group": group}) == 0
 
 
 async def test_the_example_runs(kafka_with_duemq: str) -> None:

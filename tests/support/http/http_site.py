@@ -17,6 +17,7 @@ from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft
+from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
@@ -37,7 +38,8 @@ class FakeGateway:
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.unreadable: Exception | None = None
-        self.not_ready: str | None = None
+        self.ready = Readiness(None)
+        self.stuck_s: dict[int, float] = {}
         self.outcome: ChangeOutcome | None = ChangeOutcome("m1", Answer.OK, NOW)
         self.found: MessageState | None = STATE
         self.pages = [MessagePage([STATE], None)]
@@ -107,8 +109,11 @@ class FakeGateway:
     async def resume(self, name: str) -> None:
         await self.drain(name)
 
-    def why_not_ready(self) -> str | None:
-        return self.not_ready
+    def readiness(self) -> Readiness:
+        return self.ready
+
+    def stuck(self) -> dict[int, float]:
+        return self.stuck_s
 
 
 Ask = Callable[..., Coroutine[Any, Any, httpx.Response]]

@@ -2,10 +2,12 @@
 
 TEST_CLOCK=FILE        the wall clock is wrong by as many ms as the file says
 TEST_DIE_AT=STEP:N     kill -9 of itself at a step of the N-th cycle
+TEST_HANG=FILE         while there is this file: cycles hang (it says "shard"), or the event loop does ("loop")
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -15,9 +17,10 @@ from pathlib import Path
 
 from duemq.bus.base import wall_clock
 from duemq.cli.wiring import parts
+from duemq.delay.shard.master import Master
 from duemq.model.failpoint import Failpoint
 
-CLOCK, DIE_AT = "TEST_CLOCK", "TEST_DIE_AT"
+CLOCK, DIE_AT, HANG = "TEST_CLOCK", "TEST_DIE_AT", "TEST_HANG"
 
 _ROOT = str(Path(__file__).parents[3])
 PROGRAM = (
@@ -36,6 +39,8 @@ def install() -> None:
         parts.WALL_CLOCK = wrong_clock(Path(path))
     if die_at := os.environ.get(DIE_AT):
         parts.FAILPOINT = deadly(die_at)
+    if hang := os.environ.get(HANG):
+        hang_cycles(Path(hang))
 
 
 def wrong_clock(path: Path) -> Callable[[], int]:
@@ -65,3 +70,21 @@ def deadly(die_at: str) -> Failpoint:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return failpoint
+
+
+def hang_cycles(path: Path) -> None:
+    """Let cycles begin, and not end, while there is the file."""
+    tick = Master.tick
+
+    def wanted() -> str:
+        return path.read_text() if path.exists() else ""
+
+    async def hanging(self: Master) -> float:
+        while what := wanted():
+            if what == "loop":
+                time.sleep(0.1)  # noqa: ASYNC251  # it is to block
+            else:
+                await asyncio.sleep(0.1)
+        return await tick(self)
+
+    setattr(Master, "tick", hanging)  # noqa: B010  # not a method of its own

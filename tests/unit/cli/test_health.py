@@ -74,7 +74,7 @@ def test_it_asks_whether_the_server_is_ready_or_alive(serve: Serve, capsys: pyte
     assert health(["--listen", address]) == health(["--listen", address, "--live"]) == 0
     assert capsys.readouterr().out == "ready\nalive\n"
     first, second = server.asked
-    assert first.startswith(b"GET /readyz HTTP/1.1\r\n") and second.startswith(b"GET /healthz HTTP/1.1\r\n")
+    assert first.startswith(b"GET /readyz HTTP/1.1\r\n") and second.startswith(b"GET /livez HTTP/1.1\r\n")
     assert f"\r\nHost: {address}\r\n".encode() in first
 
 

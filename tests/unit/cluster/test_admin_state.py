@@ -40,10 +40,26 @@ def test_an_item_has_a_bound() -> None:
         change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES})
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format":2}', b'{"format":1,"item":"a"}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"format":2}',
+        b'{"format":1,"item":"a"}',
+        b"\xff",
+        b"2",
+        b'{"format":1,"through":"a","items":{}}',
+        b'{"format":1,"through":7,"items":5}',
+        b'{"format":1,"through":7,"items":{"a":5}}',
+        b'{"format":1,"item":5,"version":"x","value":1,"at":0,"by":""}',
+        b'{"format":1,"item":"a","version":1,"value":7,"at":0,"by":""}',
+    ],
+)
 def test_a_record_that_is_none_stops_the_reader(content: bytes) -> None:
     with pytest.raises(CorruptStore, match="record 7 of the administrative log"):
-        AdminState(0).apply(StoredRecord(7, 0, pack_record(None, (), content)))
+        AdminState(7 if b"through" in content else 0).apply(StoredRecord(7, 0, pack_record(None, (), content)))
 
 
 writes = st.lists(st.tuples(st.sampled_from("abc"), st.integers(-1, 1), st.booleans(), st.booleans()), max_size=40)

@@ -26,6 +26,7 @@ from duemq.delay.reads.local_reader import LocalReader
 from duemq.model.errors import LogFailed, Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
+from duemq.model.readiness import Readiness, Reason
 from duemq.model.record import StoredRecord, pack_record
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 
@@ -120,7 +121,8 @@ def test_the_door_answers_those_who_know_the_token() -> None:
 
     async def scenario(held: Held) -> None:
         held.apply(1)
-        backend = SimpleNamespace(reader=held.reader, why_not_ready=lambda: "joining", cluster=lambda: {"nodes": []})
+        backend = SimpleNamespace(reader=held.reader, cluster=lambda: {"nodes": []}, stuck=dict)
+        backend.readiness = lambda: Readiness(Reason.CATCHING_UP)
         app = create_internal_app(
             cast(NodeBackend, backend), CollectorRegistry(), "secret", [Route("/internal/snapshots/1", more)]
         )
@@ -131,7 +133,8 @@ def test_the_door_answers_those_who_know_the_token() -> None:
                 for path in paths:
                     assert (await http.get(path, params=read, headers=token)).status_code == 401
             assert (await http.get("/healthz")).status_code == 200
-            assert (await http.get("/readyz")).json()["detail"] == "joining"
+            assert (await http.get("/livez")).status_code == 200
+            assert (await http.get("/readyz")).json()["reason"] == "catching_up"
             assert (await http.get("/v1/cluster")).json() == {"nodes": []}
             assert (await http.get("/metrics")).status_code == 200
             http.headers[TOKEN_HEADER] = "secret"

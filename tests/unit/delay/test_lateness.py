@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from duemq.delay.core.outbox import Outbox
-from duemq.delay.lateness import Lateness
+from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.metrics import Observer
+from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import Entry
+from duemq.model.row import change_row, plain_row
 
 
 @pytest.mark.parametrize("part", [1, 7, 999, 30_000])
@@ -59,3 +65,50 @@ def test_of_many_topics_those_that_got_something_last_are_remembered() -> None:
     assert len(observer.lateness) == 1_000
     assert "t0" in observer.lateness and "t1" not in observer.lateness and "t1499" in observer.lateness
     assert observer.lateness["t0"].summary()["count"] == 2
+
+
+IDS = IdCodec(b"secret of a test")
+FIRST_DUE = 1_795_255_200_000
+
+
+def row(offset: int, topic: bytes = b"t") -> tuple[str, bytes]:
+    id_ = IDS.issue_bytes(0, FIRST_DUE, offset)
+    return id_.decode(), plain_row(topic, -1) % (b"", id_, FIRST_DUE, b"payload")
+
+
+def test_a_bucket_has_the_id_of_a_message_that_it_counts() -> None:
+    lateness, now = Lateness(), FIRST_DUE + 60_000
+    (first, first_row), (second, second_row), (third, third_row) = map(row, (1, 2, 3))
+    moved = change_row(first_row, due=FIRST_DUE + 59_997)
+    lateness.note([make_key(FIRST_DUE + 59_997, 9, 0)], now, moved)
+    lateness.note([make_key(FIRST_DUE + 59_996, 8, 0)], now + 999, second_row)
+    late_ms = {example.id: example.late_ms for example in lateness.examples.values()}
+    assert late_ms == {first: 3, second: 1003}, "the id stays when a message is moved"
+    lateness.note([make_key(FIRST_DUE + 60_997, 7, 0)], now + 999 + 1, third_row)
+    assert {example.id for example in lateness.examples.values()} == {second, third}, "a new one after a second"
+
+
+def test_exemplars_are_shown_in_openmetrics_alone() -> None:
+    class Shown(CollectorRegistry):
+        def collect(self) -> Iterator[Metric]:
+            yield LatenessFamily({"t": lateness})
+
+    lateness = Lateness()
+    id_, its_row = row(1)
+    lateness.note([make_key(FIRST_DUE, 1, 0)], FIRST_DUE + 4, its_row)
+    text = generate_openmetrics(Shown()).decode()  # type: ignore[no-untyped-call]
+    lines = [line for line in text.splitlines() if "#" in line[1:]]
+    assert lines == [
+        f'duemq_lateness_seconds_bucket{{le="0.005",topic="t"}} 1.0 # {{message_id="{id_}"}} 0.004 1795255200.004'
+    ]
+    assert id_.encode() not in generate_latest(Shown())
+
+
+def test_an_outbox_knows_the_first_row_of_each_topic() -> None:
+    due = [(make_key(FIRST_DUE, n, 0), row(n, topic)[1]) for n, topic in enumerate((b"a", b"b", b"a", b"b"))]
+    outbox = Outbox(0, {"a": 1, "b": 3})
+    outbox.add(due, {b"a", b"b"})
+    assert outbox.first_rows == {"a": due[0][1], "b": due[1][1]}
+    outbox = Outbox(0, {"a": 1})
+    outbox.add(due[:1], {b"a"})
+    assert outbox.first_rows == {"a": due[0][1]}

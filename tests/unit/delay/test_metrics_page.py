@@ -187,3 +187,12 @@ def test_no_series_says_when_a_counter_was_made(monkeypatch: pytest.MonkeyPatch)
     Counter("duemq_some", "Some", registry=registry).inc()
     assert b"duemq_some_total 1" in generate_latest(registry)
     assert b"_created" not in generate_latest(registry)
+
+
+def test_names_are_in_base_units_and_labels_are_bounded() -> None:
+    registry, *_ = node_metrics()
+    families = list(registry.collect())
+    wrong = re.compile(r"(_ms|_millis\w*|_micros\w*|_minutes|_hours|_percent|_[kmg]i?b|_kilo\w*)(_|$)")
+    assert not [family.name for family in families if wrong.search(family.name)]
+    labels = {label for family in families for sample in family.samples for label in sample.labels}
+    assert labels <= {"shard", "topic", "le", "reason", "answer", "state", "where", "within", "how", "trigger"}

@@ -95,7 +95,7 @@ def test_requests_beyond_the_bound_are_refused_and_health_is_answered() -> None:
         answer = await ask("GET", "/v1/messages/m1")
         refused(answer, 503, "unavailable")
         assert answer.headers["Retry-After"] == "1" and answer.headers["X-Request-ID"]
-        for path in ("/healthz", "/readyz", "/metrics"):
+        for path in ("/livez", "/healthz", "/readyz", "/metrics"):
             assert (await ask("GET", path)).status_code == 200
         held.go.set()
         assert [(await each).status_code for each in waiting] == [201] * 3

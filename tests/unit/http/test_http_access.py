@@ -12,36 +12,37 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.access import ApiKey, Scope
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 
-PUBLIC = {"/healthz", "/readyz", "/metrics", "/openapi.json"}
+PUBLIC = {"/livez", "/healthz", "/readyz", "/metrics", "/openapi.json"}
 ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
 
 
 class Site:
     """A server with an administrative log. `now` is its clock (epoch ms)."""
 
-    def __init__(self, settings: HttpSettings | None = None) -> None:
-        self.now = NOW
+    def __init__(self, settings: HttpSettings | None = None, login: LoginSettings | None = None) -> None:
+        self.now, self.login = NOW, login
         self.settings = settings or HttpSettings()
 
     async def run(self, scenario: Callable[[Site], Awaitable[None]], *, follows: bool = True) -> None:
         bus = MemoryBus(MemoryLog(lambda: self.now))
         await create_logs(bus, 1)
-        self.admin = AdminLog(lambda: bus, lambda: self.now)
-        self.keys = ApiKeys(self.admin, lambda: self.now)
+        self.admin = Administration(lambda: bus, lambda: self.now)
+        self.keys = self.admin.keys
+        self.gateway = FakeGateway()
         app = create_app(
-            cast(Gateway, FakeGateway()), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
-            lambda: self.now, asyncio.Event(), api_keys=self.keys,
+            cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
+            lambda: self.now, asyncio.Event(), admin=self.admin, login=self.login,
         )  # fmt: skip
         transport = httpx.ASGITransport(cast(Any, app))
         async with (
@@ -50,7 +51,7 @@ class Site:
         ):
             following = group.create_task(self.admin.run() if follows else asyncio.sleep(0))
             if follows:
-                await self.admin.ready.wait()
+                await self.admin.log.ready.wait()
             try:
                 await scenario(self)
             finally:
@@ -219,9 +220,10 @@ def test_a_wrong_key_is_refused_and_changes_nothing(body: dict[str, Any], code: 
 
 def test_nobody_is_served_before_it_is_known_who_may() -> None:
     async def scenario(site: Site) -> None:
-        for path in ("/v1/limits", "/readyz"):
-            answer = await site.ask("GET", path)
-            assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys are being read")
+        answer = await site.ask("GET", "/v1/limits")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys are being read")
+        answer = await site.ask("GET", "/readyz")
+        assert (answer.status_code, answer.json()["reason"]) == (503, "keys_unknown")
         assert (await site.ask("GET", "/healthz")).status_code == 200
 
     asyncio.run(Site().run(scenario, follows=False))
@@ -233,7 +235,7 @@ def test_a_key_that_was_presented_before_opens_nothing_while_keys_are_not_known(
     async def scenario(site: Site) -> None:
         key = await site.key("read")
         assert (await site.ask("GET", "/v1/limits", key)).status_code == 200
-        site.admin.ready.clear()  # as where the log has a record that cannot be read
+        site.admin.log.ready.clear()  # as where the log has a record that cannot be read
         assert (await site.ask("GET", "/v1/limits", key)).status_code == 503
         assert (await site.ask("GET", "/v1/limits", "in-the-settings")).status_code == 200
 

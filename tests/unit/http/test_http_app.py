@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.model.errors import DiskFull, Unavailable
+from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
@@ -41,11 +42,35 @@ def test_a_server_that_cannot_says_when_to_come_back_and_never_that_it_did() -> 
         answer = await ask("POST", "/v1/messages", json=ORDER)
         assert answer.headers["X-Request-ID"] in refused(answer, 500, "internal")["detail"]
         assert (await ask("GET", "/readyz")).status_code == 200
-        gateway.not_ready = "shard 0 has no master"
-        assert refused(await ask("GET", "/readyz"), 503, "unavailable")["detail"] == gateway.not_ready
+        gateway.ready = Readiness(Reason.LEDGER_UNREADABLE, {0: ShardTrouble(Reason.LEDGER_UNREADABLE)})
+        assert refused(await ask("GET", "/readyz"), 503, "unavailable")["reason"] == "ledger_unreadable"
         assert (await ask("GET", "/healthz")).status_code == 200
 
     with_app(scenario)
+
+
+def test_probes_name_shards_and_states() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        trouble = ShardTrouble(Reason.REBUILDING, "rebuilding")
+        shown = {"2": {"reason": "rebuilding", "state": "rebuilding", "detail": SENTENCES[Reason.REBUILDING]}}
+        gateway.ready = Readiness(None, {2: trouble})
+        assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown}
+        gateway.ready = Readiness(Reason.UNFIT, {2: trouble})
+        answer = await ask("GET", "/readyz")
+        document = refused(answer, 503, "unavailable")
+        assert document["shards"] == shown and "shard 2" in document["detail"] and answer.headers["Retry-After"] == "1"
+        for path in ("/livez", "/healthz"):
+            assert (await ask("GET", path)).json() == {"status": "ok"}
+        gateway.stuck_s = {1: 61.5}
+        for path in ("/livez", "/healthz"):
+            stuck = refused(await ask("GET", path), 503, "stuck")
+            assert stuck["shards"] == {"1": {"reason": "stuck", "seconds": 61}}
+
+    with_app(scenario)
+
+
+def test_every_reason_has_a_sentence() -> None:
+    assert SENTENCES.keys() == set(Reason)
 
 
 def test_every_answer_has_a_request_id_of_its_own() -> None:

@@ -200,7 +200,9 @@ def test_what_the_server_as_a_whole_knows() -> None:
 
 def test_a_nodes_own_door_names_requests_and_says_what_it_asks_for() -> None:
     async def scenario() -> None:
-        app = create_internal_app(cast(NodeBackend, type("Backend", (), {"reader": None})), registry(), "the-token")
+        app = create_internal_app(
+            cast(NodeBackend, type("Backend", (), {"reader": None, "stuck": dict})), registry(), "the-token"
+        )
         for path, status in (("/internal/search", 401), ("/nothing", 404), ("/healthz", 200)):
             sent: list[Any] = []
 

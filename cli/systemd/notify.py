@@ -1,0 +1,81 @@
+"""What a service tells systemd: datagrams to the socket that NOTIFY_SOCKET names (see sd_notify(3))."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import struct
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from mmap import mmap
+from time import monotonic
+
+log = logging.getLogger(__name__)
+
+_SLOT = struct.Struct("=dB")  # of a worker: when (s, monotonic) it was well the last time, and whether it is ready
+_SLOT_BYTES = 16
+
+
+class Board:
+    """What the processes of one service know of each other: memory that they share if it is made before the fork."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._memory = mmap(-1, workers * _SLOT_BYTES)
+
+    def write(self, worker: int, well_at: float, *, ready: bool) -> None:
+        _SLOT.pack_into(self._memory, worker * _SLOT_BYTES, well_at, ready)
+
+    def _slots(self) -> list[tuple[float, int]]:
+        return [_SLOT.unpack_from(self._memory, worker * _SLOT_BYTES) for worker in range(self._workers)]
+
+    def all_ready(self) -> bool:
+        return all(ready for _, ready in self._slots())
+
+    def all_well_since(self, then: float) -> bool:
+        return min(well_at for well_at, _ in self._slots()) >= then
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """One process of a service. `watchdog_s`: within which time systemd wants a ping, None = it wants none.
+
+    Without an `address` nobody is told anything.
+    """
+
+    address: str = ""
+    watchdog_s: float | None = None
+    board: Board | None = None
+    worker: int = 0
+
+    @classmethod
+    def of(cls, environment: MutableMapping[str, str], workers: int = 1) -> Notifier:
+        """By the variables that systemd sets, which are taken out: processes that are started later are not meant."""
+        address = environment.pop("NOTIFY_SOCKET", "")
+        watchdog_us = environment.pop("WATCHDOG_USEC", "")
+        meant = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        pings = meant and watchdog_us.isdecimal() and int(watchdog_us) > 0
+        watchdog_s = int(watchdog_us) / 1_000_000 if pings else None
+        return cls(address, watchdog_s, Board(workers) if address else None)
+
+    def of_worker(self, worker: int | None) -> Notifier:
+        return Notifier(self.address, self.watchdog_s, self.board, worker or 0)
+
+    def tell(self, *assignments: str) -> None:
+        """Send assignments such as READY=1. Where systemd cannot be told, it finds out: nothing is raised."""
+        if not self.address:
+            return
+        # A leading @ stands for the abstract namespace.
+        address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(assignments).encode(), address)
+        except OSError as error:
+            log.warning("systemd could not be told: %s", error, extra={"action": "notify"})
+
+    def note(self, *, ready: bool) -> None:
+        """This process is well now."""
+        assert self.board is not None
+        self.board.write(self.worker, monotonic(), ready=ready)

@@ -1,0 +1,87 @@
+"""Tells systemd that the service starts, is ready, works and stops.
+
+A ping says that the event loop runs and no shard of any process of the service is stuck. Without pings systemd
+restarts the service. Brokers that are away make no shard stuck (`delay/liveness.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+
+from duemq.cli.systemd.notify import Notifier
+
+_EVERY_S = 5.0  # at least so often the status is looked at
+_START_S = 60.0  # a start that takes long is given so much more at each look
+_STATUS_CHARS = 200
+
+
+class Watchdog:
+    """`stuck` and `status` are set once there is something to ask: see `Backend.stuck` and `Readiness.sentence`."""
+
+    def __init__(self, notifier: Notifier, stopping: asyncio.Event) -> None:
+        self._notifier, self._stopping = notifier, stopping
+        self.stuck: Callable[[], Mapping[int, float]] = dict
+        self.status: Callable[[], str] = lambda: "it starts"
+        self._ready = asyncio.Event()
+        self._told_ready = False
+        self._last_status = ""
+
+    def ready_after(self, ready: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+        """Waits as `ready` does, and tells systemd."""
+
+        async def wait() -> None:
+            await ready()
+            self._ready.set()
+
+        return wait
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        notifier = self._notifier
+        every_s = _EVERY_S if notifier.watchdog_s is None else min(_EVERY_S, notifier.watchdog_s / 3)
+        while not self._stopping.is_set():
+            self._look()
+            waited = (self._stopping if self._ready.is_set() else self._ready).wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(waited, every_s)
+        notifier.tell("STOPPING=1", "STATUS=it stops")
+
+    def _look(self) -> None:
+        notifier, board = self._notifier, self._notifier.board
+        assert board is not None
+        if not self.stuck():
+            notifier.note(ready=self._ready.is_set())
+        assignments = []
+        if not self._told_ready:
+            # Waiting for brokers may take any time: a restart would not shorten it.
+            self._told_ready = board.all_ready()
+            assignments.append("READY=1" if self._told_ready else f"EXTEND_TIMEOUT_USEC={int(_START_S * 1_000_000)}")
+        if notifier.watchdog_s is not None and board.all_well_since(monotonic() - notifier.watchdog_s):
+            assignments.append("WATCHDOG=1")
+        status = (self.status() or "ready")[:_STATUS_CHARS]
+        if status != self._last_status:
+            self._last_status = status
+            assignments.append(f"STATUS={status}")
+        if assignments:
+            notifier.tell(*assignments)
+
+
+@asynccontextmanager
+async def watchdog(notifier: Notifier, stopping: asyncio.Event) -> AsyncIterator[Watchdog]:
+    """A watchdog that runs as long as the context. Without systemd it does nothing."""
+    watching = Watchdog(notifier, stopping)
+    if not notifier.address:
+        yield watching
+        return
+    if notifier.watchdog_s is not None:
+        faulthandler.enable()  # systemd ends it by SIGABRT: the log says where it was
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(watching.run(), name="watchdog")
+        try:
+            yield watching
+        finally:
+            task.cancel()

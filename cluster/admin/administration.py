@@ -1,0 +1,29 @@
+"""The administrative side of a process: the state that it shares with all others, and the trail of who changed it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.sessions import Sessions
+from duemq.cluster.admin.trail import Trail
+
+
+class Administration:
+    """`bus`: as of `AdminLog`. `clock` gives epoch ms."""
+
+    def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.log = AdminLog(bus, clock)
+        self.keys = ApiKeys(self.log, clock)
+        self.sessions = Sessions(self.log, clock)
+        self.trail = Trail(bus, clock)
+
+    async def run(self) -> None:
+        """Follow the log and write the trail, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.log.run(), name="administrative log")
+            group.create_task(self.trail.run(), name="trail")

@@ -1,0 +1,157 @@
+"""The audit trail: who did or was denied what, when, from where, and with which result.
+
+It is a log of two partitions, so that a flood of denied requests drops no record of what was done. Each keeps its last
+50,000 records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple, Self
+
+import orjson
+
+from duemq.bus.base import Bus
+from duemq.cluster.internal_topics import TRAIL
+from duemq.model.errors import CorruptStore, Rejected, Unavailable
+from duemq.model.record import StoredRecord, pack_record, unpack_record
+from duemq.model.timing import shown
+
+log = logging.getLogger(__name__)
+
+ACTS, DENIALS = 0, 1  # the partitions
+MAX_ENTRIES: Final = 1_000  # of one page
+
+_FORMAT = 1
+_KEPT_RECORDS = 50_000  # of each partition
+_SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
+_FLUSH_S = 5.0
+_MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
+_MAX_TEXT = 300
+_CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
+
+
+class TrailEntry(NamedTuple):
+    """One act, or one that was denied. `at`: epoch ms; `by`: the id of a key, `user:NAME`, `settings` or `data folder`,
+    empty where nobody had to present a key; `address`: where it came from; `action`: method and path of the endpoint;
+    `target`: the path; `result`: HTTP status; `code`: of the problem, empty where it was done; `times`: how often the
+    same was denied within some seconds."""
+
+    at: int
+    by: str
+    address: str
+    action: str
+    target: str
+    result: int
+    code: str
+    request_id: str
+    times: int = 1
+
+    def frame(self) -> bytes:
+        cut = {name: value[:_MAX_TEXT] for name, value in self._asdict().items() if isinstance(value, str)}
+        return pack_record(None, (), orjson.dumps({"format": _FORMAT, **self._asdict(), **cut}))
+
+    @classmethod
+    def of(cls, record: StoredRecord) -> Self:
+        """Raises CorruptStore. Fields that a newer version knows are left out."""
+        try:
+            document = orjson.loads(unpack_record(record.frame).value)
+            return cls(**{name: document[name] for name in cls._fields})
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptStore(f"record {record.offset} of {TRAIL} cannot be read: {error}") from error
+
+
+class TrailPage(NamedTuple):
+    """Entries, newest first, and the cursor behind them; None at the end."""
+
+    entries: list[TrailEntry]
+    cursor: str | None
+
+
+class Trail:
+    """`bus`: as of `AdminLog`. `clock` gives epoch ms. `lost`: entries that could not be written, since the start."""
+
+    def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
+        self._bus, self._clock = bus, clock
+        self._denied: dict[tuple[str, ...], TrailEntry] = {}
+        self._others = 0
+        self.lost = 0
+
+    async def act(self, entry: TrailEntry) -> None:
+        """Write what was done, durably. A log that is away stops nobody: the entry is in the process's own log then."""
+        await self._append(ACTS, [entry])
+
+    def deny(self, entry: TrailEntry) -> None:
+        """Note what was denied; it is written within some seconds. Equal ones are counted."""
+        group = (entry.by, entry.address, entry.action, entry.code)
+        if (same := self._denied.get(group)) is not None:
+            self._denied[group] = same._replace(times=same.times + 1)
+        elif len(self._denied) < _MAX_DENIALS:
+            self._denied[group] = entry
+        else:
+            self._others += 1
+
+    async def run(self) -> None:
+        """Write what was denied, until cancelled, and then once more."""
+        try:
+            while True:
+                await asyncio.sleep(_FLUSH_S)
+                await self._flush()
+        finally:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        entries = list(self._denied.values())
+        if self._others:
+            entries.append(TrailEntry(self._clock(), "", "", "others", "", 0, "", "", self._others))
+        self._denied.clear()
+        self._others = 0
+        if entries:
+            await self._append(DENIALS, entries)
+
+    async def _append(self, partition: int, entries: list[TrailEntry]) -> None:
+        try:
+            bus = self._bus()
+            results = await bus.append({(TRAIL, partition): [entry.frame() for entry in entries]})
+            next_offset = results[TRAIL, partition].first_offset + len(entries)
+            if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
+                await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
+        except (Unavailable, Rejected) as error:
+            self.lost += len(entries)
+            for entry in entries:
+                log.error("not in the trail (%s): %s", error, entry, extra={"action": "trail.lost"})
+
+    async def read(self, limit: int, cursor: str | None = None) -> TrailPage:
+        """A page, newest first. Raises Rejected `bad_cursor`."""
+        bus = self._bus()
+        if cursor is None:
+            ends = [await bus.end_offset(TRAIL, partition) for partition in (ACTS, DENIALS)]
+        elif (match := _CURSOR.fullmatch(cursor)) is not None:
+            ends = [int(match[1]), int(match[2])]
+        else:
+            raise Rejected("bad_cursor", f"{shown(cursor)} is no cursor of the trail", "cursor")
+        starts = [await bus.start_offset(TRAIL, partition) for partition in (ACTS, DENIALS)]
+        candidates: list[tuple[TrailEntry, int, int]] = []  # with partition and offset
+        for partition, end in enumerate(ends):
+            first = max(end - limit, starts[partition])
+            candidates += [
+                (TrailEntry.of(one), partition, one.offset) for one in await _range(bus, partition, first, end)
+            ]
+        candidates.sort(key=lambda candidate: (candidate[0].at, candidate[2]), reverse=True)
+        page = candidates[:limit]
+        for _, partition, offset in page:
+            ends[partition] = min(ends[partition], offset)
+        more = any(end > start for end, start in zip(ends, starts, strict=True))
+        return TrailPage([entry for entry, *_ in page], f"{ends[0]}.{ends[1]}" if page and more else None)
+
+
+async def _range(bus: Bus, partition: int, first: int, end: int) -> list[StoredRecord]:
+    """The records of these offsets that are kept."""
+    records: list[StoredRecord] = []
+    while first < end and (piece := await bus.read(TRAIL, partition, first, end - first)):
+        records += [one for one in piece if one.offset < end]
+        first = piece[-1].offset + 1
+    return records

@@ -1,0 +1,45 @@
+"""What a node measures of itself for whoever watches the whole: small enough to be asked for once a second."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+HORIZONS_MS: Final = (0, HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS, 3650 * DAY_MS)
+"""Ends of the horizons, from now on (ms). Counted are windows of 30 minutes by their start; the first horizon is the
+window that has begun, with all that is overdue, and behind the last end is one more."""
+
+
+class Figures(NamedTuple):
+    """Of one node, for the shards that it is master of; counts since its process started.
+
+    `lateness`: deliveries by how late they were, one more than `edges_ms`, their upper bounds. `horizon`: pending
+    messages by `HORIZONS_MS`. `overdue_ms`: how late the oldest undelivered message is. `sealed`: messages in
+    `delay_files` files. `direct`: messages without delay that went through this process.
+    """
+
+    node: str
+    edges_ms: tuple[float, ...] = ()
+    lateness: tuple[int, ...] = ()
+    horizon: tuple[int, ...] = (0,) * (len(HORIZONS_MS) + 1)
+    overdue_ms: int = 0
+    sealed: int = 0
+    delay_files: int = 0
+    folder_bytes: int = 0
+    disk_free_bytes: int = 0
+    disk_percent: float = 0.0
+    direct: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Figures:
+        """What a node of another version has beside these is left out."""
+        known: dict[str, Any] = {
+            name: tuple(value) if type(value) is list else value
+            for name, value in document.items()
+            if name in cls._fields
+        }
+        return cls(**known)

@@ -1,0 +1,61 @@
+"""The figures of a node: what `cluster/figures.py` says, taken from its shards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from duemq.cluster.figures import HORIZONS_MS, Figures
+from duemq.delay.lateness import EDGES_MS
+from duemq.delay.node import Node
+
+_SHARE = 0.002  # of the time may be spent on counting horizons: with windows for ten years it takes 10 ms
+
+
+class FiguresSource:
+    """Takes the figures of a node, asked at any rate. `name`: of the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._horizon: tuple[int, ...] = (0,) * (len(HORIZONS_MS) + 1)
+        self._again = 0.0  # not before this time (monotonic, s) are horizons counted again
+
+    def figures(self, name: str, now: int, direct: int) -> Figures:
+        """As of now (epoch ms). `direct`: messages without delay that went through this process."""
+        node = self._node
+        lateness = np.zeros(len(EDGES_MS) + 1, np.int64)
+        for one in list(node.observer.lateness.values()):
+            one.count()
+            lateness += one.buckets
+        overdue = sealed = files = 0
+        totals = []
+        for shard in node.shards.values():
+            if not shard.leading:
+                continue
+            wheel, delay_files = shard.replica.wheel, shard.store.delay_files
+            if (next_due := wheel.next_due()) is not None:
+                overdue = max(overdue, now - next_due)
+            sealed += delay_files.messages
+            files += len(delay_files.names())
+            totals.append(wheel.all_totals())
+        disk = node.upkeep.gauges()
+        return Figures(
+            name, EDGES_MS, tuple(lateness.tolist()), self._horizons(totals, now), overdue, sealed, files,
+            disk.folder_bytes, disk.use.free, disk.use.percent, direct,
+        )  # fmt: skip
+
+    def _horizons(self, totals: list[Mapping[int, int]], now: int) -> tuple[int, ...]:
+        started = time.monotonic()
+        if started >= self._again:
+            counts = np.zeros(len(HORIZONS_MS) + 1, np.int64)
+            for windows in totals:
+                starts = np.fromiter(windows.keys(), np.int64, len(windows))
+                rows = np.fromiter(windows.values(), np.int64, len(windows))
+                places = np.searchsorted(np.array(HORIZONS_MS) + now, starts)
+                counts += np.bincount(places, rows, len(counts)).astype(np.int64)
+            ended = time.monotonic()
+            self._again = ended + (ended - started) / _SHARE
+            self._horizon = tuple(counts.tolist())
+        return self._horizon

@@ -1,0 +1,56 @@
+"""Finds shards whose task is stuck: it does not go on, and nothing outside of the process holds it up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Protocol
+
+from duemq.delay.shard.states import ShardState
+
+log = logging.getLogger(__name__)
+
+# Copying a replica takes as long as it takes, and a shard that is stopped has no task.
+_EXCUSED = frozenset((ShardState.REBUILDING, ShardState.STOPPED, ShardState.CLOSED))
+
+
+class Watched(Protocol):
+    """A shard. `pulse`: when its task began its last cycle or look at the log, by `monotonic` (s)."""
+
+    @property
+    def pulse(self) -> float: ...
+    @property
+    def state(self) -> ShardState: ...
+
+
+class Liveness:
+    """`look` is to be called every second or so: time in which something outside held all shards up does not count."""
+
+    def __init__(
+        self, shards: Mapping[int, Watched], limit_s: float, excused: Callable[[], bool],
+        now: Callable[[], float] = monotonic,
+    ) -> None:  # fmt: skip
+        """`limit_s`: a task that has not gone on for longer is stuck. `excused`: whether the log, ZooKeeper or the node
+        itself, while it is opened and closed, holds shards up: a restart would not help."""
+        self._shards, self._limit_s, self._excused, self._now = shards, limit_s, excused, now
+        self._excused_at: dict[int, float] = {}
+        self._logged: set[int] = set()
+
+    def look(self) -> dict[int, float]:
+        """For how long (s) each stuck shard has been so."""
+        now, all_excused = self._now(), self._excused()
+        stuck = {}
+        for number, shard in self._shards.items():
+            if all_excused or shard.state in _EXCUSED:
+                self._excused_at[number] = now
+            silent_s = now - max(shard.pulse, self._excused_at.get(number, 0.0))
+            if silent_s > self._limit_s:
+                stuck[number] = silent_s
+                if number not in self._logged:
+                    log.critical(
+                        "shard %d has been stuck for %.0f s: restart this process", number, silent_s,
+                        extra={"action": "stuck", "shard": number},
+                    )  # fmt: skip
+        self._logged = set(stuck)
+        return stuck

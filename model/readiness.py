@@ -1,0 +1,81 @@
+"""Whether a process is ready and alive, in words that anybody may read: they name shards and states, nothing else.
+
+Sentences with paths, topics and addresses are in `/v1/cluster` and in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Reason(StrEnum):
+    """Why a process or a shard is not ready."""
+
+    # of a process
+    STARTING = "starting"
+    STOPPING = "stopping"
+    REOPENING = "reopening"
+    LOG_LOST = "log_lost"
+    CLOCK_WRONG = "clock_wrong"
+    UNFIT = "unfit"
+    NO_NODE = "no_node"
+    KEYS_UNKNOWN = "keys_unknown"
+    # of either
+    CATCHING_UP = "catching_up"
+    LEDGER_UNREADABLE = "ledger_unreadable"
+    # of a shard
+    NO_MASTER = "no_master"
+    STUCK = "stuck"
+    BEHIND = "behind"
+    LAGS = "lags"
+    REBUILDING = "rebuilding"
+    WAITS_FOR_FILE = "waits_for_file"
+    FILE_WORK_FAILS = "file_work_fails"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+SENTENCES: Final[Mapping[Reason, str]] = {
+    Reason.STARTING: "it starts",
+    Reason.STOPPING: "it stops",
+    Reason.REOPENING: "its store or log failed and is opened again",
+    Reason.LOG_LOST: "its log is out of reach",
+    Reason.CLOCK_WRONG: "its clock is out of bounds, or not compared yet",
+    Reason.UNFIT: "shards cannot be led from here",
+    Reason.NO_NODE: "no delay node is ready: messages are accepted, but not delivered",
+    Reason.KEYS_UNKNOWN: "it is not known yet who may call",
+    Reason.CATCHING_UP: "catching up with the ledger",
+    Reason.LEDGER_UNREADABLE: "the ledger cannot be read",
+    Reason.NO_MASTER: "no node is its master",
+    Reason.STUCK: "its work does not go on",
+    Reason.BEHIND: "this replica is behind the log, or damaged, and waits for a peer to copy",
+    Reason.LAGS: "this replica is far behind the ledger",
+    Reason.REBUILDING: "this replica is replaced by a copy of a peer's",
+    Reason.WAITS_FOR_FILE: "this replica waits for an imported file",
+    Reason.FILE_WORK_FAILS: "work on its files fails and is tried again",
+    Reason.FAILED: "it failed and is opened again",
+    Reason.STOPPED: "it is stopped: what this replica holds is wrong",
+}
+
+
+class ShardTrouble(NamedTuple):
+    """Why a shard is not fine, and the state of its replica here (empty where there is none)."""
+
+    reason: Reason
+    state: str = ""
+
+
+class Readiness(NamedTuple):
+    """`reason` is None where the process is ready. `shards`: those that are not fine; it may be ready all the same."""
+
+    reason: Reason | None
+    shards: Mapping[int, ShardTrouble] = {}
+
+    @property
+    def sentence(self) -> str:
+        """Empty where all is well."""
+        parts = [] if self.reason is None else [SENTENCES[self.reason]]
+        parts += [f"shard {number}: {SENTENCES[trouble.reason]}" for number, trouble in sorted(self.shards.items())]
+        return "; ".join(parts)

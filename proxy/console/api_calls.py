@@ -1,0 +1,98 @@
+"""Calls of the API from inside: every page shows and does what the API shows and does, by the same code.
+
+A call goes through the API's table of endpoints with the grant of the caller, so the API's own rules hold as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message
+
+from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.api.endpoint import Router, Service
+from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.console.caller import grant_of
+
+
+@cache
+def _router() -> Router:
+    return Router(ENDPOINTS)
+
+
+async def call_api(
+    service: Service,
+    request: Request,
+    method: str,
+    path: str,
+    query: Mapping[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Any:
+    """What an endpoint of the API answers, as JSON values.
+
+    Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` where there is no such endpoint.
+    """
+    content = b"" if body is None else orjson.dumps(body)
+    inner = Request(_scope(request, method, path, query, content, headers), _receive(request, content))
+    match = _router().find(inner, grant_of(request))
+    if match.handler is None:
+        raise Rejected("not_found", f"this server does not know {method} {path}")
+    response = await match.handler(service, inner)
+    content = await _content(response, inner)
+    document: Any = orjson.loads(content) if content else None
+    if response.status_code >= 500:
+        raise Unavailable(document["detail"])
+    if response.status_code >= 400:
+        raise Rejected(document["code"], document["detail"], document.get("field"))
+    return document
+
+
+async def _content(response: Response, inner: Request) -> bytes:
+    """The body of an answer, also of one that is sent piece by piece."""
+    if type(response).__call__ is Response.__call__:
+        return bytes(response.body)
+    pieces: list[bytes] = []
+
+    async def take(message: Message) -> None:
+        pieces.append(message.get("body", b""))
+
+    await response(inner.scope, inner.receive, take)
+    return b"".join(pieces)
+
+
+def knows(method: str, path: str) -> bool:
+    """Whether the API has this endpoint, by its path in the table."""
+    return any(one.method == method and one.path == path for one in ENDPOINTS)
+
+
+def _scope(
+    request: Request, method: str, path: str, query: Mapping[str, str] | None, content: bytes,
+    headers: Mapping[str, str] | None,
+) -> dict[str, Any]:  # fmt: skip
+    scope = {name: value for name, value in request.scope.items() if name not in ("duemq.headers", "path_params")}
+    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    if content:
+        fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    return scope | {
+        "method": method, "path": path, "raw_path": path.encode(), "headers": fields,
+        "query_string": urlencode(query or {}).encode(),
+    }  # fmt: skip
+
+
+def _receive(request: Request, content: bytes) -> Any:
+    """The body first; afterwards whatever the client does, such as to go."""
+    waiting = [content]
+
+    async def receive() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await request.receive()
+
+    return receive

@@ -1,0 +1,104 @@
+"""The console: pages of HTML at `/console`, on the same server as the API, made on the server.
+
+The application has found the grant of the caller, and checked that no page of another site sends.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.proxy.api.endpoint import Router, Service
+from duemq.proxy.console.caller import ASKED, grant_of
+from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS, PREFIX
+from duemq.proxy.console.live import MEDIA_TYPE as EVENTS
+from duemq.proxy.console.views import is_partial, redirect, render
+from duemq.proxy.rate_limit import RateLimited
+from duemq.web.problem import CODES
+
+log = logging.getLogger(__name__)
+
+# Nothing but what this server serves: no inline script or style, no frame, no other place for forms.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+@cache
+def _router() -> Router:
+    return Router(CONSOLE_ENDPOINTS)
+
+
+async def answer(service: Service, request: Request) -> tuple[Response, str | None]:
+    """The answer to a request of `/console`, errors included, and the path of the route where the trail is to have what
+    was done."""
+    audited: list[str] = []
+    try:
+        response = await _answer(service, request, audited)
+    except Rejected as error:
+        response = _refusal(request, error)
+    except Unavailable as error:
+        response = _notice(request, CODES[error.code].status, CODES[error.code].title, error.detail)
+        if not isinstance(error, OutcomeUnknown):
+            response.headers["Retry-After"] = str(error.retry_after_s)
+    except RateLimited as error:
+        response = _notice(request, 429, CODES["rate_limited"].title, str(error))
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    except ClientDisconnect:
+        raise
+    except Exception:
+        log.exception("the console failed: %s", request.scope["path"][:200], extra={"action": "http.failed"})
+        response = _notice(request, 500, "A fault in the server", "Its log has more.")
+    response.raw_headers += _HEADERS
+    if all(name != b"cache-control" for name, _ in response.raw_headers):
+        response.raw_headers.append((b"cache-control", b"no-store"))
+    return response, audited[0] if audited and ASKED not in request.scope else None
+
+
+async def _answer(service: Service, request: Request, audited: list[str]) -> Response:
+    path: str = request.scope["path"]
+    if path == PREFIX:  # relative to it, for a proxy may have put something before it
+        return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
+    match = _router().find(request, grant_of(request))
+    if match.audited is not None:
+        audited.append(match.audited)
+    if match.handler is not None:
+        return await match.handler(service, request)
+    if match.allowed:
+        response = _notice(request, 405, "The page does not know this method", f"It knows {', '.join(match.allowed)}.")
+        response.headers["Allow"] = ", ".join(match.allowed)
+        return response
+    raise Rejected("not_found", "There is no such page.")
+
+
+def _refusal(request: Request, error: Rejected) -> Response:
+    if error.code == "forbidden" and not grant_of(request).scopes:
+        if request.method == "GET" and not is_partial(request) and request.headers.get("accept") != EVENTS:
+            return redirect(request, f"login?{urlencode({'next': _page_of(request)})}")
+        return _notice(request, 401, "Sign in first", "This page is for who has an API key or an account.")
+    status, title = CODES[error.code]
+    return _notice(request, status, title, error.detail)
+
+
+def _page_of(request: Request) -> str:
+    """The page of a request as seen from the root of the console."""
+    path, query = request.scope["path"].removeprefix(f"{PREFIX}/"), request.scope["query_string"].decode("latin-1")
+    return f"{path}?{query}" if query else path
+
+
+def _notice(request: Request, status: int, title: str, detail: str) -> Response:
+    return render(request, "notice.html", status, title=title, detail=detail)

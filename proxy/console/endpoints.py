@@ -1,0 +1,65 @@
+"""Every route of the console: the only place that says which there are. Each declares the scope that it needs.
+
+They are endpoints of the same kind as those of the API, in a table of their own: OpenAPI does not name them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel
+
+from duemq.model.access import Scope
+from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter
+from duemq.proxy.console.assets import get_asset
+from duemq.proxy.console.live import get_live
+from duemq.proxy.console.pages import changes, cluster, login, messages, overview, schedule, topics
+
+PREFIX: Final = "/console"
+
+
+class Form(BaseModel):
+    """What a form of the console sends; its pages read the fields."""
+
+
+def _page(
+    path: str, handler: Handler, summary: str, query: str = "theme", scope: Scope | None = Scope.READ
+) -> Endpoint:
+    """`query`: the parameters it may have."""
+    parameters = tuple(Parameter(name, "", {"type": "string"}) for name in query.split())
+    return Endpoint("GET", PREFIX + path, handler, summary, "console", {}, parameters=parameters, scope=scope)
+
+
+def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> Endpoint:
+    """The trail has what it does."""
+    return Endpoint(
+        "POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, audited=True, scope=scope
+    )
+
+
+CONSOLE_ENDPOINTS: Final = (
+    _page("/assets/{name}", get_asset, "A script or style sheet", scope=None),
+    _page("/live", get_live, "Values of the overview as they change"),
+    _page("/login", login.get_login, "Log in", "next", None),
+    _form("/login", login.post_login, "Log in by an API key", None),
+    _page("/login/provider", login.get_provider, "Log in by the provider", scope=None),
+    _page("/login/callback", login.get_callback, "Back from the provider", login.CALLBACK_QUERY, None),
+    _form("/logout", login.post_logout, "Log out", None),
+    _page("/", overview.get_overview, "Overview"),
+    _page("/messages", messages.get_messages, "Find messages", messages.QUERY),
+    _page("/messages/{id}", messages.get_message, "One message", "as done"),
+    _page("/dlq", messages.get_dead_letters, "Dead letters", messages.QUERY),
+    _form("/changes:confirm", changes.confirm_change, "Ask whether to change messages", Scope.CANCEL),
+    _page("/changes:matching", changes.confirm_matching, "Ask whether to change all that match",
+          f"kind {messages.QUERY}", Scope.CANCEL),
+    _form("/changes", changes.post_change, "Cancel, move or deliver now", Scope.CANCEL),
+    _form("/redrives:confirm", changes.confirm_redrive, "Ask whether to redrive dead letters", Scope.OPERATE),
+    _form("/redrives", changes.post_redrive, "Redrive dead letters", Scope.OPERATE),
+    _page("/schedule", schedule.get_schedule, "Schedule a message", "topic", Scope.SEND),
+    _form("/schedule", schedule.post_schedule, "Schedule a message", Scope.SEND),
+    _page("/topics", topics.get_topics, "Topics"),
+    _page("/topics/{topic}", topics.get_topic, "One topic and its latest records"),
+    _page("/cluster", cluster.get_cluster, "Nodes and shards", "done"),
+    _form("/cluster/nodes/{node}:drain", cluster.post_drain, "Have a node hand over its shards", Scope.OPERATE),
+    _form("/cluster/nodes/{node}:resume", cluster.post_resume, "Let a drained node take part again", Scope.OPERATE),
+)  # fmt: skip

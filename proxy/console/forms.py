@@ -1,0 +1,64 @@
+"""What the forms of the console send, and the times that people type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+
+from duemq.model.errors import Rejected
+from duemq.proxy.console.caller import CSRF_FIELD, check_csrf
+from duemq.web.body import read_body
+
+MAX_SELECTED: Final = 1_000
+_MAX_BYTES: Final = 4 << 20
+_MAX_FIELDS: Final = MAX_SELECTED + 50
+_LOCAL = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d(?:\.\d{1,9})?)?")
+
+
+class Form:
+    """The fields of a form, each with its values in order."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for name, value in pairs:
+            self._values.setdefault(name, []).append(value)
+
+    def get(self, name: str, default: str = "") -> str:
+        """The last value, without blanks around it."""
+        return self._values.get(name, [default])[-1].strip()
+
+    def text(self, name: str) -> str:
+        """The last value as it was typed."""
+        return self._values.get(name, [""])[-1]
+
+    def all(self, name: str) -> list[str]:
+        return self._values.get(name, [])
+
+
+async def read_form(request: Request, limit: int = _MAX_BYTES) -> Form:
+    """The body as a form of up to `limit` bytes. Raises Rejected `bad_field`, `batch_too_large`, and `forbidden` for
+    one that comes from elsewhere. Every route that changes something reads its form here."""
+    body = await read_body(request, limit, "batch_too_large")
+    try:
+        text = bytes(body).decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)
+    except ValueError as error:
+        raise Rejected("bad_field", f"this form cannot be read: {error}") from error
+    form = Form(pairs)
+    check_csrf(request, form.get(CSRF_FIELD))
+    return form
+
+
+def instant_text(text: str) -> str:
+    """What a field for a time in UTC has, as the API reads it: browsers leave out zone and seconds."""
+    match = _LOCAL.fullmatch(text.strip())
+    return text.strip() if match is None else f"{match[1]}T{match[2]}{match[3] or ':00'}Z"
+
+
+def given(fields: Mapping[str, str], *names: str) -> dict[str, str]:
+    """Those of the fields that are not empty."""
+    return {name: fields[name] for name in names if fields.get(name)}

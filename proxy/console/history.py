@@ -1,0 +1,175 @@
+"""What the console shows over time: sampled once a second by the process, for all who look, and kept for a day.
+
+The last ten minutes are kept by the second, before that one point per minute: 2,040 points, about a megabyte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Protocol
+
+from duemq.cluster.figures import HORIZONS_MS, Figures
+from duemq.model.errors import DuemqError
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+_SECONDS, _MINUTES = 600, 1440
+_MINUTE_MS = 60_000
+_NO_HORIZON: Final = (0,) * (len(HORIZONS_MS) + 1)
+
+
+class Source(Protocol):
+    """What is sampled; see `Gateway`."""
+
+    def cluster(self) -> dict[str, Any]: ...
+    async def figures(self) -> Sequence[Figures]: ...
+
+
+class Point(NamedTuple):
+    """One moment (epoch ms): rates in messages/s since the point before, messages pending, and how late (ms) deliveries
+    of that time were; None where there were none, or where no node said so. `overdue_ms`: of the oldest undelivered."""
+
+    at: int
+    accepted: float
+    delivered: float
+    pending: int
+    p50_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+    overdue_ms: int
+
+
+class Sample(NamedTuple):
+    """What was read at one moment; counts since some beginning."""
+
+    at: int
+    accepted: int
+    delivered: int
+    pending: int
+    edges_ms: tuple[float, ...]
+    lateness: tuple[int, ...]
+    overdue_ms: int
+
+
+@dataclass
+class Now:
+    """The latest reading in full: `cluster` is that of `Gateway.cluster`."""
+
+    at: int = 0
+    cluster: dict[str, Any] = field(default_factory=lambda: {"nodes": [], "shards": []})
+    figures: list[Figures] = field(default_factory=list)
+
+    @property
+    def pending(self) -> int:
+        return sum(shard.get("pending", 0) for shard in self.cluster["shards"])
+
+    @property
+    def horizon(self) -> tuple[int, ...]:
+        """Pending by `HORIZONS_MS`, all nodes together."""
+        parts = [one.horizon for one in self.figures if len(one.horizon) == len(_NO_HORIZON)]
+        return tuple(map(sum, zip(_NO_HORIZON, *parts, strict=True)))
+
+    def total(self, name: str) -> int:
+        """The sum of one of the figures over all nodes."""
+        return sum(getattr(one, name) for one in self.figures)
+
+    @property
+    def overdue_ms(self) -> int:
+        return max((one.overdue_ms for one in self.figures), default=0)
+
+
+class History:
+    """Reads a source once a second while `run` runs. `clock` gives epoch ms."""
+
+    def __init__(self, source: Source, clock: Callable[[], int]) -> None:
+        self._source, self._clock = source, clock
+        self.now = Now()
+        self._last: Sample | None = None
+        self._seconds: deque[Point] = deque(maxlen=_SECONDS)
+        self._minutes: deque[Point] = deque(maxlen=_MINUTES)
+        self._minute_start: Sample | None = None
+        self._grown = asyncio.Condition()
+        self.streams = 0  # how many are open (`proxy/console/live.py`)
+        self.event: tuple[int, bytes] = (-1, b"")  # what they send for the sample of this time
+
+    @property
+    def points(self) -> list[Point]:
+        """Oldest first: minutes, and the last ones by the second."""
+        first = self._seconds[0].at if self._seconds else 0
+        return [point for point in self._minutes if point.at < first] + list(self._seconds)
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        trouble = ""
+        while True:
+            try:
+                await self.sample()
+                trouble = ""
+            except DuemqError as error:
+                if str(error) != trouble:
+                    log.debug("there are no figures just now: %s", error, extra={"action": "console.sample"})
+                trouble = str(error)
+            await asyncio.sleep(EVERY_S)
+
+    async def sample(self) -> None:
+        figures, cluster = list(await self._source.figures()), self._source.cluster()
+        self.now = Now(self._clock(), cluster, figures)
+        sample = self._read(self.now)
+        if self._last is not None and sample.at > self._last.at:
+            self._seconds.append(_point(self._last, sample))
+        if self._minute_start is None:
+            self._minute_start = sample
+        elif sample.at - self._minute_start.at >= _MINUTE_MS:
+            self._minutes.append(_point(self._minute_start, sample))
+            self._minute_start = sample
+        self._last = sample
+        async with self._grown:
+            self._grown.notify_all()
+
+    async def wait(self) -> None:
+        """Wait for the next sample."""
+        async with self._grown:
+            await self._grown.wait()
+
+    def _read(self, now: Now) -> Sample:
+        outcomes = [shard["outcomes"] for shard in now.cluster["shards"] if "outcomes" in shard]
+        direct = now.total("direct")
+        timed = [one for one in now.figures if one.lateness]
+        edges = timed[0].edges_ms if timed else ()
+        same = [one.lateness for one in timed if one.edges_ms == edges]  # nodes of one version count by the same
+        return Sample(
+            now.at, sum(one["accepted"] for one in outcomes) + direct,
+            sum(one["delivered"] for one in outcomes) + direct, now.pending, edges,
+            tuple(map(sum, zip(*same, strict=True))), now.overdue_ms,
+        )  # fmt: skip
+
+
+def _point(before: Sample, after: Sample) -> Point:
+    seconds = (after.at - before.at) / 1000
+    p50 = p99 = most = None
+    if after.edges_ms and after.edges_ms == before.edges_ms:
+        # A node that left, or a topic that is forgotten, takes its counts along.
+        counts = [max(now - then, 0) for now, then in zip(after.lateness, before.lateness, strict=True)]
+        if sum(counts):
+            p50, p99 = (_quantile(after.edges_ms, counts, q) for q in (0.5, 0.99))
+            most = _quantile(after.edges_ms, counts, 1.0)
+    return Point(
+        after.at, max(after.accepted - before.accepted, 0) / seconds,
+        max(after.delivered - before.delivered, 0) / seconds, after.pending, p50, p99, most, after.overdue_ms,
+    )  # fmt: skip
+
+
+def _quantile(edges_ms: Sequence[float], counts: Sequence[int], q: float) -> float:
+    """The quantile (ms) of a histogram, linear within a bucket; the last bucket has no upper end, and gives its lower
+    one."""
+    rank, below, lower = q * sum(counts), 0, 0.0
+    for upper, count in zip(edges_ms, counts, strict=False):
+        if count and below + count >= rank:
+            return round(lower + (upper - lower) * (rank - below) / count, 1)
+        below, lower = below + count, upper
+    return lower

@@ -1,0 +1,81 @@
+"""The overview as it changes: server-sent events. Each is made once a second for all who look."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from duemq.model.errors import Unavailable
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.history import Point
+from duemq.proxy.console.pages.overview import live_values
+from duemq.proxy.response.topic_reader import Ending, ending
+
+MEDIA_TYPE: Final = "text/event-stream"
+MAX_STREAMS: Final = 200
+_DIGITS: Final = 16  # of a time in ms
+_LIFE_S: Final = 60.0  # then the browser asks again: a key that was revoked meanwhile opens nothing
+
+
+def _event(service: Service, points: list[Point]) -> bytes:
+    document: dict[str, Any] = {"points": [tuple(one) for one in points], **live_values(service)}
+    return b"id: %d\ndata: %b\n\n" % (service.history.now.at, orjson.dumps(document))
+
+
+def _latest(service: Service) -> bytes:
+    """The event of the last sample, the same for all streams."""
+    history = service.history
+    at, event = history.event
+    if history.now.at != at:
+        history.event = _, event = history.now.at, _event(service, history.points[-1:])
+    return event
+
+
+class LiveStream(Response):
+    """Events until the client goes, the server closes, or its time is over."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, service: Service, after: int) -> None:
+        """`after`: what the client has, epoch ms."""
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
+        self._service, self._after = service, after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        history = self._service.history
+        history.streams += 1
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            async with ending(receive, self._service.closing) as end:
+                await self._stream(end, send)
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            history.streams -= 1
+
+    async def _stream(self, end: Ending, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _LIFE_S
+        service = self._service
+        event = b"retry: 2000\n" + _event(service, [one for one in service.history.points if one.at > self._after])
+        while not end.reached and loop.time() < until:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+            sampled = asyncio.create_task(service.history.wait(), name="sample")
+            try:
+                await end.or_done(sampled)
+            finally:
+                sampled.cancel()
+            event = _latest(service)
+
+
+async def get_live(service: Service, request: Request) -> Response:
+    streams = service.history.streams
+    if streams >= MAX_STREAMS:
+        raise Unavailable(f"{streams} consoles are open here: this one shows what is new when it is loaded")
+    last = request.headers.get("last-event-id", "")
+    return LiveStream(service, int(last) if last.isdecimal() and len(last) < _DIGITS else 0)

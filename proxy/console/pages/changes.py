@@ -1,0 +1,206 @@
+"""Cancel, move, deliver now and redrive: for one message, for the selected ones, for all that match.
+
+Each is asked first, by a page that says how many messages it is about, and then done by the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.errors import Rejected
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
+from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
+from duemq.proxy.console.pages.messages import FILTERS, api_filter
+from duemq.proxy.console.views import messages_text, redirect, render
+from duemq.proxy.request.query import MAX_LIMIT, read_query
+
+_COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
+_SIDE_BY_SIDE: Final = 50
+
+
+class Kind(NamedTuple):
+    """A change: what it is called on buttons, what it does to one message and to several, and what these are then."""
+
+    verb: str
+    one: str
+    warning: str
+    done: str
+
+
+KINDS: Final = {
+    "cancel": Kind(
+        "Cancel", "It will not be delivered. This cannot be undone.",
+        "They will not be delivered. This cannot be undone.", "cancelled",
+    ),
+    "move": Kind("Move", "It gets another due time.", "They get another due time.", "moved"),
+    "deliver-now": Kind(
+        "Deliver now", "It is delivered at once, whatever its due time.",
+        "They are delivered at once, whatever their due times.", "delivered now",
+    ),
+    "redrive": Kind(
+        "Redrive", "It is scheduled again, and delivered at once.", "They are scheduled again, and delivered at once.",
+        "redriven",
+    ),
+}  # fmt: skip
+_CHANGES: Final = ("cancel", "move", "deliver-now")
+_OUTCOMES: Final = {
+    "already_delivered": "had been delivered",
+    "already_cancelled": "had been cancelled",
+    "already_dead": "are dead letters",
+    "unknown": "are unknown, or ended too long ago",
+    "unknown_message": "are unknown, or ended too long ago",
+    "pending": "have no answer yet: look again",
+    "rejected": "were refused",
+}
+
+
+async def confirm_change(service: Service, request: Request) -> Response:
+    form = await read_form(request)
+    return _ask(service, request, _kind(form.get("kind"), _CHANGES), _selected(form))
+
+
+async def confirm_redrive(service: Service, request: Request) -> Response:
+    return _ask(service, request, "redrive", _selected(await read_form(request)))
+
+
+async def confirm_matching(service: Service, request: Request) -> Response:
+    """Asks about all messages that match the filter of a list."""
+    fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
+    kind = _kind(fields.get("kind", ""), ("cancel",))
+    if not given(fields, *FILTERS):
+        raise Rejected("bad_field", "Filter the messages first: by topic, key, label or time.", "filter")
+    count, more = await count_matching(service, request, api_filter(fields))
+    return render(
+        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, action="changes",
+        filter=given(fields, "status", *FILTERS), now=service.clock(),
+    )  # fmt: skip
+
+
+def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
+    request.scope[ASKED] = True
+    return render(
+        request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=len(ids), more=False, filter={},
+        action="redrives" if kind == "redrive" else "changes", now=service.clock(),
+    )  # fmt: skip
+
+
+async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
+    """How many messages match, and whether there may be more: it counts for a second at most."""
+    query |= {"limit": str(MAX_LIMIT)}
+    count, until = 0, time.monotonic() + _COUNT_S
+    while True:
+        listed = await call_api(service, request, "GET", "/v1/messages", query)
+        count += len(listed["messages"])
+        if listed["cursor"] is None:
+            return count, False
+        if time.monotonic() >= until:
+            return count, True
+        query |= {"cursor": listed["cursor"]}
+
+
+async def post_change(service: Service, request: Request) -> Response:
+    form = await read_form(request)
+    kind = _kind(form.get("kind"), _CHANGES)
+    if fields := given({name: form.get(name) for name in ("status", *FILTERS)}, "status", *FILTERS):
+        return await _change_matching(service, request, kind, fields)
+    return await _change(service, request, kind, _selected(form), _when(form) if kind == "move" else {})
+
+
+async def post_redrive(service: Service, request: Request) -> Response:
+    return await _change(service, request, "redrive", _selected(await read_form(request)), {})
+
+
+async def _change_matching(service: Service, request: Request, kind: str, fields: dict[str, str]) -> Response:
+    """Cancels all that match; others are for jobs."""
+    _kind(kind, ("cancel",))
+    query = api_filter(fields)
+    del query["limit"]
+    report = await call_api(service, request, "POST", "/v1/messages:cancel", body={"filter": query})
+    return _report(request, kind, report["counts"])
+
+
+async def _change(service: Service, request: Request, kind: str, ids: list[str], when: dict[str, str]) -> Response:
+    if len(ids) == 1:
+        return await _change_one(service, request, kind, ids[0], when)
+    if kind == "cancel":
+        report = await call_api(service, request, "POST", "/v1/messages:cancel", body={"ids": ids})
+        return _report(request, kind, report["counts"])
+    if kind == "move":
+        moves = [{"id": id_, **when} for id_ in ids]
+        report = await call_api(service, request, "POST", "/v1/messages:move", body={"moves": moves})
+        for result in report["results"]:
+            if "error" in result:  # of the time, which is the same for all
+                raise Rejected(result["error"]["code"], result["error"]["detail"], result["error"].get("field"))
+        return _report(request, kind, report["counts"])
+    counts = Counter[str]()
+    for start in range(0, len(ids), _SIDE_BY_SIDE):
+        some = ids[start : start + _SIDE_BY_SIDE]
+        counts.update(await asyncio.gather(*(_outcome(service, request, kind, id_) for id_ in some)))
+    return _report(request, kind, counts)
+
+
+async def _outcome(service: Service, request: Request, kind: str, id_: str) -> str:
+    """What became of one of several, as the API's reports call it."""
+    try:
+        answer = await call_api(service, request, "POST", _path(kind, id_))
+    except Rejected as error:
+        return error.code if error.code in _OUTCOMES else "rejected"
+    return "pending" if answer["status"] == "pending" else KINDS[kind].done
+
+
+async def _change_one(service: Service, request: Request, kind: str, id_: str, when: dict[str, str]) -> Response:
+    method = {"cancel": "DELETE", "move": "PATCH"}.get(kind, "POST")
+    answer = await call_api(service, request, method, _path(kind, id_), body=when or None)
+    done = "pending" if answer["status"] == "pending" else kind
+    return redirect(request, f"messages/{quote(answer['id'])}?done={done}")
+
+
+def _path(kind: str, id_: str) -> str:
+    match kind:
+        case "redrive":
+            return f"/v1/dlq/{id_}:redrive"
+        case "deliver-now":
+            return f"/v1/messages/{id_}:deliver-now"
+    return f"/v1/messages/{id_}"
+
+
+def _report(request: Request, kind: str, counts: dict[str, int]) -> Response:
+    about = KINDS[kind]
+    others = [(counts[status], text) for status, text in _OUTCOMES.items() if counts.get(status)]
+    return render(
+        request, "report.html", title=f"{messages_text(counts.get(about.done, 0))} {about.done}", others=others,
+        back="dlq" if kind == "redrive" else "messages",
+    )  # fmt: skip
+
+
+def _kind(kind: str, known: tuple[str, ...]) -> str:
+    if kind not in known:
+        raise Rejected("bad_field", f"The form does not say which change: {', '.join(known)}.", "kind")
+    return kind
+
+
+def _selected(form: Form) -> list[str]:
+    ids = list(dict.fromkeys(form.all("id")))
+    if not ids:
+        raise Rejected("bad_field", "No message is selected.", "id")
+    if len(ids) > MAX_SELECTED:
+        raise Rejected("batch_too_large", f"At most {MAX_SELECTED} messages can be selected.", "id")
+    return ids
+
+
+def _when(form: Form) -> dict[str, str]:
+    """The new time: an instant, or a time from now on."""
+    times = {"deliver_at": instant_text(form.get("at")), "deliver_after": form.get("after")}
+    when = given(times, "deliver_at", "deliver_after")
+    if not when:
+        raise Rejected("bad_field", "Say when: a time, or how long from now.", "deliver_at")
+    return when

@@ -1,0 +1,58 @@
+"""Nodes and shards: who is master of what, how far each is, how full the disks are; drain and resume."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
+from duemq.proxy.console.forms import read_form
+from duemq.proxy.console.pages.problems import problems
+from duemq.proxy.console.views import redirect, render
+from duemq.proxy.request.query import read_query
+
+_DONE: Final = {
+    "drain": "The node hands over its shards, cycle by cycle.",
+    "resume": "The node takes part again.",
+}
+
+
+async def get_cluster(service: Service, request: Request) -> Response:
+    query = read_query(request, ("done",))
+    cluster = await call_api(service, request, "GET", "/v1/cluster")
+    figures = {one.node: one for one in service.history.now.figures if one.lateness}
+    nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
+    return render(
+        request, "cluster.html", cluster=cluster, nodes=nodes, problems=problems(service),
+        done=_DONE.get(query.get("done", ""), ""), alone=len(nodes) < 2,
+    )  # fmt: skip
+
+
+def _figures_of(node: dict[str, Any], figures: dict[str, Any], nodes: int) -> Any:
+    """Those of a node; the only node of a process does not say its name."""
+    return figures.get(node["name"]) or (figures.get("") if nodes == 1 else None)
+
+
+async def post_drain(service: Service, request: Request) -> Response:
+    return await _steer(service, request, "drain")
+
+
+async def post_resume(service: Service, request: Request) -> Response:
+    return await _steer(service, request, "resume")
+
+
+async def _steer(service: Service, request: Request, step: str) -> Response:
+    """Ask first where the form does not say that it was asked: a drain moves the work of a node to the others."""
+    node: str = request.path_params["node"]
+    form = await read_form(request)
+    if step == "drain" and not form.get("sure"):
+        request.scope[ASKED] = True
+        cluster = await call_api(service, request, "GET", "/v1/cluster")
+        shards: list[int] = next((one["master_of"] for one in cluster["nodes"] if one["name"] == node), [])
+        return render(request, "drain.html", node=node, shards=len(shards))
+    await call_api(service, request, "POST", f"/v1/cluster/nodes/{node}:{step}")
+    return redirect(request, f"cluster?done={step}")

@@ -1,0 +1,96 @@
+"""Login by an API key or by the provider of `login.issuer`, and logout."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.access import Grant
+from duemq.model.errors import Rejected
+from duemq.model.session import digest_of
+from duemq.proxy.access import GRANT, SESSION, caller_name
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.caller import grant_of
+from duemq.proxy.console.forms import read_form
+from duemq.proxy.console.views import redirect, render
+from duemq.proxy.login import cookie
+from duemq.proxy.request.query import read_query
+
+CALLBACK_QUERY: Final = "code state iss error error_description error_uri session_state scope authuser hd prompt"
+"""What providers send back, as in `proxy/login/openid.py`, which needs the extra login."""
+_FORM_BYTES: Final = 16 << 10
+_PAGE = re.compile(r"[A-Za-z0-9._~:/?&=%+-]{0,1000}")
+
+
+async def get_login(service: Service, request: Request) -> Response:
+    return _page(service, request, _next(read_query(request, ("next",)).get("next", "")))
+
+
+async def post_login(service: Service, request: Request) -> Response:
+    form = await read_form(request, _FORM_BYTES)
+    grant = service.access.key_grant(form.get("key").encode("utf-8", "replace")) if form.get("key") else None
+    page = _next(form.get("next"))
+    if grant is None:
+        return _page(service, request, page, "This key is not good here: it is mistyped, expired or revoked.", 401)
+    return await _begin(service, request, grant, page)
+
+
+async def get_provider(service: Service, request: Request) -> Response:
+    """Send the browser to the provider."""
+    if (issuer := service.access.issuer) is None or not issuer.settings.client_id:
+        raise Rejected("not_found", "This server has no provider to log in by.")
+    from duemq.proxy.login import openid  # needs the extra login
+
+    url, value = await openid.begin(issuer)
+    response = Response(status_code=303, headers={"Location": url})
+    cookie.set_cookie(response, request, cookie.LOGIN, value, cookie.LOGIN_S)
+    return response
+
+
+async def get_callback(service: Service, request: Request) -> Response:
+    """The browser comes back from the provider."""
+    if (issuer := service.access.issuer) is None:
+        raise Rejected("not_found", "This server has no provider to log in by.")
+    from duemq.proxy.login import openid
+
+    query = read_query(request, openid.PARAMETERS)
+    verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+    response = await _begin(service, request, verified.grant, "")
+    cookie.set_cookie(response, request, cookie.LOGIN, "", 0)
+    return response
+
+
+async def post_logout(service: Service, request: Request) -> Response:
+    await read_form(request, _FORM_BYTES)
+    text: str | None = request.scope.get(SESSION)
+    if text is not None and service.access.admin is not None:
+        await service.access.admin.sessions.end(digest_of(text), caller_name(request))
+    response = redirect(request, "login")
+    cookie.set_cookie(response, request, cookie.SESSION, "", 0)
+    return response
+
+
+async def _begin(service: Service, request: Request, grant: Grant, page: str) -> Response:
+    request.scope[GRANT] = grant  # the trail has who it is
+    text = await service.access.begin_session(grant)
+    response = redirect(request, page)
+    cookie.set_cookie(response, request, cookie.SESSION, text, service.access.session_ms // 1000)
+    return response
+
+
+def _page(service: Service, request: Request, page: str, wrong: str = "", status: int = 200) -> Response:
+    issuer = service.access.issuer
+    provider = issuer is not None and bool(issuer.settings.client_id)
+    needed = not grant_of(request).scopes
+    return render(
+        request, "login.html", status, page=page, wrong=wrong, provider=provider, needed=needed,
+        keeps_keys=service.access.admin is not None,
+    )  # fmt: skip
+
+
+def _next(page: str) -> str:
+    """Where to go after a login: a page of the console, and nowhere else."""
+    return page if _PAGE.fullmatch(page) and ".." not in page and "//" not in page else ""

@@ -1,0 +1,145 @@
+"""Messages: found by id, name, key, label, topic, time and state; pages by cursor, and nothing is counted."""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.access import Scope
+from duemq.model.errors import Rejected
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import grant_of, sees_payloads
+from duemq.proxy.console.forms import given, instant_text
+from duemq.proxy.console.views import redirect, render
+from duemq.proxy.request.query import STATUSES, read_query
+
+FILTERS: Final = ("topic", "key", "label", "due_from", "due_to")
+QUERY: Final = f"ref status {' '.join(FILTERS)} limit cursor"
+_FIELDS: Final = tuple(QUERY.split())
+_LIMITS: Final = ("25", "50", "100", "250")
+_PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
+_SHOWN_BYTES: Final = 64 << 10
+_FORMS: Final = ("auto", "json", "text", "hex")
+_HEX_ROW: Final = 16
+_ABSENT: Final = dict.fromkeys(
+    ("key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at")
+)  # what the API leaves out of messages
+_DONE: Final = {
+    "cancel": "It is cancelled and will not be delivered.",
+    "move": "It has its new time.",
+    "deliver-now": "It is delivered now.",
+    "redrive": "It is scheduled again.",
+    "schedule": "It is scheduled.",
+    "duplicate": "It had been scheduled already: nothing was done.",
+    "pending": "The answer of its shard is not known yet. Load the page again in a moment.",
+}
+
+
+async def get_messages(service: Service, request: Request) -> Response:
+    return await _list(service, request, dead=False)
+
+
+async def get_dead_letters(service: Service, request: Request) -> Response:
+    return await _list(service, request, dead=True)
+
+
+async def _list(service: Service, request: Request, *, dead: bool) -> Response:
+    fields = read_query(request, _FIELDS)
+    wrong, listed = "", dict[str, Any](messages=[], cursor=None)
+    try:
+        if ref := fields.get("ref", "").strip():
+            state = await call_api(service, request, "GET", f"/v1/messages/{ref}")
+            return redirect(request, f"messages/{quote(state['id'])}")
+        listed = await _search(service, request, api_filter(fields), dead=dead)
+    except Rejected as error:  # what was typed stays on the page
+        wrong = error.detail
+    shown = {name: value for name, value in fields.items() if name != "cursor"}
+    return render(
+        request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
+        wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
+        limits=_LIMITS, filtered=bool(given(fields, *FILTERS)),
+        next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(shown),
+    )  # fmt: skip
+
+
+async def _search(service: Service, request: Request, query: dict[str, str], *, dead: bool) -> Any:
+    """The next page that has something, or how far the search came in its time."""
+    path = "/v1/dlq" if dead else "/v1/messages"
+    if dead:
+        query.pop("status", None)
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        listed = await call_api(service, request, "GET", path, query)
+        if listed["messages"] or listed["cursor"] is None or time.monotonic() >= until:
+            return listed
+        query |= {"cursor": listed["cursor"]}
+
+
+def api_filter(fields: dict[str, str]) -> dict[str, str]:
+    """The query of the API that the fields of the page say."""
+    query = given(fields, "status", *FILTERS, "cursor")
+    query["limit"] = fields.get("limit") or _LIMITS[1]
+    return query | {name: instant_text(query[name]) for name in ("due_from", "due_to") if name in query}
+
+
+async def get_message(service: Service, request: Request) -> Response:
+    query = read_query(request, ("as", "done"))
+    ref: str = request.path_params["id"]
+    state = await call_api(service, request, "GET", f"/v1/messages/{ref}")
+    grant = grant_of(request)
+    form = query.get("as", "auto")
+    payload, visible = payload_of(state), sees_payloads(service, request)
+    form, text = formatted(payload or b"", form if form in _FORMS else "auto") if visible else ("", "")
+    return render(
+        request, "message.html", message=_ABSENT | state, visible=visible,
+        bytes=None if payload is None else len(payload), form=form, text=text,
+        cut=payload is not None and len(payload) > _SHOWN_BYTES,
+        done=_DONE.get(query.get("done", ""), ""),
+        can_change=state["status"] == "scheduled" and grant.allows(Scope.CANCEL),
+        can_redrive=state["status"] == "dead" and grant.allows(Scope.OPERATE), now=service.clock(),
+    )  # fmt: skip
+
+
+def payload_of(state: dict[str, Any]) -> bytes | None:
+    """None where it is not held any more."""
+    if "payload_base64" in state:
+        return b64decode(state["payload_base64"])
+    payload: str | None = state.get("payload")
+    return None if payload is None else payload.encode()
+
+
+def formatted(payload: bytes, form: str) -> tuple[str, str]:
+    """The form in which a payload is shown, and its text of at most 64 KiB of the payload.
+
+    `auto` is JSON where it is an object or a list, text where it is UTF-8, else hexadecimal.
+    """
+    if form in ("auto", "json") and payload[:1].strip() in (b"{", b"[") and len(payload) <= _SHOWN_BYTES:
+        try:
+            return "json", orjson.dumps(orjson.loads(payload), option=orjson.OPT_INDENT_2).decode()
+        except orjson.JSONDecodeError:
+            pass
+    part = payload[:_SHOWN_BYTES]
+    if form != "hex":
+        try:
+            return "text", part.decode()
+        except UnicodeDecodeError as error:
+            cut_in_two = len(part) < len(payload) and error.start >= len(part) - 3
+            if form != "auto" or cut_in_two:
+                return "text", part.decode(errors="backslashreplace")
+    return "hex", _hex(part)
+
+
+def _hex(data: bytes) -> str:
+    lines = []
+    for start in range(0, len(data), _HEX_ROW):
+        row = data[start : start + _HEX_ROW]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<{_HEX_ROW * 3}} {letters}")
+    return "\n".join(lines)

@@ -1,0 +1,148 @@
+"""The shards as a caller sees them who may use some topics only, or who may send so many messages a second."""
+
+from __future__ import annotations
+
+from asyncio import Semaphore, TaskGroup
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from duemq.bus.base import Bus
+from duemq.cluster.figures import Figures
+from duemq.cluster.shard_reader import MessageState, Query
+from duemq.model.access import Grant
+from duemq.model.errors import Rejected
+from duemq.model.import_command import ImportCommand
+from duemq.model.ledger import Answer
+from duemq.model.message import Draft
+from duemq.model.readiness import Readiness
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
+
+_LOOK_UPS: Final = 64  # at a time, for one request
+
+
+class LimitedGateway(Gateway):
+    """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
+
+    `charge` gets the number of messages of each send. Ids never change their topic, so what was looked up by its id is
+    changed by its id.
+    """
+
+    def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
+        self._gateway, self._grant, self._charge = gateway, grant, charge
+
+    @property
+    def bus(self) -> Bus:
+        return self._gateway.bus
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        covers = self._grant.covers
+        allowed = [draft for draft in drafts if covers(draft.topic)]
+        self._charge(len(allowed))
+        answers = iter(await self._gateway.send(allowed) if allowed else ())
+        return [next(answers) if covers(draft.topic) else no_topic(draft.topic) for draft in drafts]
+
+    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+        receipts = await self._gateway.named(names)
+        return [None if one is None or not self._grant.covers(one.topic) else one for one in receipts]
+
+    async def change(
+        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+    ) -> list[ChangeOutcome]:
+        """Each message is looked up first: its topic decides."""
+        if not self._grant.topics:
+            return await self._gateway.change(kind, refs, due, times=times)
+        states = await self._states(refs)
+        places = [at for at, state in enumerate(states) if state is not None]
+        ids = [state.id for state in states if state is not None]
+        dues = due if isinstance(due, int) else [due[at] for at in places]
+        changed = await self._gateway.change(kind, ids, dues, times=times) if ids else []
+        outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
+        for at, outcome in zip(places, changed, strict=True):
+            outcomes[at] = outcome
+        return outcomes
+
+    async def _states(self, refs: Sequence[str]) -> list[MessageState | None]:
+        places = Semaphore(_LOOK_UPS)
+
+        async def look_up(ref: str) -> MessageState | None:
+            async with places:
+                return await self.state(ref)
+
+        try:
+            async with TaskGroup() as group:
+                tasks = [group.create_task(look_up(ref), name="look up") for ref in refs]
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    async def import_file(self, import_command: ImportCommand) -> ImportStatus:
+        self._require_all_topics("importing files")
+        return await self._gateway.import_file(import_command)
+
+    async def import_files(self, import_commands: Sequence[ImportCommand]) -> list[ImportStatus]:
+        self._require_all_topics("importing files")
+        return await self._gateway.import_files(import_commands)
+
+    async def imports(
+        self, state: str | None = None, below: str = "", limit: int | None = None
+    ) -> tuple[int, list[ImportStatus]]:
+        self._require_all_topics("looking imports up")
+        return await self._gateway.imports(state, below, limit)
+
+    async def import_record(self, id_: str) -> ImportStatus | None:
+        self._require_all_topics("looking imports up")
+        return await self._gateway.import_record(id_)
+
+    async def imported_ids(self, id_: str, first: int, most: int) -> bytes | None:
+        self._require_all_topics("looking imports up")
+        return await self._gateway.imported_ids(id_, first, most)
+
+    async def state(self, ref: str) -> MessageState | None:
+        state = await self._gateway.state(ref)
+        return None if state is None or not self._grant.covers(state.topic) else state
+
+    async def find(self, query: Query) -> MessagePage:
+        if query.topic is not None and not self._grant.covers(query.topic):
+            raise no_topic(query.topic)
+        page = await self._gateway.find(query)
+        return page._replace(messages=[state for state in page.messages if self._grant.covers(state.topic)])
+
+    def topic_lateness(self, topic: str) -> dict[str, Any]:
+        return self._gateway.topic_lateness(topic)
+
+    def trouble(self, topic: str) -> str | None:
+        return self._gateway.trouble(topic)
+
+    def troubles(self) -> dict[str, str]:
+        return self._gateway.troubles()
+
+    def cluster(self) -> dict[str, Any]:
+        return self._gateway.cluster()
+
+    async def figures(self) -> Sequence[Figures]:
+        return await self._gateway.figures()
+
+    async def drain(self, name: str) -> None:
+        self._require_all_topics("draining nodes")
+        await self._gateway.drain(name)
+
+    async def resume(self, name: str) -> None:
+        self._require_all_topics("resuming nodes")
+        await self._gateway.resume(name)
+
+    def readiness(self) -> Readiness:
+        return self._gateway.readiness()
+
+    def stuck(self) -> Mapping[int, float]:
+        return self._gateway.stuck()
+
+    def why_not_ready(self) -> str | None:
+        return self._gateway.why_not_ready()
+
+    def _require_all_topics(self, what: str) -> None:
+        if self._grant.topics:
+            raise Rejected("forbidden", f"{what} needs a key for all topics; this one is for some")
+
+
+def no_topic(topic: str) -> Rejected:
+    return Rejected("forbidden", f"this key is not for the topic {topic}", "topic")

@@ -1,0 +1,45 @@
+"""The cookies of the console: HttpOnly, SameSite=Lax, and on HTTPS bound to this host (`__Host-`)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.session import COOKIE_TEXT
+from duemq.web.body import header
+
+SESSION: Final = "duemq_session"
+LOGIN: Final = "duemq_login"  # what a browser brings back from the provider
+LOGIN_S: Final = 600
+
+_HOST: Final = "__Host-"
+
+
+def read_cookie(request: Request, name: str) -> str:
+    """Its value; empty without. One that is bound to this host wins over one that another could have set."""
+    values: dict[str, str] = {}
+    for pair in (header(request, b"cookie") or "").split(";"):
+        key, _, value = pair.strip().partition("=")
+        values.setdefault(key, value)
+    return values.get(_HOST + name) or values.get(name) or ""
+
+
+def session_text(request: Request) -> str:
+    """The text of the session's cookie, if it can be one; else empty."""
+    text = read_cookie(request, SESSION)
+    return text if COOKIE_TEXT.fullmatch(text) else ""
+
+
+def set_cookie(response: Response, request: Request, name: str, value: str, max_age_s: int) -> None:
+    """Set it, or with `max_age_s` 0 take it away."""
+    secure = is_https(request)
+    full = (_HOST if secure else "") + name
+    text = f"{full}={value}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+    response.raw_headers.append((b"set-cookie", text.encode()))
+
+
+def is_https(request: Request) -> bool:
+    """Whether the browser speaks HTTPS, to this server or to a proxy in front of it: then it says so in `Origin`."""
+    return request.scope["scheme"] == "https" or (header(request, b"origin") or "").startswith("https://")

@@ -1,0 +1,76 @@
+"""The login of people by their provider: OpenID Connect's code flow with PKCE (RFC 7636).
+
+Everything that has to come back unchanged is in a cookie of the browser that began, so any process can end what another
+one began.
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from typing import Final
+from urllib.parse import quote_plus, urlencode
+
+import httpx
+
+from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.login.tokens import Issuer, VerifiedToken
+
+CALLBACK: Final = "/console/login/callback"
+PARAMETERS: Final = (
+    "code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "hd",
+    "prompt",
+)  # fmt: skip
+"""What providers send back."""
+
+
+async def begin(issuer: Issuer) -> tuple[str, str]:
+    """The URL to send the browser to, and the value of its cookie. Raises Unavailable."""
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    settings = issuer.settings
+    challenge = urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    query = {
+        "response_type": "code", "client_id": settings.client_id, "redirect_uri": _redirect_uri(issuer),
+        "scope": settings.scopes, "state": state, "nonce": nonce, "code_challenge": challenge,
+        "code_challenge_method": "S256",
+    }  # fmt: skip
+    endpoint = await _endpoint(issuer, "authorization_endpoint")
+    return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", f"{state}.{nonce}.{verifier}"
+
+
+async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> VerifiedToken:
+    """Who came back, by what the provider says of the code. Raises Rejected `unauthorised`, Unavailable."""
+    parts = cookie.split(".")
+    if len(parts) != 3 or not compare_digest(parts[0].encode(), query.get("state", "").encode()):
+        raise Rejected("unauthorised", "this login was not begun in this browser, or too long ago: begin again")
+    if "error" in query or "code" not in query:
+        raise Rejected("unauthorised", f"the provider refused: {query.get('error', 'it sent no code')[:200]}")
+    settings = issuer.settings
+    if query.get("iss", settings.issuer) != settings.issuer:  # RFC 9207
+        raise Rejected("unauthorised", "the answer is another provider's")
+    fields = {
+        "grant_type": "authorization_code", "code": query["code"], "redirect_uri": _redirect_uri(issuer),
+        "client_id": settings.client_id, "code_verifier": parts[2],
+    }  # fmt: skip
+    auth: httpx.Auth = httpx.Auth()  # a public client, which PKCE protects
+    if settings.client_secret:
+        auth = httpx.BasicAuth(quote_plus(settings.client_id), quote_plus(settings.client_secret))  # RFC 6749, 2.3.1
+    tokens = await issuer.post_form(await _endpoint(issuer, "token_endpoint"), fields, auth)
+    verified = await issuer.verify(str(tokens.get("id_token", "")), settings.client_id, nonce=parts[1])
+    if verified is None:
+        raise Rejected("unauthorised", "the provider's token is not good here, or names no role of login.roles")
+    return verified
+
+
+def _redirect_uri(issuer: Issuer) -> str:
+    return issuer.settings.url.rstrip("/") + CALLBACK
+
+
+async def _endpoint(issuer: Issuer, name: str) -> str:
+    url = (await issuer.document()).get(name)
+    if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+        raise Unavailable(f"{issuer.settings.issuer} publishes no {name}")
+    return url

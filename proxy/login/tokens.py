@@ -1,0 +1,152 @@
+"""Bearer tokens: JSON Web Tokens of one issuer, checked with PyJWT against the issuer's public keys (RFC 7519, 8725).
+
+The keys are fetched when the first token comes, again each hour, and when a token names one that is not among them, at
+most twice a minute. While the issuer is away those that are known stay good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import httpx
+import jwt
+
+from duemq.model.access import ROLES, Grant
+from duemq.model.errors import Unavailable
+from duemq.proxy.login.settings import LoginSettings
+
+log = logging.getLogger(__name__)
+
+# Public keys alone: a token that is signed with a shared secret, or not at all, is none.
+ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_LEEWAY_S = 30
+_FRESH_S = 3600.0
+_AGAIN_S = 30.0
+_TIMEOUT_S = 5.0
+_MAX_KEYS_BYTES = 1 << 20
+
+
+class VerifiedToken(NamedTuple):
+    """What a token's holder may do, until when (epoch ms), and all its claims."""
+
+    grant: Grant
+    until: int
+    claims: Mapping[str, Any]
+
+
+class Issuer:
+    """The provider that `settings` name, and what it publishes."""
+
+    def __init__(self, settings: LoginSettings, http: httpx.AsyncClient | None = None) -> None:
+        self.settings = settings
+        self._http = http or httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False)
+        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._document: Mapping[str, Any] | None = None
+        self._asked_at = -_FRESH_S
+        self._asking = asyncio.Lock()
+
+    async def verify(self, token: str, audience: str, nonce: str | None = None) -> VerifiedToken | None:
+        """None for what is no good token of this issuer for this audience, or whose holder has no role here.
+
+        Raises Unavailable while no keys are known.
+        """
+        claims = await self._claims(token, audience)
+        if claims is None or (nonce is not None and claims.get("nonce") != nonce):
+            return None
+        role = self.settings.roles_of(_values(claims, self.settings.roles_claim))
+        if role is None:
+            log.info("a good token of %s has no role here", claims["sub"], extra={"action": "login.no_role"})
+            return None
+        name, topics = role
+        who = str(claims.get(self.settings.name_claim) or claims["sub"])[:100]
+        return VerifiedToken(
+            Grant(f"user:{who}", frozenset(ROLES[name]), topics=topics), int(claims["exp"]) * 1000, claims
+        )
+
+    async def _claims(self, token: str, audience: str) -> Mapping[str, Any] | None:
+        try:
+            key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
+            if key is None or key.algorithm_name not in ALGORITHMS:
+                return None
+            claims: Mapping[str, Any] = jwt.decode(
+                token, key, algorithms=[key.algorithm_name], audience=audience, issuer=self.settings.issuer,
+                leeway=_LEEWAY_S, options={"require": ["exp", "iss", "aud", "sub"]},
+            )  # fmt: skip
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
+            return None
+        return claims
+
+    async def _key(self, kid: str) -> jwt.PyJWK | None:
+        age_s = monotonic() - self._asked_at
+        if age_s > _FRESH_S or (kid not in self._keys and age_s > _AGAIN_S):
+            async with self._asking:
+                if monotonic() - self._asked_at >= min(age_s, _AGAIN_S):
+                    await self._fetch_keys()
+        if not self._keys:
+            raise Unavailable(f"the keys of {self.settings.issuer} are not known yet")
+        if not kid and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(kid)
+
+    async def _fetch_keys(self) -> None:
+        self._asked_at = monotonic()
+        try:
+            url = self.settings.jwks_url or str((await self.document())["jwks_uri"])
+            published = (await self._get(url)).get("keys", [])
+            keys = {}
+            for one in published:
+                try:
+                    key = jwt.PyJWK(one)
+                except (jwt.PyJWTError, ValueError):  # of a kind that is not known here, or for encryption
+                    continue
+                if one.get("use", "sig") == "sig":
+                    keys[str(one.get("kid", ""))] = key
+            if not keys:
+                raise Unavailable(f"{url} has no key that is known here")
+            self._keys = keys
+        except (Unavailable, KeyError, AttributeError, TypeError) as error:
+            log.error("the keys of %s: %s", self.settings.issuer, error, extra={"action": "login.keys"})
+
+    async def document(self) -> Mapping[str, Any]:
+        """What the provider publishes of itself (OpenID Connect Discovery 1.0). Raises Unavailable."""
+        if self._document is None:
+            base = self.settings.issuer.rstrip("/")
+            document = await self._get(f"{base}/.well-known/openid-configuration")
+            if document.get("issuer") != self.settings.issuer:
+                raise Unavailable(f"{base} says that it is {document.get('issuer')!r}, not {self.settings.issuer!r}")
+            self._document = document
+        return self._document
+
+    async def _get(self, url: str) -> Mapping[str, Any]:
+        return await self._ask(lambda: self._http.get(url), url)
+
+    async def post_form(self, url: str, fields: Mapping[str, str], auth: httpx.Auth) -> Mapping[str, Any]:
+        """Send a form and read the JSON document that answers it. Raises Unavailable."""
+        return await self._ask(lambda: self._http.post(url, data=dict(fields), auth=auth), url)
+
+    async def _ask(self, call: Callable[[], Any], url: str) -> Mapping[str, Any]:
+        try:
+            response: httpx.Response = await call()
+            document = response.json() if len(response.content) <= _MAX_KEYS_BYTES else None
+        except (httpx.HTTPError, ValueError) as error:
+            raise Unavailable(f"{url} cannot be read: {error or type(error).__name__}") from error
+        if response.status_code != 200 or not isinstance(document, dict):
+            raise Unavailable(f"{url} answered {response.status_code} without the document that is expected")
+        return document
+
+
+def _values(claims: Mapping[str, Any], path: str) -> list[str]:
+    """The texts at a claim; dots lead into objects, as in `realm_access.roles`. A text has its words."""
+    value: Any = claims
+    if path in claims:
+        value = claims[path]
+    else:
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, str):
+        return value.split()
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []

@@ -1,0 +1,138 @@
+"""The console over a scripted gateway with a log in memory, asked as a browser would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.figures import Figures
+from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.shard_reader import Query
+from duemq.model.record import pack_record
+from duemq.proxy.app import Application, create_app
+from duemq.proxy.gateway.base import Gateway, MessagePage
+from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.proxy.settings import ConsoleSettings
+from duemq.web.settings import HttpSettings
+from tests.support.http.http_site import NOW, FakeGateway
+
+VIEWER, OPERATOR, ADMIN = ("read",), ("send", "read", "cancel", "operate"), ("admin",)
+
+
+def node(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name, "url": "http://x", "rack": "", "state": "ready", "reason": "", "watermark": 0, "full": "",
+        "master_of": [0], "holds": None, "unfit": {}, "lag": {},
+    } | fields  # fmt: skip
+
+
+class ConsoleGateway(FakeGateway):
+    """Lists what `pages` say once for each query, and has a topic `orders` with one record."""
+
+    def __init__(self, bus: MemoryBus) -> None:
+        super().__init__()
+        self.bus = bus
+        self.nodes = [node("a"), node("b", master_of=[])]
+        self.masters: list[str | None] = ["a"]
+        self.nodes_figures = [
+            Figures("a", (1.0, 10.0), (5, 5, 0), (1, 2, 3, 4, 5, 6, 7, 8), 0, 7, 2, 1 << 20, 1 << 30, 40.0)
+        ]
+        self.not_ready: str | None = None
+        self.refusing = dict[str, str]()
+        self.drained: list[tuple[str, str]] = []
+        self.outcomes = {"accepted": 10, "delivered": 5, "cancelled": 1, "dead": 1}
+
+    async def find(self, query: Query) -> MessagePage:
+        self.queries.append(query)
+        return self.pages[min(len(self.queries), len(self.pages)) - 1]
+
+    def why_not_ready(self) -> str | None:
+        return self.not_ready
+
+    def topic_lateness(self, topic: str) -> dict[str, Any]:
+        return {"count": 3, "p50_ms": 1.0, "p99_ms": 2.0, "max_ms": 3}
+
+    def troubles(self) -> dict[str, str]:
+        return self.refusing
+
+    def cluster(self) -> dict[str, Any]:
+        shards = [
+            {"shard": number, "master": master, "entry": 1, "entry_age_ms": 5, "applied": 1, "cursor_ms": NOW,
+             "cursor_age_ms": 1, "pending": 3, "outcomes": self.outcomes}
+            for number, master in enumerate(self.masters)
+        ]  # fmt: skip
+        return {"cluster": "test", "nodes": self.nodes, "shards": shards}
+
+    async def figures(self) -> Sequence[Figures]:
+        return self.nodes_figures
+
+    async def drain(self, name: str) -> None:
+        self.drained.append(("drain", name))
+
+    async def resume(self, name: str) -> None:
+        self.drained.append(("resume", name))
+
+
+class ConsoleSite:
+    """`ask` sends a request with the key of the role that was set, `None` for no key at all."""
+
+    def __init__(
+        self, app: Application, gateway: ConsoleGateway, http: httpx.AsyncClient, admin: Administration
+    ) -> None:
+        self.app, self.gateway, self._http, self.admin = app, gateway, http, admin
+        self.headers: dict[str, str] = {}
+        self.key_id = self.location = ""
+
+    async def become(self, scopes: Sequence[str] | None) -> None:
+        """Present a key with these scopes from now on."""
+        self.headers = {}
+        if scopes is not None:
+            made = await self.admin.keys.make({"name": "test", "scopes": list(scopes)}, "test")
+            self.headers = {"X-API-Key": made["key"]}
+
+    async def ask(self, method: str, path: str, form: Any = None, **headers: str) -> httpx.Response:
+        return await self._http.request(method, f"/console{path}", data=form, headers=self.headers | headers)
+
+    async def page(self, path: str) -> str:
+        """A page that is there."""
+        response = await self.ask("GET", path)
+        assert response.status_code == 200, (path, response.text)
+        return response.text
+
+
+@asynccontextmanager
+async def _site(settings: ConsoleSettings | None) -> Any:
+    bus = MemoryBus(MemoryLog(lambda: NOW))
+    await create_logs(bus, 1)
+    await bus.create_topic("orders", 1)
+    system = (("duemq-id", b"i"), ("duemq-due", b"1"), ("duemq-attempt", b"1"))
+    await bus.append({("orders", 0): [pack_record(b"<k>", system, b"<script>alert(1)</script>")]})
+    admin, gateway = Administration(lambda: bus, lambda: NOW), ConsoleGateway(bus)
+    app = create_app(
+        cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: NOW,
+        asyncio.Event(), admin=admin, console=settings,
+    )  # fmt: skip
+    transport = httpx.ASGITransport(cast(Any, app))
+    async with asyncio.TaskGroup() as group, httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+        following = group.create_task(admin.run())
+        await admin.log.ready.wait()
+        await app.history.sample()
+        try:
+            yield ConsoleSite(app, gateway, http, admin)
+        finally:
+            following.cancel()
+
+
+def with_console(scenario: Callable[[ConsoleSite], Awaitable[None]], settings: ConsoleSettings | None = None) -> None:
+    async def run() -> None:
+        async with _site(settings) as site:
+            await scenario(site)
+
+    asyncio.run(run())

@@ -1,0 +1,147 @@
+"""What systemd is told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from duemq.cli.systemd.notify import Board, Notifier
+from duemq.cli.systemd.watchdog import Watchdog, watchdog
+
+WATCHDOG_S = 0.3
+UNIT = Path(__file__).parents[3] / "conf" / "systemd" / "duemq.service"
+
+
+class Systemd:
+    """A socket in the abstract namespace, as systemd's may be."""
+
+    def __init__(self) -> None:
+        self.address = f"@duemq-{secrets.token_hex(8)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0{self.address[1:]}")
+        self._socket.setblocking(False)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def told(self) -> list[str]:
+        """All since the last time."""
+        lines: list[str] = []
+        while True:
+            try:
+                lines += self._socket.recv(4096).decode().split("\n")
+            except BlockingIOError:
+                return lines
+
+    async def until(self, wanted: str) -> list[str]:
+        lines: list[str] = []
+        async with asyncio.timeout(60):
+            while wanted not in lines:
+                lines += self.told()
+                await asyncio.sleep(0.01)
+        return lines
+
+
+@pytest.fixture
+def systemd() -> Iterator[Systemd]:
+    server = Systemd()
+    yield server
+    server.close()
+
+
+def run(systemd: Systemd, scenario: Callable[[Watchdog, asyncio.Event], Awaitable[None]], workers: int = 1) -> Notifier:
+    notifier = Notifier(systemd.address, WATCHDOG_S, Board(workers))
+
+    async def main() -> None:
+        stopping = asyncio.Event()
+        async with watchdog(notifier, stopping) as watching:
+            await scenario(watching, stopping)
+
+    asyncio.run(main())
+    return notifier
+
+
+async def ready(watching: Watchdog) -> None:
+    async def at_once() -> None:
+        pass
+
+    await watching.ready_after(at_once)()
+
+
+def test_a_service_is_ready_works_and_stops(systemd: Systemd) -> None:
+    async def scenario(watching: Watchdog, stopping: asyncio.Event) -> None:
+        begun = await systemd.until("WATCHDOG=1")
+        assert "READY=1" not in begun and any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in begun)
+        watching.status = lambda: "shard 0 rests"
+        await ready(watching)
+        lines = await systemd.until("READY=1")
+        assert "STATUS=shard 0 rests" in lines + await systemd.until("WATCHDOG=1")
+        rest = await systemd.until("WATCHDOG=1")
+        assert "READY=1" not in rest and not any(line.startswith(("STATUS", "EXTEND")) for line in rest), "once"
+        stopping.set()
+        assert "STATUS=it stops" in await systemd.until("STOPPING=1")
+
+    run(systemd, scenario)
+
+
+def test_a_stuck_shard_stops_the_pings(systemd: Systemd) -> None:
+    async def scenario(watching: Watchdog, stopping: asyncio.Event) -> None:
+        await ready(watching)
+        await systemd.until("WATCHDOG=1")
+        watching.stuck = lambda: {0: 61.0}
+        await asyncio.sleep(WATCHDOG_S * 2)
+        systemd.told()
+        await asyncio.sleep(WATCHDOG_S * 2)
+        assert "WATCHDOG=1" not in systemd.told()
+        watching.stuck = dict
+        await systemd.until("WATCHDOG=1")
+
+    run(systemd, scenario)
+
+
+def test_one_worker_that_is_not_well_stops_the_pings_of_all(systemd: Systemd) -> None:
+    async def scenario(watching: Watchdog, stopping: asyncio.Event) -> None:
+        await ready(watching)
+        await asyncio.sleep(WATCHDOG_S * 2)
+        assert not {"READY=1", "WATCHDOG=1"}.intersection(systemd.told()), "the other one is not there yet"
+        other = Notifier(systemd.address, WATCHDOG_S, watching._notifier.board).of_worker(1)
+        other.note(ready=True)
+        await systemd.until("READY=1")
+        await asyncio.sleep(WATCHDOG_S * 2)
+        systemd.told()
+        await asyncio.sleep(WATCHDOG_S * 2)
+        assert "WATCHDOG=1" not in systemd.told(), "the other one said nothing more"
+        other.note(ready=True)
+        await systemd.until("WATCHDOG=1")
+
+    run(systemd, scenario, workers=2)
+
+
+def test_the_variables_are_for_the_process_that_they_name() -> None:
+    own = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid()), "HOME": "/"}
+    notifier = Notifier.of(own)
+    assert (notifier.address, notifier.watchdog_s, own) == ("/run/x", 30.0, {"HOME": "/"})
+    other = Notifier.of({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"})
+    assert other.watchdog_s is None
+    assert Notifier.of({}).address == "" and Notifier.of({"WATCHDOG_USEC": "x"}).watchdog_s is None
+
+
+def test_a_socket_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+    Notifier(str(tmp_path / "gone")).tell("WATCHDOG=1")
+    Notifier().tell("WATCHDOG=1")
+
+
+def test_the_unit_asks_for_what_the_service_tells() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT)
+    service = unit["Service"]
+    assert (service["Type"], service["NotifyAccess"]) == ("notify", "all")
+    assert int(service["WatchdogSec"]) >= 10

@@ -1,0 +1,124 @@
+"""Sessions of the console: begun by a key, bound to it, ended everywhere; and forms that come from elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
+from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
+
+FORMS = [endpoint.path.removeprefix("/console") for endpoint in CONSOLE_ENDPOINTS if endpoint.method == "POST"]
+
+
+async def log_in(site: ConsoleSite, scopes: tuple[str, ...] = OPERATOR, page: str = "") -> str:
+    """Log in by a new key, and the token of the session's forms."""
+    made = await site.admin.keys.make({"name": "test", "scopes": list(scopes)}, "test")
+    site.key_id = made["id"]
+    response = await site.ask("POST", "/login", {"key": made["key"], "next": page})
+    assert response.status_code == 303, response.text
+    cookie = response.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Lax" in cookie and made["key"] not in cookie
+    site.headers = {"Cookie": cookie.partition(";")[0]}
+    site.location = response.headers["Location"]
+    text = await site.page("/")
+    return re.search(r'name="csrf" value="([0-9a-f]{64})"', text)[1]  # type: ignore[index]
+
+
+def test_a_key_begins_a_session_that_may_what_the_key_may() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site, VIEWER)
+        assert (await site.ask("GET", "/messages")).status_code == 200
+        assert (await site.ask("POST", "/changes", {"kind": "cancel", "id": "m1", "csrf": token})).status_code == 403
+        await site.admin.keys.revoke(site.key_id, "test")
+        assert (await site.ask("GET", "/messages")).status_code == 303
+
+    with_console(scenario)
+
+
+def test_a_wrong_key_begins_none_and_is_not_shown_again() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await site.become(VIEWER)
+        site.headers = {}
+        for key in ("duemq_nonsense", "", "schlüssel"):
+            response = await site.ask("POST", "/login", {"key": key})
+            assert response.status_code == 401 and "Set-Cookie" not in response.headers
+            assert not key or key not in response.text
+
+    with_console(scenario)
+
+
+@pytest.mark.parametrize("path", FORMS)
+def test_a_form_without_the_token_of_the_session_is_refused(path: str) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site, ("admin",))
+        path_here = re.sub(r"\{\w+\}", "a", path)
+        form = {"kind": "cancel", "id": "m1", "sure": "1", "topic": "orders"}
+        for wrong in ({}, {"csrf": ""}, {"csrf": "0" * 64}):
+            response = await site.ask("POST", path_here, form | wrong)
+            assert response.status_code == 403 and "another session" in response.text, path
+        assert site.gateway.changes == [] and site.gateway.sent == [] and site.gateway.drained == []
+        assert (await site.ask("POST", path_here, form | {"csrf": token})).status_code not in (403, 500)
+
+    with_console(scenario)
+
+
+def test_htmx_sends_the_token_as_a_header() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site)
+        text = await site.page("/messages")
+        assert f'"X-CSRF-Token": "{token}"' in text and f'content="{token}"' in text
+        form = {"kind": "cancel", "id": "m1"}
+        assert (await site.ask("POST", "/changes:confirm", form, **{"X-CSRF-Token": token})).status_code == 200
+
+    with_console(scenario)
+
+
+def test_a_logout_ends_the_session_for_all_processes() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site)
+        response = await site.ask("POST", "/logout", {"csrf": token})
+        assert (response.status_code, response.headers["Location"]) == (303, "./login")
+        assert "Max-Age=0" in response.headers["Set-Cookie"]
+        assert (await site.ask("GET", "/")).status_code == 303
+
+    with_console(scenario)
+
+
+@pytest.mark.parametrize(
+    ("page", "goal"),
+    [
+        ("messages?topic=a&key=b", "./messages?topic=a&key=b"),
+        ("messages/m1", "./messages/m1"),
+        ("//evil.example", "./"),
+        ("https://evil.example", "./"),
+        ("../../x", "./"),
+        ("a\\b", "./"),
+        ("a\r\nSet-Cookie: x", "./"),
+    ],
+)
+def test_a_login_leads_to_a_page_of_the_console_and_nowhere_else(page: str, goal: str) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await log_in(site, page=page)
+        assert site.location == goal
+
+    with_console(scenario)
+
+
+def test_what_is_done_at_the_console_is_in_the_trail_and_a_question_is_not() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site)
+        form = {"kind": "cancel", "id": "m1", "csrf": token}
+        await site.ask("POST", "/changes:confirm", form)
+        await site.ask("POST", "/changes", form)
+        await site.ask("POST", "/cluster/nodes/a:drain", {"csrf": token})
+        await site.ask("POST", "/cluster/nodes/a:drain", {"csrf": token, "sure": "1"})
+        entries, _ = await site.admin.trail.read(100, None)
+        actions = [entry.action for entry in entries]
+        assert actions.count("POST /console/changes") == 1
+        assert actions.count("POST /console/cluster/nodes/{node}:drain") == 1
+        assert "POST /console/changes:confirm" not in actions
+        assert {entry.by for entry in entries if "changes" in entry.action} == {site.key_id}
+
+    with_console(scenario)

@@ -1,0 +1,183 @@
+"""Bearer tokens of an OpenID Connect provider: which are good, what they allow, and what becomes of its keys."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from pydantic import ValidationError
+
+from duemq.model.errors import BadConfig
+from duemq.proxy.login import tokens
+from duemq.proxy.login.settings import LoginSettings
+from duemq.proxy.login.tokens import Issuer
+from tests.support.http.http_site import ORDER
+from tests.support.http.provider import CLIENT, ISSUER, Provider
+from tests.unit.http.test_http_access import Site
+
+SETTINGS = LoginSettings(issuer=ISSUER, audience=CLIENT, roles=(
+    "duemq-viewer=viewer", "duemq-operator=operator", "duemq-admin=admin", "shop=operator:orders.*",
+    "mail=operator:mail.*",
+))  # fmt: skip
+Scenario = Callable[[Site, Provider], Awaitable[None]]
+
+
+def with_provider(scenario: Scenario, monkeypatch: pytest.MonkeyPatch, settings: LoginSettings = SETTINGS) -> None:
+    provider = Provider()
+    client = httpx.AsyncClient
+
+    def to_provider(**options: Any) -> httpx.AsyncClient:
+        return client(**{"transport": provider.transport, **options})
+
+    monkeypatch.setattr(httpx, "AsyncClient", to_provider)
+
+    async def run(site: Site) -> None:
+        await scenario(site, provider)
+
+    asyncio.run(Site(login=settings).run(run))
+
+
+def test_a_token_allows_what_its_role_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: Site, provider: Provider) -> None:
+        site.now = time.time_ns() // 1_000_000
+        assert (await site.ask("GET", "/v1/limits")).status_code == 401
+        viewer, operator, admin = (provider.token(roles=[f"duemq-{role}"]) for role in ("viewer", "operator", "admin"))
+        for token, sends, lists in ((viewer, 403, 403), (operator, 201, 403), (admin, 201, 200)):
+            assert (await site.ask("POST", "/v1/messages", token, ORDER)).status_code == sends
+            assert (await site.ask("GET", "/v1/keys", token)).status_code == lists
+        made = await site.ask("POST", "/v1/keys", admin, {"name": "shop", "role": "viewer"})
+        assert (await site.ask("GET", "/v1/limits", made.json()["key"])).status_code == 200
+        trail = (await site.ask("GET", "/v1/trail", admin)).json()["entries"]
+        assert trail[0]["by"] == "user:anna@example.com"
+        assert provider.requests == ["/.well-known/openid-configuration", "/keys"]
+
+    with_provider(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [{"aud": "another"}, {"iss": "https://evil.example.com"}, {"exp": int(time.time()) - 60}, {"exp": None},
+     {"sub": None}, {"roles": []}, {"roles": ["admin"]}, {"roles": {"duemq-admin": True}}, {"roles": None},
+     {"nbf": int(time.time()) + 600}, {"exp": float("inf")}, {"exp": "soon"}],
+)  # fmt: skip
+def test_a_token_with_wrong_claims_opens_nothing(claims: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: Site, provider: Provider) -> None:
+        assert (await site.ask("GET", "/v1/limits", provider.token(**claims))).status_code == 401
+
+    with_provider(scenario, monkeypatch)
+
+
+def test_a_token_that_the_issuer_did_not_sign_opens_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: Site, provider: Provider) -> None:
+        other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        good = provider.token()
+        head, body, signature = good.split(".")
+        claims = jwt.decode(good, options={"verify_signature": False})
+        wrong = [
+            provider.token(other), provider.token(kid="r2"), jwt.encode(claims, "", "none", headers={"kid": "r1"}),
+            jwt.encode(claims, "0" * 64, "HS256", headers={"kid": "r1"}), f"{head}.{body}.", f"{head}.{body}",
+            f"{head}..{signature}", "..", "a.b.c", good[:-4] + "AAAA", good + "." + "x" * (16 << 10),
+        ]  # fmt: skip
+        for token in wrong:
+            assert (await site.ask("GET", "/v1/limits", token)).status_code == 401, token
+        assert (await site.ask("GET", "/v1/limits", good)).status_code == 200
+
+    with_provider(scenario, monkeypatch)
+
+
+def test_new_keys_of_the_issuer_are_fetched_and_old_ones_stay_good_while_it_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(tokens, "monotonic", lambda: now)
+
+    async def scenario(site: Site, provider: Provider) -> None:
+        nonlocal now
+
+        async def opened(token: str) -> int:
+            return (await site.ask("GET", "/v1/limits", token)).status_code
+
+        provider.away = True
+        assert await opened(provider.token()) == 503
+        now += 40
+        provider.away = False
+        assert await opened(provider.token()) == 200
+        provider.publish_ec()
+        by_ec = provider.token(provider.ec, "ES256", "e1")
+        assert await opened(by_ec) == 401  # it was asked a moment ago
+        asked = len(provider.requests)
+        for _ in range(20):
+            assert await opened(provider.token(kid="guess", jti=str(_))) == 401
+        assert len(provider.requests) == asked
+        now += 40
+        assert await opened(by_ec) == 200
+        provider.away = True
+        now += 7200
+        assert await opened(provider.token(jti="another")) == 200
+
+    with_provider(scenario, monkeypatch)
+
+
+def test_a_token_is_verified_once_until_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[str] = []
+    verify = Issuer.verify
+
+    async def counted(self: Issuer, token: str, audience: str, nonce: str | None = None) -> Any:
+        verified.append(token)
+        return await verify(self, token, audience, nonce)
+
+    monkeypatch.setattr(Issuer, "verify", counted)
+
+    async def scenario(site: Site, provider: Provider) -> None:
+        site.now = time.time_ns() // 1_000_000
+        token = provider.token()
+        for _ in range(3):
+            assert (await site.ask("GET", "/v1/limits", token)).status_code == 200
+        assert len(verified) == 1
+        site.now += 600_000
+        await site.ask("GET", "/v1/limits", token)
+        assert len(verified) == 2
+
+    with_provider(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("values", "role"),
+    [(["duemq-viewer", "duemq-operator"], ("operator", ())), (["shop"], ("operator", ("orders.*",))),
+     (["shop", "mail"], ("operator", ("orders.*", "mail.*"))), (["shop", "duemq-operator"], ("operator", ())),
+     (["duemq-admin", "shop"], ("admin", ())), (["other"], None), ([], None)],
+)  # fmt: skip
+def test_the_strongest_role_counts(values: list[str], role: tuple[str, tuple[str, ...]] | None) -> None:
+    assert SETTINGS.roles_of(values) == role
+
+
+def test_roles_are_found_inside_of_objects() -> None:
+    assert tokens._values({"realm_access": {"roles": ["a", 1]}}, "realm_access.roles") == ["a"]
+    assert tokens._values({"https://x.example/roles": "a b"}, "https://x.example/roles") == ["a", "b"]
+    assert tokens._values({"roles": 5}, "roles.x") == tokens._values({}, "roles") == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"issuer": "login.example.com", "audience": "a"}, {"issuer": ISSUER}, {"client_id": "a", "url": "https://x"},
+     {"issuer": ISSUER, "client_id": "a"}, {"roles": "a"}, {"roles": "a=king"}, {"roles": "a=admin:orders"},
+     {"session": "1s"}],
+)  # fmt: skip
+def test_wrong_settings_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        LoginSettings(**fields)
+
+
+def test_without_the_extra_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.delitem(sys.modules, "duemq.proxy.login.tokens")
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(BadConfig, match=r"pip install 'duemq\[login\]'"):
+        asyncio.run(Site(login=SETTINGS).run(lambda site: asyncio.sleep(0)))

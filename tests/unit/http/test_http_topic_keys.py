@@ -1,0 +1,139 @@
+"""Keys for some topics only, and keys with a rate: what each route shows, changes and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from duemq.proxy.api.table import ENDPOINTS
+from tests.support.http.http_site import NOW, ORDER
+from tests.unit.http.test_http_access import Site, code_of, with_site
+
+OTHER = {**ORDER, "topic": "payments"}
+FILE = {
+    "path": "/shared/a.parquet", "sha256": "0" * 64, "size": 812345, "window": NOW - NOW % 1_800_000 + 86_400_000,
+    "rows": 10,
+}  # fmt: skip
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/messages"): OTHER,
+    ("PUT", "/v1/messages/{id}"): OTHER,
+    ("PATCH", "/v1/messages/{id}"): {"deliver_after": "1h"},
+    ("POST", "/v1/messages:batch"): {"messages": [OTHER]},
+    ("POST", "/v1/messages:cancel"): {"filter": {"topic": "payments"}},
+    ("POST", "/v1/messages:move"): {"moves": [{"id": "m1", "deliver_after": "1h"}]},
+    ("PUT", "/v1/topics/{topic}/consumers/{consumer}"): {"cursor": "AAAA"},
+    ("POST", "/v1/imports"): FILE,
+    ("POST", "/v1/imports:batch"): {"files": [FILE]},
+}
+OTHERS = {"/v1/cluster", "/v1/limits", "/v1/topics"}  # about the server; the list of topics: tests/functional
+ROUTES = [
+    (endpoint.method, endpoint.path)
+    for endpoint in ENDPOINTS
+    if endpoint.path.startswith("/v1/") and endpoint.path not in OTHERS and endpoint.scope != "admin"
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_route_neither_shows_nor_changes_what_is_of_another_topic(method: str, path: str) -> None:
+    """The gateway has one message, m1 of orders, and every topic's name is payments: the key is for neither."""
+
+    async def scenario(site: Site) -> None:
+        key = await site.key("send", "read", "cancel", "operate", topics=["reports.*"])
+        site.gateway.pages *= 4
+        place = path.replace("{topic}", "payments").replace("{id}", "m1").replace("{consumer}", "c")
+        query = "?topic=payments" if (method, path) in {("GET", "/v1/messages"), ("GET", "/v1/dlq")} else ""
+        answer = await site.ask(method, place + query, key, BODIES.get((method, path)))
+        if answer.status_code == 200:
+            document = answer.json()
+            assert not document.get("messages")
+            assert all("error" in one or one["status"] == "unknown" for one in document.get("results", ()))
+        else:
+            assert answer.status_code in (403, 404), answer.text
+        assert not site.gateway.sent and not site.gateway.changes
+
+    with_site(scenario)
+
+
+def test_a_list_holds_the_messages_of_the_keys_topics_only() -> None:
+    async def scenario(site: Site) -> None:
+        site.gateway.pages *= 4
+        for topics, count in ((["orders"], 1), (["ord*"], 1), (["order"], 0), (["orders.*"], 0)):
+            key = await site.key("read", topics=topics)
+            assert len((await site.ask("GET", "/v1/messages", key)).json()["messages"]) == count, topics
+
+    with_site(scenario)
+
+
+def test_a_batch_is_answered_item_by_item() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("send", topics=["orders"])
+        answer = (await site.ask("POST", "/v1/messages:batch", key, {"messages": [OTHER, ORDER, OTHER]})).json()
+        assert [result.get("error", {}).get("code") for result in answer["results"]] == ["forbidden", None, "forbidden"]
+        assert answer["accepted"] == 1 and [draft.topic for draft in site.gateway.sent] == ["orders"]
+
+    with_site(scenario)
+
+
+def test_what_a_key_may_change_is_changed_by_its_id() -> None:
+    """A name may be another message's by the time the change is decided; an id never is."""
+
+    async def scenario(site: Site) -> None:
+        key = await site.key("cancel", topics=["orders"])
+        assert (await site.ask("DELETE", "/v1/messages/order-17", key)).status_code == 200
+        assert [refs for _, refs, _ in site.gateway.changes] == [("m1",)]
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [({"topics": ["bad topic"]}, "topics"), ({"topics": "orders"}, "topics"), ({"topics": ["a"] * 21}, "topics"),
+     ({"topics": ["orders"], "scopes": ["admin"]}, "topics"), ({"rate": -1}, "rate"), ({"rate": "5"}, "rate"),
+     ({"rate": True}, "rate"), ({"rate": 1_000_001}, "rate"), ({"role": "viewer"}, "role")],
+)  # fmt: skip
+def test_wrong_limits_of_a_key_are_refused(fields: dict[str, Any], field: str) -> None:
+    async def scenario(site: Site) -> None:
+        answer = await site.ask("POST", "/v1/keys", body={"name": "a", "scopes": ["send"], **fields})
+        assert (answer.status_code, code_of(answer), answer.json()["field"]) == (400, "bad_field", field)
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("role", "scopes"),
+    [("viewer", ["read"]), ("operator", ["send", "read", "cancel", "operate"]), ("admin", ["admin"])],
+)
+def test_a_role_stands_for_its_scopes(role: str, scopes: list[str]) -> None:
+    async def scenario(site: Site) -> None:
+        made = await site.ask("POST", "/v1/keys", body={"name": "a", "role": role})
+        assert made.status_code == 201 and made.json()["scopes"] == scopes
+
+    with_site(scenario)
+
+
+def test_a_key_with_a_rate_gets_429_beyond_it_and_is_told_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("duemq.proxy.access.monotonic", lambda: now)
+
+    async def scenario(site: Site) -> None:
+        nonlocal now
+        key, other = await site.key("send", rate=5), await site.key("send", rate=5)
+        two = await site.ask("POST", "/v1/messages:batch", key, {"messages": [ORDER] * 2})
+        assert two.headers["RateLimit-Policy"] == '"key";q=5;w=1'
+        assert two.headers["RateLimit"] == '"key";r=3;t=1'
+        many = await site.ask("POST", "/v1/messages:batch", key, {"messages": [ORDER] * 10})
+        assert many.status_code == 200 and many.headers["RateLimit"] == '"key";r=0;t=2'
+        refused = await site.ask("POST", "/v1/messages", key, ORDER)
+        assert (refused.status_code, code_of(refused), refused.headers["Retry-After"]) == (429, "rate_limited", "2")
+        assert refused.headers["RateLimit"] == '"key";r=0;t=2'
+        assert (await site.ask("POST", "/v1/messages", other, ORDER)).status_code == 201
+        now += 1
+        assert (await site.ask("POST", "/v1/messages", key, ORDER)).status_code == 429
+        now += 0.7
+        assert (await site.ask("POST", "/v1/messages", key, ORDER)).status_code == 201
+        now += 1000
+        bad = await site.ask("POST", "/v1/messages", key, {"topic": "bad topic"})
+        assert bad.status_code == 400 and bad.headers["RateLimit"] == '"key";r=4;t=1'
+
+    with_site(scenario)

@@ -1,0 +1,132 @@
+"""The audit trail: what is written into it, and how it is read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.cluster.admin import trail as admin_trail
+from duemq.cluster.admin.trail import Trail, TrailEntry
+from duemq.cluster.internal_topics import TRAIL, create_logs
+from duemq.model.errors import Rejected, StoreFailed
+from tests.support.http.http_site import ORDER
+from tests.unit.http.test_http_access import Site, with_site
+
+
+async def entries_of(site: Site, key: str = "") -> list[dict[str, Any]]:
+    await site.admin.trail._flush()
+    document = (await site.ask("GET", "/v1/trail", key)).json()
+    entries: list[dict[str, Any]] = document["entries"]
+    return entries
+
+
+def test_each_administrative_act_is_written_with_who_and_what_came_of_it() -> None:
+    async def scenario(site: Site) -> None:
+        admin = await site.key("admin")
+        made = await site.ask("POST", "/v1/keys", admin, {"name": "shop", "scopes": ["send"]})
+        await site.ask("POST", "/v1/keys", admin, {"name": "shop", "scopes": ["fly"]})
+        await site.ask("POST", "/v1/cluster/nodes/a:drain", admin)
+        await site.ask("POST", "/v1/messages", admin, ORDER)
+        await site.ask("GET", "/v1/keys", admin)
+        drained, refused, created = await entries_of(site, admin)
+        assert created["by"] == drained["by"] == admin.split("_")[1] and created["from"] == "127.0.0.1"
+        assert (created["action"], created["result"], created["code"]) == ("POST /v1/keys", 201, "")
+        assert (refused["action"], refused["result"], refused["code"]) == ("POST /v1/keys", 400, "bad_field")
+        assert drained["action"] == "POST /v1/cluster/nodes/{node}:drain"
+        assert drained["target"] == "/v1/cluster/nodes/a:drain"
+        assert created["request_id"] == made.headers["X-Request-Id"]
+
+    with_site(scenario)
+
+
+def test_what_is_denied_is_written_and_repeats_are_counted() -> None:
+    async def scenario(site: Site) -> None:
+        admin, viewer = await site.key("admin"), await site.key("read")
+        for _ in range(3):
+            await site.ask("POST", "/v1/messages", "wrong", ORDER)
+            await site.ask("POST", "/v1/messages", viewer, ORDER)
+        by_code = {entry["code"]: entry for entry in await entries_of(site, admin)}
+        assert by_code["unauthorised"]["by"] == "" and by_code["unauthorised"]["times"] == 3
+        assert by_code["forbidden"]["by"] == viewer.split("_")[1] and by_code["forbidden"]["times"] == 3
+
+    with_site(scenario)
+
+
+def test_the_trail_is_for_administrators() -> None:
+    async def scenario(site: Site) -> None:
+        operator = await site.key("operate", "read")
+        assert (await site.ask("GET", "/v1/trail", operator)).status_code == 403
+
+    with_site(scenario)
+
+
+def entry(at: int, action: str = "act") -> TrailEntry:
+    return TrailEntry(at, "me", "10.0.0.1", action, "/", 200, "", "r1")
+
+
+async def opened() -> tuple[MemoryBus, Trail]:
+    bus = MemoryBus(MemoryLog(lambda: 0))
+    await create_logs(bus, 1)
+    return bus, Trail(lambda: bus, lambda: 0)
+
+
+def test_pages_hold_every_entry_once_newest_first() -> None:
+    async def scenario() -> None:
+        _, trail = await opened()
+        for at in range(0, 60, 2):
+            await trail.act(entry(at))
+            if at % 3 == 0:
+                trail.deny(entry(at + 1, f"denied {at}"))
+            await trail._flush()
+        everything = (await trail.read(1000)).entries
+        assert len(everything) == 40 and [one.at for one in everything] == sorted(one.at for one in everything)[::-1]
+        for limit in (1, 7, 40, 41):
+            read: list[TrailEntry] = []
+            cursor: str | None = None
+            while True:
+                page = await trail.read(limit, cursor)
+                read += page.entries
+                assert len(page.entries) <= limit
+                if (cursor := page.cursor) is None:
+                    break
+            assert read == everything
+        with pytest.raises(Rejected, match="no cursor"):
+            await trail.read(5, "5")
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_of_denials_is_bounded_and_drops_no_act(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_trail, "_KEPT_RECORDS", 50)
+    monkeypatch.setattr(admin_trail, "_SLACK_RECORDS", 10)
+
+    async def scenario() -> None:
+        bus, trail = await opened()
+        await trail.act(entry(1))
+        for flush in range(30):
+            for number in range(100):
+                trail.deny(entry(flush, f"guess {number}"))
+            await trail._flush()
+        page = await trail.read(1000)
+        assert sum(one.action == "act" for one in page.entries) == 1
+        assert {one.times for one in page.entries if one.action == "others"} == {80}
+        assert await bus.end_offset(TRAIL, 1) - await bus.start_offset(TRAIL, 1) < 50 + 10 + 21
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_written_is_counted_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        bus, trail = await opened()
+
+        async def append(*_: object) -> None:
+            raise StoreFailed("the disk is away")
+
+        bus.append = append  # type: ignore[assignment,method-assign]
+        await trail.act(entry(1))
+        assert trail.lost == 1 and "the disk is away" in caplog.text
+
+    asyncio.run(scenario())
