@@ -39,7 +39,8 @@ class FileContext(ssl.SSLContext):
     def refresh(self, *, force: bool = False) -> bool:
         """Read the files, if they have changed or `force`; whether they are in use now. Never raises."""
         state = self._files.state()
-        if state == self._state and not force and not self._complaint:
+        if state == self._state and not force:
+            self._complaint = ""
             return False
         try:
             self.current = self._make()
