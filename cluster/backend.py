@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from duemq.bus.base import Bus
 from duemq.cluster.destinations import Destinations
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator
@@ -93,6 +93,10 @@ class Backend(Protocol):
 
     async def figures(self) -> Sequence[Figures]:
         """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        """The windows with delay files that begin at `first` (epoch ms) or later, earliest first."""
         ...
 
     @property

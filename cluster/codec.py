@@ -8,6 +8,7 @@ from typing import Any
 
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.model.import_command import ImportCommand
+from duemq.model.row_notes import Attempt
 from duemq.storage.imports.records import ImportRecord
 
 TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
@@ -22,12 +23,16 @@ def token_headers(token: str) -> dict[str, str]:
 
 def state_to_json(state: MessageState) -> Json:
     """All of a state, its payload too if it has one."""
+    more = {
+        "redrives": state.redrives,
+        "attempts": [tuple(one) for one in state.attempts],
+    }  # most have neither, and older processes know none
     return {
         "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
         "labels": state.labels, "headers": [[name, _text(value)] for name, value in state.headers],
         "attempt": state.attempt, "expires": state.expires, "payload": _text(state.payload),
         "delivered_at": state.delivered_at, "cancelled_at": state.cancelled_at, "dead_at": state.dead_at,
-        "reason": state.reason,
+        "reason": state.reason, **{name: value for name, value in more.items() if value},
     }  # fmt: skip
 
 
@@ -39,6 +44,7 @@ def state_from_json(document: Json) -> MessageState:
         labels=tuple(document["labels"]),
         headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
         payload=_bytes(document["payload"]),
+        attempts=tuple(Attempt(*attempt) for attempt in document.get("attempts", ())),
     )
 
 
@@ -63,8 +69,12 @@ def import_from_json(document: Json) -> ImportRecord:
 
 
 def query_to_json(query: Query) -> Json:
-    """A query without its `shard`: which shards are searched stands beside it."""
-    return {name: value for name, value in asdict(query).items() if name != "shard"}
+    """A query without its `shard`: which shards are searched stands beside it.
+
+    `newest` is left out where it is not set, for nodes that do not know it.
+    """
+    document = {name: value for name, value in asdict(query).items() if name != "shard"}
+    return document if query.newest else {name: value for name, value in document.items() if name != "newest"}
 
 
 def query_from_json(document: Json) -> Query:

@@ -43,3 +43,15 @@ class Figures(NamedTuple):
             if name in cls._fields
         }
         return cls(**known)
+
+
+class SealedWindow(NamedTuple):
+    """The delay files of one window of a shard. `window`: its start, epoch ms. `rows`: in the files, of which `pending`
+    still are; `imported`: files that others wrote."""
+
+    window: int
+    shard: int
+    files: int
+    imported: int
+    rows: int
+    pending: int

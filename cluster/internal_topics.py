@@ -7,8 +7,9 @@ from duemq.bus.base import Bus
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
 ADMIN = "duemq.admin"  # administrative state, one partition (ADR 38)
+JOBS = "duemq.jobs"  # the plans of bulk jobs, one partition (ADR 41)
 TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
-INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, TRAIL))
+INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL))
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
@@ -20,6 +21,7 @@ async def create_logs(bus: Bus, shards: int) -> None:
     await bus.create_log(BUFFER, shards)
     await bus.create_log(LEDGER, shards, expires=False)
     await bus.create_log(ADMIN, 1, expires=False)
+    await bus.create_log(JOBS, 1, expires=False)
     await bus.create_log(TRAIL, 2, expires=False)
 
 

@@ -6,9 +6,10 @@ import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 
-from duemq.cluster.shard_reader import MessageState, SearchPart
+from duemq.cluster.shard_reader import MessageState, Query, SearchPart
 from duemq.model.errors import Rejected
-from duemq.model.key import KEY_BYTES, LOWEST
+from duemq.model.key import KEY_BYTES
+from duemq.model.place import PLACE_BYTES
 
 
 def merge(parts: Sequence[SearchPart], limit: int) -> tuple[list[MessageState], tuple[bytes, int] | None]:
@@ -43,7 +44,7 @@ def _through(last: bytes, part: SearchPart) -> SearchPart:
 
 def before(key: bytes) -> bytes:
     """The key just below another, so that a search above it starts with that key itself."""
-    return key if key == LOWEST else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
+    return key if not any(key) else (int.from_bytes(key, "big") - 1).to_bytes(len(key), "big")
 
 
 def write_cursor(key: bytes, shard: int) -> str:
@@ -52,13 +53,19 @@ def write_cursor(key: bytes, shard: int) -> str:
     return urlsafe_b64encode(raw + zlib.crc32(raw).to_bytes(4, "big")).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> tuple[bytes, int]:
-    """Key and shard of a cursor. Raises Rejected `bad_cursor`."""
+def start_of(query: Query) -> tuple[bytes, int]:
+    """The key above which a search begins, and the last shard that goes on there. Raises Rejected `bad_cursor`."""
+    size = PLACE_BYTES if query.newest else KEY_BYTES
+    return (bytes(size), -1) if query.cursor is None else _read_cursor(query.cursor, size)
+
+
+def _read_cursor(text: str, size: int) -> tuple[bytes, int]:
+    """Key, of so many bytes, and shard of a cursor."""
     try:
         raw = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError as error:
         raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor") from error
     body, check = raw[:-4], raw[-4:]
-    if len(body) != KEY_BYTES + 2 or zlib.crc32(body).to_bytes(4, "big") != check:
+    if len(body) != size + 2 or zlib.crc32(body).to_bytes(4, "big") != check:
         raise Rejected("bad_cursor", "this cursor did not come from a list", "cursor")
-    return body[:KEY_BYTES], int.from_bytes(body[KEY_BYTES:], "big")
+    return body[:size], int.from_bytes(body[size:], "big")

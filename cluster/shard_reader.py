@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
+from duemq.model.row_notes import Attempt
 from duemq.storage.imports.records import ImportRecord
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
@@ -18,7 +19,8 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held."""
+    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held. `attempts`:
+    that failed, and its deaths, as far as they are noted."""
 
     id: str
     status: Status
@@ -34,6 +36,8 @@ class MessageState:
     cancelled_at: int = 0
     dead_at: int = 0
     reason: str = ""
+    redrives: int = 0
+    attempts: tuple[Attempt, ...] = ()
 
 
 class NamedMessage(NamedTuple):
@@ -47,11 +51,12 @@ class NamedMessage(NamedTuple):
 class Query:
     """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
 
-    `shard`: of this one only.
+    `status` None: any. `shard`: of this one only. `newest`: those that were placed last come first; for that, key or
+    label has to be given, and the topic to be indexed. Else they come in the order of their due times.
     """
 
     topic: str | None = None
-    status: Status = "scheduled"
+    status: Status | None = "scheduled"
     key: str | None = None
     label: str | None = None
     due_from: int | None = None
@@ -59,10 +64,14 @@ class Query:
     limit: int = 100
     cursor: str | None = None
     shard: int | None = None
+    newest: bool = False
 
 
 class SearchPart(NamedTuple):
-    """What a search of one shard found: keys with states, and up to where it looked (None: to the end)."""
+    """What a search of one shard found: keys with states, and up to where it looked (None: to the end).
+
+    Of one with `newest`, the keys are places (`storage/message_index/runs.py`): byte order is that of the answer, too.
+    """
 
     messages: list[tuple[bytes, MessageState]]
     looked: bytes | None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping
 
 import numpy as np
 
-from duemq.cluster.figures import HORIZONS_MS, Figures
+from duemq.cluster.figures import HORIZONS_MS, Figures, SealedWindow
 from duemq.delay.lateness import EDGES_MS
 from duemq.delay.node import Node
+from duemq.storage.delay_files.catalog import DelayFileCatalog
 
 _SHARE = 0.002  # of the time may be spent on counting horizons: with windows for ten years it takes 10 ms
 
@@ -46,6 +48,17 @@ class FiguresSource:
             disk.folder_bytes, disk.use.free, disk.use.percent, direct,
         )  # fmt: skip
 
+    def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        """Of the shards that the node is master of: those that begin at `first` (ms) or later, earliest first."""
+        windows: list[SealedWindow] = []
+        for number, shard in self._node.shards.items():
+            if shard.leading:
+                table = shard.store.delay_files
+                starts = table.windows()
+                begin = bisect_left(starts, first)
+                windows += [_window(number, start, table) for start in starts[begin : begin + most]]
+        return sorted(windows)[:most]
+
     def _horizons(self, totals: list[Mapping[int, int]], now: int) -> tuple[int, ...]:
         started = time.monotonic()
         if started >= self._again:
@@ -59,3 +72,9 @@ class FiguresSource:
             self._again = ended + (ended - started) / _SHARE
             self._horizon = tuple(counts.tolist())
         return self._horizon
+
+
+def _window(shard: int, start: int, table: DelayFileCatalog) -> SealedWindow:
+    files = table.of(start)
+    imported = sum(file.about.offset is not None for file in files)
+    return SealedWindow(start, shard, len(files), imported, table.rows(start), table.pending(start))

@@ -77,6 +77,7 @@ class NodeOptions:
     linger_s: float = 0.0
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
+    indexed_topics: tuple[str, ...] = ()
     topic_partitions: int = 1
     cache_bytes: int = 64 << 20
     write_buffer_bytes: int = 64 << 20
@@ -125,6 +126,7 @@ class Node:
         self.ids = IdCodec(folder.info.secret)
         self.delay_files, self.tiering_turn = options.delay_files, asyncio.Lock()
         self.importing, self.import_turn = options.importing, asyncio.Lock()
+        self.indexed_topics = options.indexed_topics
         self.thread_share = ThreadShare()
         self.bus: Bus
         self.destinations: Destinations

@@ -8,7 +8,7 @@ from typing import Any
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
 from duemq.cluster.destinations import Destinations
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import Operator, cluster_json
@@ -87,3 +87,7 @@ class NodeBackend:
         """Those of this node; the name is known to who asks."""
         closed = self._node.why_closed is not None
         return [] if closed else [self._figures.figures("", self.clock(), self._direct)]
+
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        """See `FiguresSource.sealed_windows`."""
+        return [] if self._node.why_closed is not None else self._figures.sealed_windows(first, most)

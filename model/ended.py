@@ -5,13 +5,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-CANCELLED, DEAD = 1, 2
+CANCELLED, DEAD, PURGED = 1, 2, 3
 
 _ENDED = Struct(">BQH")
 
 
 class EndedMessage(NamedTuple):
-    """A message that was cancelled or died `at` ms; `row` is without its payload, unless it may be redriven (dead).
+    """A message that was cancelled, died, or was purged from the dead letters, `at` ms. `row` is without its payload,
+    unless it may be redriven (dead). `reason`: of its death; of a cancel by a job its tag (`model/row_notes.py`).
 
     `row` is empty where a message was cancelled in a delay file: what is kept of it is read from there later.
     """

@@ -24,7 +24,7 @@ _FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `e
 class Answer(IntEnum):
     """What the ledger says about one command. Commands without an answer were plain schedules, and were accepted."""
 
-    OK = 0  # cancelled, moved, sent at once, redriven
+    OK = 0  # cancelled, moved, sent at once, redriven, purged
     DUPLICATE = 1  # the name exists with the same content
     CONFLICT = 2  # the name exists with other content
     DELIVERED = 3  # too late: it has been delivered
@@ -36,6 +36,10 @@ class Answer(IntEnum):
     MALFORMED = 9  # a record that could not be understood; it went to the dead letters
     FILE_PENDING = 10  # a file to import: a later entry has its outcome
     FILE_DUPLICATE = 11  # the content of a file that is pending or imported already
+    REPEATED = 12  # the same step of the same job has made this change before
+    CHANGED_BEFORE = 13  # another step of the same job has changed this message before
+    EXHAUSTED = 14  # a redrive of a message that was redriven as often as it may be
+    PURGED = 15  # a redrive or purge of a message that was purged from the dead letters
 
 
 @dataclass(frozen=True, slots=True)

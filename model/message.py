@@ -8,6 +8,9 @@ the payload as the record's value.
              | header count (u16), bytes (u32)
              | topic | key | labels (joined by LF) | packed headers | name | fingerprint (16 bytes, if named)
 
+A change of an existing message has a first key (20 bytes) and a due time (ms) behind those bytes; one with terms has
+besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic.
+
 Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
 `read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
 
@@ -30,7 +33,7 @@ from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 
 FORMAT = 1
-MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE = range(6)
+MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE = range(7)
 
 ENVELOPE = Struct(">BBIQQBHHBHI")
 FINGERPRINT_BYTES = 16
@@ -47,6 +50,9 @@ _CHANGE_START = (
     HEAD.pack(-1, 1, _COMMAND_HEAD + _CHANGE.size) + HEADER.pack(len(COMMAND_HEADER), _CHANGE.size) + COMMAND_HEADER
 )
 _CHANGE_BYTES = COMMAND_BODY + _CHANGE.size
+_TERMS = Struct(f">BBI{KEY_BYTES}sQHBB")
+_TERMS_BYTES = COMMAND_BODY + _TERMS.size
+_TAG = re.compile(rb"[a-z0-9]{1,32}/[0-9]{1,10}")
 _TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
 
 _TOPIC = re.compile(TOPIC.pattern.encode())
@@ -86,12 +92,26 @@ class Draft(NamedTuple):
     fingerprint: bytes = b""
 
 
+class Terms(NamedTuple):
+    """On what terms a change is made. `tag`: of the step of a job that it is a part of, which makes it once however
+    often it is sent; empty for none. Of a redrive: how often a message may be redriven in all (0: without limit), and
+    where to; empty: to its own topic."""
+
+    tag: str = ""
+    most_redrives: int = 0
+    topic: str = ""
+
+
 class Change(NamedTuple):
-    """A command about an existing message: cancel, move, deliver-now or redrive."""
+    """A command about an existing message: cancel, move, deliver-now, redrive or purge.
+
+    `terms` None: as an older duemq or a plain client sends it. Its redrive leaves the expiry of a message as it is.
+    """
 
     kind: int
     first_key: bytes
     due: int
+    terms: Terms | None = None
 
 
 def schedule_frame(draft: Draft, due: int) -> bytes:
@@ -111,10 +131,14 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
     ))  # fmt: skip
 
 
-def change_frame(kind: int, first_key: bytes, due: int = 0) -> bytes:
-    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive."""
-    head = HEAD.pack(-1, 1, _COMMAND_HEAD + _CHANGE.size) + HEADER.pack(len(COMMAND_HEADER), _CHANGE.size)
-    return head + COMMAND_HEADER + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due)
+def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None) -> bytes:
+    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge."""
+    if terms is None:
+        return _CHANGE_START + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due)
+    tag, topic = terms.tag.encode(), terms.topic.encode()
+    size = _TERMS.size + len(tag) + len(topic)
+    fields = _TERMS.pack(kind, FORMAT, size, first_key, due, terms.most_redrives, len(tag), len(topic))
+    return _change_start(size) + fields + tag + topic
 
 
 def read_schedule(frame: bytes) -> Schedule | None:
@@ -146,12 +170,34 @@ def read_schedule(frame: bytes) -> Schedule | None:
 
 def read_change(frame: bytes) -> Change | None:
     """A command about an existing message; None for any other record."""
-    if len(frame) < _CHANGE_BYTES or not frame.startswith(_CHANGE_START):
+    if len(frame) < _CHANGE_BYTES:
         return None
+    if not frame.startswith(_CHANGE_START):
+        return _read_terms(frame)
     kind, form, size, first_key, due = _CHANGE.unpack_from(frame, COMMAND_BODY)
     if form != FORMAT or size != _CHANGE.size or not CANCEL <= kind <= REDRIVE or due > LAST_MS:
         return None
     return Change(kind, first_key, due)
+
+
+def _read_terms(frame: bytes) -> Change | None:
+    if len(frame) < _TERMS_BYTES:
+        return None
+    kind, form, size, first_key, due, most_redrives, tag_bytes, topic_bytes = _TERMS.unpack_from(frame, COMMAND_BODY)
+    tag, topic = frame[_TERMS_BYTES : _TERMS_BYTES + tag_bytes], frame[_TERMS_BYTES + tag_bytes :]
+    if (
+        form != FORMAT or size != _TERMS.size + tag_bytes + topic_bytes or len(topic) != topic_bytes
+        or not frame.startswith(_change_start(size)) or not CANCEL <= kind <= PURGE or due > LAST_MS
+        or (tag and not _TAG.fullmatch(tag)) or (topic and not is_topic(topic))
+    ):  # fmt: skip
+        return None
+    return Change(kind, first_key, due, Terms(tag.decode(), most_redrives, topic.decode()))
+
+
+@lru_cache(maxsize=512)
+def _change_start(size: int) -> bytes:
+    """How the frame of a change begins whose envelope has this size."""
+    return HEAD.pack(-1, 1, _COMMAND_HEAD + size) + HEADER.pack(len(COMMAND_HEADER), size) + COMMAND_HEADER
 
 
 @lru_cache(maxsize=4_096)

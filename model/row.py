@@ -3,9 +3,10 @@
 The frame is made once, when the message is scheduled, so that delivering thousands in one millisecond is slicing.
 
     row   = attempts that failed (u16) | where the frame begins (u32) | expires ms (u64, 0 = never)
-          | lengths of topic (u8), labels (u16), name (u8) | topic | labels (joined by LF) | name | frame
-    frame = a record (`model/record.py`) whose first headers are duemq-id, duemq-due, duemq-attempt
-            and, where there are labels, duemq-labels; then come the sender's own
+          | lengths of topic (u8), labels (u16), name (u8) | topic | labels (joined by LF)
+          | notes (`model/row_notes.py`) | name | frame
+    frame = a record (`model/record.py`) whose first headers are duemq-id, duemq-due, duemq-attempt,
+            duemq-redrives once it was redriven, and, where there are labels, duemq-labels; then come the sender's own
 
 `duemq-due` is the due time a message shows: that of its key, or the original one after deliver-now.
 """
@@ -27,6 +28,7 @@ _EXPIRES = slice(6, 14)
 _NEVER = bytes(8)
 TOPIC_BYTES_AT = 14  # where a row has the length of its topic
 _SYSTEM_HEADERS = 3
+_REDRIVES = "duemq-redrives"
 
 
 def _header_start(name: str, value_bytes: int) -> bytes:
@@ -35,10 +37,12 @@ def _header_start(name: str, value_bytes: int) -> bytes:
 
 # The system headers of a first delivery due between 2001 and 2286: a fixed layout that one format call fills in.
 _ID_AT = len(_header_start("duemq-id", ID_CHARS))
+_DUE_CHARS = 13
+_DUE_AT = _ID_AT + ID_CHARS + len(_header_start("duemq-due", _DUE_CHARS))
 _SYSTEM = (
     _header_start("duemq-id", ID_CHARS)
     + b"%b"
-    + _header_start("duemq-due", 13)
+    + _header_start("duemq-due", _DUE_CHARS)
     + b"%d"
     + _header_start("duemq-attempt", 1)
     + b"1"
@@ -59,6 +63,7 @@ class Row(NamedTuple):
     expires: int
     name: bytes
     attempt: int
+    redrives: int
 
 
 def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
@@ -140,15 +145,26 @@ def message_key_in(row: bytes) -> bytes | None:
 def read_row(row: bytes) -> Row:
     attempt, frame_at, expires, topic_bytes, label_bytes, name_bytes = ROW.unpack_from(row)
     topic_end = ROW.size + topic_bytes
-    label_end = topic_end + label_bytes
-    labels = tuple(row[topic_end:label_end].decode().split("\n")) if label_bytes else ()
+    labels = tuple(row[topic_end : topic_end + label_bytes].decode().split("\n")) if label_bytes else ()
     record = unpack_record(row[frame_at:])
     (_, id_), (_, due) = record.headers[:2]
+    redrives = _redrives_in(record.headers)
     return Row(
         id=id_.decode(), topic=row[ROW.size : topic_end].decode(), payload=record.value, due=int(due), key=record.key,
-        headers=record.headers[_SYSTEM_HEADERS + bool(labels) :], labels=labels, expires=expires,
-        name=row[label_end : label_end + name_bytes], attempt=attempt,
+        headers=record.headers[_SYSTEM_HEADERS + bool(redrives) + bool(labels) :], labels=labels, expires=expires,
+        name=row[frame_at - name_bytes : frame_at], attempt=attempt, redrives=redrives,
     )  # fmt: skip
+
+
+def _redrives_in(headers: Headers) -> int:
+    """How often a message was redriven, by the headers of its frame."""
+    name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
+    return int(value) if name == _REDRIVES else 0
+
+
+def redrives_of(row: bytes) -> int:
+    """How often a message was redriven."""
+    return _redrives_in(unpack_record(frame_in(without_payload(row))).headers)
 
 
 def id_of(row: bytes) -> bytes:
@@ -156,6 +172,13 @@ def id_of(row: bytes) -> bytes:
     at = int.from_bytes(row[2:6], "big")
     start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _ID_AT
     return row[start : start + ID_CHARS]
+
+
+def shows_due(row: bytes, due: int) -> bool:
+    """Whether the due time (ms) that a message shows is this one. False also for some before 2001 or after 2286."""
+    at = int.from_bytes(row[2:6], "big")
+    start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _DUE_AT
+    return row[start : start + _DUE_CHARS] == b"%d" % due
 
 
 def first_key_of(row: bytes) -> bytes:
@@ -207,10 +230,31 @@ def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None
     return head + frame_of(record.key, count, packed, record.value)
 
 
-def dead_frame(row: bytes, reason: str) -> bytes:
-    """The frame of a dead letter: as it would have been delivered, with its destination and the reason in headers."""
+def redriven_row(row: bytes, topic: bytes = b"", *, keeps_expiry: bool = False) -> bytes:
+    """The row of a dead letter that is delivered again, to another `topic` where one is given: no attempt has failed
+    yet, one redrive more is counted, and unless `keeps_expiry` it does not expire any more."""
+    _, frame_at, expires, topic_bytes, label_bytes, name_bytes = ROW.unpack_from(row)
+    topic = topic or topic_of(row)
+    rest = row[ROW.size + topic_bytes : frame_at]
+    record = unpack_record(row[frame_at:])
+    redrives = _redrives_in(record.headers)
+    system = (*record.headers[: _SYSTEM_HEADERS - 1], ("duemq-attempt", b"1"), (_REDRIVES, b"%d" % (redrives + 1)))
+    count, packed = pack_headers(system + record.headers[_SYSTEM_HEADERS + bool(redrives) :])
+    head = ROW.pack(
+        0, ROW.size + len(topic) + len(rest), expires if keeps_expiry else 0, len(topic), label_bytes, name_bytes
+    )
+    return head + topic + rest + frame_of(record.key, count, packed, record.value)
+
+
+def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
+    """The frame of a dead letter: as it would have been delivered, with its destination and the reason in headers: in
+    duemq's own, and in those that Kafka's brokers write for share groups (KIP-1191). `attempts`: that failed."""
     record = unpack_record(frame_in(row))
-    more = (("duemq-topic", topic_of(row)), ("duemq-reason", reason.encode()))
+    topic, text = topic_of(row), reason.encode()
+    more = (
+        ("duemq-topic", topic), ("duemq-reason", text), ("__dlq.errors.topic", topic),
+        ("__dlq.errors.delivery.count", b"%d" % attempts), ("__dlq.errors.message", text),
+    )  # fmt: skip
     headers = record.headers[:_SYSTEM_HEADERS] + more + record.headers[_SYSTEM_HEADERS:]
     return frame_of(record.key, *pack_headers(headers), record.value)
 

@@ -36,6 +36,7 @@ class TopicSettings(Section):
     allowed: Words = ()
     partitions: Annotated[int, Field(ge=0, le=1024)] = 1
     dead_letter: str = "duemq.dlq"
+    max_redrives: Annotated[int, Field(ge=0, le=65_535)] = 16
 
     @field_validator("allowed")
     @classmethod

@@ -1,4 +1,4 @@
-"""The sections `[storage]` and `[delay_files]` of the settings."""
+"""The sections `[storage]`, `[index]` and `[delay_files]` of the settings."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, Words, duration
-from duemq.model.timing import WINDOW_MS
+from duemq.model.timing import WINDOW_MS, shown
 from duemq.storage.imports.object_store import is_object, wrong_uri
 
+_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
@@ -43,6 +44,18 @@ class StorageSettings(Section):
                 f"({self.refuse_percent}) must not descend"
             )
         return self
+
+
+class IndexSettings(Section):
+    topics: Words = ()
+
+    @field_validator("topics")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
+        return patterns
 
 
 class DelayFileSettings(Section):

@@ -48,6 +48,11 @@ class Job:
     seed: int = 1
     keep_every: int = 0
     named: bool = False
+    keyed: bool = False
+
+    def key(self, seq: int) -> str:
+        """The key that message `seq` has where messages are `keyed`."""
+        return f"order-{seq}"
 
     def name(self, seq: int) -> str:
         """The name that message `seq` has where messages are `named`."""
@@ -127,6 +132,9 @@ class _Sender:
         if self.job.named:
             for seq, draft in enumerate(drafts, first):
                 draft["name"] = self.job.name(seq)
+        if self.job.keyed:
+            for seq, draft in enumerate(drafts, first):
+                draft["key"] = self.job.key(seq)
         return drafts
 
     async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:

@@ -1,6 +1,9 @@
-"""Look-ups by id, one after another, as a client that waits for each answer."""
+"""Look-ups by id or key, one after another, as a client that waits for each answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +23,37 @@ class LookedUp:
 
 async def get_singly(link: WorkerLink, url: str, ids: list[str]) -> LookedUp:
     """One GET per id on one connection."""
-    scheduled, wait = np.zeros(len(ids), np.bool_), np.zeros(len(ids))
+    return await _look_up(link, url, [f"/v1/messages/{message}" for message in ids], _is_scheduled)
+
+
+async def find_singly(link: WorkerLink, url: str, keys: list[str]) -> LookedUp:
+    """One search per key on one connection, each for one message."""
+    paths = [f"/v1/messages?key={quote(key)}&order=newest" for key in keys]
+    return await _look_up(link, url, paths, _is_one_scheduled)
+
+
+async def _look_up(
+    link: WorkerLink, url: str, paths: list[str], is_scheduled: Callable[[dict[str, Any]], bool]
+) -> LookedUp:
+    scheduled, wait = np.zeros(len(paths), np.bool_), np.zeros(len(paths))
     async with session(url, 1) as http:
-        for row, message in enumerate(ids):
+        for row, path in enumerate(paths):
             began = now_ms()
             try:
-                async with http.get(f"/v1/messages/{message}") as answer:
+                async with http.get(path) as answer:
                     text = await answer.read()
             except TROUBLE:
                 continue
             finally:
                 wait[row] = now_ms() - began
-            scheduled[row] = answer.status == 200 and orjson.loads(text)["status"] == "scheduled"
+            scheduled[row] = answer.status == 200 and is_scheduled(orjson.loads(text))
             link.progress(row + 1)
     return LookedUp(scheduled, wait)
+
+
+def _is_scheduled(state: dict[str, Any]) -> bool:
+    return bool(state["status"] == "scheduled")
+
+
+def _is_one_scheduled(page: dict[str, Any]) -> bool:
+    return [state["status"] for state in page["messages"]] == ["scheduled"]

@@ -92,10 +92,10 @@ class Harness:
             worker.end()
         self.site.__exit__(kind, error, trace)
 
-    def job(self, count: int, window: SendWindow, keep_every: int = 0) -> Job:
+    def job(self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False) -> Job:
         """The messages to send to this run's topic."""
         setup = self.setup
-        return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every)
+        return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every, keyed=keyed)
 
     def spawn(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs

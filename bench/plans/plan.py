@@ -7,6 +7,7 @@ from typing import Any
 from rich.markup import escape
 
 from duemq.bench.clients.load import EVERY_MS
+from duemq.bench.far.find import find
 from duemq.bench.far.imports import import_windows
 from duemq.bench.far.load_window import load
 from duemq.bench.far.pending import pending
@@ -39,6 +40,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "consume": consume,
     "destinations": destinations,
     "load": load,
+    "find": find,
     "import": import_windows,
 }
 _CALLERS = (1, 8, 64)

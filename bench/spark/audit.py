@@ -187,7 +187,7 @@ class _History:
             for key, row, topic in cycle:
                 if chosen.random() < 0.001:
                     deferred.append(DeferredMessage(key, None, 1, "expired"))
-                    batches.setdefault((DEAD_LETTERS, 0), []).append(dead_frame(row, "expired"))
+                    batches.setdefault((DEAD_LETTERS, 0), []).append(dead_frame(row, "expired", 0))
                 else:
                     batches.setdefault((topic, _partition(row)), []).append(frame_in(row))
             self._pending -= len(cycle)

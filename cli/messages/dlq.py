@@ -1,66 +1,245 @@
-"""`duemq dlq ls` and `redrive`"""
+"""`duemq dlq ls`, `show`, `redrive` and `purge`"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from duemq.cli.exit_codes import Exit
-from duemq.cli.messages.pending import (
-    DueFrom,
-    DueTo,
-    Everything,
-    Key,
-    Label,
-    Limit,
-    Topic,
-    filters,
-    page_size,
-    show_list,
-    tell,
-)
-from duemq.cli.session import AsJson, Url, connected, examples, failure
+from duemq.cli.job_progress import tell_job, wait_for_job
+from duemq.cli.messages import pending
+from duemq.cli.messages.pending import DueFrom, DueTo, Everything, Key, Label, Limit, Topic
+from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
+from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
 from duemq.model.errors import DuemqError
+
+if TYPE_CHECKING:
+    from duemq.client import Client
 
 app = typer.Typer(no_args_is_help=True, help="Look after the dead letters: messages that could not be delivered.")
 
+Source = Annotated[str | None, typer.Option(help="Those in this topic, instead of duemq's own.", metavar="TOPIC")]
+Group = Annotated[str | None, typer.Option(help="Those of a consumer group, in dlq.GROUP.", metavar="GROUP")]
+DeadFrom = Annotated[str | None, typer.Option(help="Died at or after: RFC 3339 with a zone, or epoch ms.")]
+DeadTo = Annotated[str | None, typer.Option(help="Died before.")]
+Reason = Annotated[str | None, typer.Option(help="Only those that died for this reason.")]
+Rate = Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids; in a topic PARTITION:OFFSET.")
+]
 
-@app.command("ls", epilog=examples("duemq dlq ls", "duemq dlq ls --topic orders --all --json"))
+
+@app.command(
+    "ls", epilog=examples("duemq dlq ls", "duemq dlq ls --topic orders --all --json", "duemq dlq ls --group g")
+)
 def list_dead(
     topic: Topic = None,
     key: Key = None,
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    source: Source = None,
+    group: Group = None,
     limit: Limit = 100,
     everything: Everything = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List the dead letters and the reason of each. With --json a line for each."""
+    most = None if everything else limit
+    chosen = pending.filters(topic, key, label, due_from, due_to)
     with connected(url, as_json) as client:
-        messages = client.dlq(page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to))
-        show_list(messages, None if everything else limit, as_json, reasons=True)
+        if (whence := _source(source, group)) is not None:
+            if chosen:
+                raise typer.BadParameter("a topic of dead letters is listed as a whole", param_hint="--source")
+            _list_topic(client, whence, most, as_json)
+            return
+        messages = client.dlq(page_size=pending.page_size(limit, everything), **chosen)
+        pending.show_list(messages, most, as_json, reasons=True)
+
+
+@app.command("show", epilog=examples("duemq dlq show ID", "duemq dlq show 0:17 --group billing"))
+def show(
+    message: Annotated[str, typer.Argument(metavar="ID", help="The dead letter's id; in a topic PARTITION:OFFSET.")],
+    source: Source = None,
+    group: Group = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a dead letter: why it died, and each attempt that is noted."""
+    whence = _source(source, group)
+    with connected(url, as_json) as client:
+        if whence is not None:
+            letter = client.dead_letter_in(whence, message)
+            if as_json:
+                echo_json(letter)
+            else:
+                echo_fields(letter)
+            return
+        details = client.get(message)
+    pending.show(details, as_json)
+    if not as_json:
+        for attempt in details.state.raw.get("attempts", ()):
+            typer.echo(f"{attempt['at']}  {escaped(attempt['reason'])}")
 
 
 @app.command(
     "redrive",
-    epilog=examples("duemq dlq redrive ID", "duemq dlq ls --topic orders | cut -f1 | xargs duemq dlq redrive"),
-)
+    epilog=examples(
+        "duemq dlq redrive ID", "duemq dlq redrive --topic orders --dead-from 2031-01-01T00:00:00Z --dry-run",
+        "duemq dlq redrive --dead-from 2031-01-01T00:00:00Z --rate 2000 --wait",
+        "duemq dlq redrive --group billing --dead-from 2031-01-01T00:00:00Z --to orders.again",
+    ),
+)  # fmt: skip
 def redrive(
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="The dead letters' ids.")],
+    ids: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    label: Label = None,
+    due_from: DueFrom = None,
+    due_to: DueTo = None,
+    dead_from: DeadFrom = None,
+    dead_to: DeadTo = None,
+    reason: Reason = None,
+    source: Source = None,
+    group: Group = None,
+    to: Annotated[str | None, typer.Option(help="To this topic, instead of its own.", metavar="TOPIC")] = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead letters again. Each is tried; the exit code is the highest of theirs."""
-    worst = Exit.DONE
+    """Deliver dead letters again: those with these ids, or in a job those that match, of which a time has to be said.
+
+    Each id is tried; the exit code is the highest of theirs.
+    """
+    chosen = _filter(topic, key, label, due_from, due_to, dead_from, dead_to, reason)
+    whence = _source(source, group)
     with connected(url, as_json) as client:
-        for message in ids:
-            try:
-                tell(client.redrive(message), as_json)
-            except DuemqError as error:
-                worst = max(worst, Exit(failure(error, as_json).exit_code))
-                if worst is Exit.UNAVAILABLE:
-                    break
-    raise typer.Exit(worst)
+        if ids and whence is None and not (rate or dry_run or wait or chosen):
+            raise typer.Exit(_one_by_one(client, ids, to, as_json))
+        fields = _job(ids, chosen, whence, rate) | ({} if to is None else {"topic": to})
+        raise typer.Exit(_run(client, "redrive", fields, dry_run, wait, yes, as_json))
+
+
+@app.command(
+    "purge",
+    epilog=examples(
+        "duemq dlq purge ID", "duemq dlq purge --dead-to 2031-01-01T00:00:00Z --dry-run",
+        "duemq dlq purge --group billing --dead-to 2031-01-01T00:00:00Z",
+    ),
+)  # fmt: skip
+def purge(
+    ids: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    label: Label = None,
+    due_from: DueFrom = None,
+    due_to: DueTo = None,
+    dead_from: DeadFrom = None,
+    dead_to: DeadTo = None,
+    reason: Reason = None,
+    source: Source = None,
+    group: Group = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    yes: Yes = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """End dead letters for good, in a job: those with these ids, or those that match, of which a time has to be said.
+
+    A topic of dead letters is purged up to a time, --dead-to.
+    """
+    chosen = _filter(topic, key, label, due_from, due_to, dead_from, dead_to, reason)
+    with connected(url, as_json) as client:
+        fields = _job(ids, chosen, _source(source, group), rate)
+        raise typer.Exit(_run(client, "purge", fields, dry_run, wait, yes, as_json))
+
+
+def _source(source: str | None, group: str | None) -> str | None:
+    if source is not None and group is not None:
+        raise typer.BadParameter("either a topic, or a group", param_hint="--source")
+    return source if group is None else f"dlq.{group}"
+
+
+def _filter(
+    topic: str | None,
+    key: str | None,
+    label: str | None,
+    due_from: str | None,
+    due_to: str | None,
+    dead_from: str | None,
+    dead_to: str | None,
+    reason: str | None,
+) -> dict[str, Any]:
+    more = {"dead_from": instant(dead_from), "dead_to": instant(dead_to), "reason": reason}
+    more = {name: value for name, value in more.items() if value is not None}
+    return pending.filters(topic, key, label, due_from, due_to) | more
+
+
+def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate: float | None) -> dict[str, Any]:
+    if bool(ids) == bool(chosen):
+        raise typer.BadParameter("say which ones: either ids, or a filter such as --dead-from", param_hint="ID")
+    fields: dict[str, Any] = {"ids": ids} if ids else {"filter": chosen}
+    fields |= {} if source is None else {"source": source}
+    return fields | ({} if rate is None else {"rate": rate})
+
+
+def _run(
+    client: Client, kind: str, fields: dict[str, Any], dry_run: bool, wait: bool, yes: bool, as_json: bool
+) -> Exit:
+    """Begin a job, after it was said of how many, and asked."""
+    if dry_run or not yes:
+        count = client.begin_job(kind, dry_run=True, **fields)
+        if dry_run:
+            if as_json:
+                echo_json(count)
+            else:
+                typer.echo(f"{count['total']:,} dead letters match.")
+            return Exit.DONE
+        if as_json or not sys.stdin.isatty():
+            raise typer.BadParameter("without a terminal to ask at a job needs --yes", param_hint="--yes")
+        typer.confirm(f"{kind.capitalize()} {count['total']:,} dead letters?", abort=True)
+    job = client.begin_job(kind, **fields)
+    if wait:
+        return wait_for_job(client, job, as_json)
+    tell_job(job, as_json)
+    return Exit.DONE
+
+
+def _one_by_one(client: Client, ids: list[str], to: str | None, as_json: bool) -> Exit:
+    worst = Exit.DONE
+    for message in ids:
+        try:
+            pending.tell(client.redrive(message, to), as_json)
+        except DuemqError as error:
+            worst = max(worst, Exit(failure(error, as_json).exit_code))
+            if worst is Exit.UNAVAILABLE:
+                break
+    return worst
+
+
+def _list_topic(client: Client, topic: str, limit: int | None, as_json: bool) -> None:
+    letters = client.dead_letters_in(topic, page_size=1000 if limit is None else min(limit, 1000))
+    chosen = islice(letters, limit)
+    if as_json:
+        for letter in chosen:
+            echo_json(letter)
+        return
+    rows = (
+        (letter["id"], letter["dead_at"], origin.get("topic") or "?", str(letter["redrives"]),
+         escaped(origin.get("reason") or ""), escaped(origin.get("error") or ""))
+        for letter in chosen
+        for origin in (letter["origin"] or {},)
+    )  # fmt: skip
+    echo_table(("ID", "DIED", "TOPIC", "REDRIVES", "REASON", "ERROR"), rows)

@@ -26,7 +26,7 @@ from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
-from duemq.storage.settings import DelayFileSettings, StorageSettings
+from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
@@ -47,6 +47,7 @@ class Settings(BaseModel):
     topics: TopicSettings = TopicSettings()
     delivery: DeliverySettings = DeliverySettings()
     storage: StorageSettings = StorageSettings()
+    index: IndexSettings = IndexSettings()
     delay_files: DelayFileSettings = DelayFileSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     kafka: KafkaSettings = KafkaSettings()
@@ -105,6 +106,7 @@ class Settings(BaseModel):
             max_batch_bytes=own.max_batch_bytes,
             topics=self.topics.allowed,
             time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
+            max_redrives=self.topics.max_redrives,
         )
 
 

@@ -31,22 +31,37 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
 
 
 def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
-    """The work, with the administration and the others beside it as long as it runs."""
+    """The work, with the administration beside it as long as it runs, and the others until it is asked to end."""
 
     async def run(shut: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_run(one), name=one.__qualname__) for one in (admin.run, *others)]
+            following = group.create_task(admin.run(), name="administration")
+            ending = [group.create_task(_until(shut, one), name=one.__qualname__) for one in others]
             try:
                 await work(shut)
             finally:
-                for task in tasks:
+                for task in (following, *ending):
                     task.cancel()
 
     return run
 
 
-async def _run(work: Callable[[], Awaitable[None]]) -> None:
-    await work()
+async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    """The work, cancelled once it is to end."""
+
+    async def run() -> None:
+        await work()
+
+    working = asyncio.create_task(run(), name=work.__qualname__)
+    waiting = asyncio.create_task(shut.wait(), name="end of work")
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+    finally:
+        waiting.cancel()
+        working.cancel()
+        await asyncio.wait((working, waiting))
 
 
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:

@@ -15,6 +15,7 @@ from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
+from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.request.ingress import Ingress
 from duemq.web.status import ReadinessCollector
 
@@ -26,9 +27,10 @@ def http_api(
     backend: Backend,
     metrics: CollectorRegistry,
     closing: asyncio.Event,
-    admin: Administration | None = None,
-) -> Application:
-    """The HTTP API in front of a backend. `closing`, `admin`: see `create_app`. The log says who may use it."""
+    admin: Administration,
+) -> tuple[Application, JobRunner]:
+    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. The log says
+    who may use it."""
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
@@ -45,15 +47,8 @@ def http_api(
     metrics.register(ReadinessCollector(gateway.readiness))
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
-    return create_app(
-        gateway,
-        ingress,
-        http,
-        metrics,
-        backend.clock,
-        closing,
-        import_policy(settings),
-        admin,
-        settings.login,
+    app = create_app(
+        gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
         settings.console,
-    )
+    )  # fmt: skip
+    return app, JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)

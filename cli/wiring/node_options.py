@@ -36,6 +36,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
             rewrite_share=settings.delay_files.rewrite_share,
         ),
         importing=replace(import_policy(settings), copies=1 if alone else _copies(settings)),
+        indexed_topics=settings.index.topics,
         topic_partitions=settings.topics.partitions,
         cache_bytes=storage.cache_bytes,
         write_buffer_bytes=storage.write_buffer_bytes,

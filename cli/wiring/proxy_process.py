@@ -98,11 +98,11 @@ async def run_proxy(
         reader = RemoteReader(directory, http)
         backend = ProxyBackend(
             identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
-            watch, metrics, age, reader.figures,
+            watch, metrics, age, reader,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
-        app = http_api(settings, backend, metrics, stop, admin)
+        app, jobs = http_api(settings, backend, metrics, stop, admin)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -122,7 +122,7 @@ async def run_proxy(
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, app.history.run),
+            beside(admin, follow, app.history.run, jobs.run),
             limits=connection_limits(settings),
             tls=tls,
         )

@@ -194,8 +194,56 @@ class AsyncClient:
     def dlq(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
         return self._pages("/v1/dlq", page_size, filters)
 
-    async def redrive(self, message_id: str) -> AsyncMessage:
-        return AsyncMessage(self, await self._run(operations.redrive(message_id)))
+    async def redrive(self, message_id: str, topic: str | None = None) -> AsyncMessage:
+        """Take a message out of the dead letters and deliver it again, to `topic` instead of its own if that is given.
+
+        Raises `RedrivesExhausted`, `AlreadyPurged`.
+        """
+        return AsyncMessage(self, await self._run(operations.redrive(message_id, topic)))
+
+    async def purge(self, message_id: str) -> AsyncMessage:
+        """End a dead letter for good: it cannot be redriven any more."""
+        return AsyncMessage(self, await self._run(operations.purge(message_id)))
+
+    async def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Begin a bulk job: "redrive", "purge", "cancel", "move" or "deliver-now". `fields`: see docs/dead-letters.md.
+
+        With `dry_run=True` nothing is done, and `total` says to how many messages the job would apply.
+        """
+        return await self._run(operations.begin_job({"kind": kind, **fields}))
+
+    async def jobs(self) -> Sequence[dict[str, Any]]:
+        """Return the bulk jobs that are known, the newest first."""
+        return await self._run(operations.jobs())
+
+    async def job(self, job_id: str) -> dict[str, Any]:
+        """Return a bulk job as it is now."""
+        return await self._run(operations.job(job_id))
+
+    async def pause_job(self, job_id: str) -> dict[str, Any]:
+        return await self._run(operations.change_job(job_id, "pause"))
+
+    async def resume_job(self, job_id: str) -> dict[str, Any]:
+        return await self._run(operations.change_job(job_id, "resume"))
+
+    async def cancel_job(self, job_id: str) -> dict[str, Any]:
+        """End a job. What it has done stays done."""
+        return await self._run(operations.change_job(job_id, "cancel"))
+
+    async def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> AsyncIterator[dict[str, Any]]:
+        """Iterate over the records of a topic of dead letters, such as `dlq.GROUP`, without their payloads."""
+        cursor = None
+        while True:
+            page = await self._run(operations.dead_letters_in(topic, page_size, cursor))
+            for letter in page["letters"]:
+                yield letter
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    async def dead_letter_in(self, topic: str, place: str) -> dict[str, Any]:
+        """Return the record at PARTITION:OFFSET of a topic of dead letters."""
+        return await self._run(operations.dead_letter_in(topic, place))
 
     async def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
         """See `Client.import_file`."""

@@ -149,7 +149,10 @@ class Client:
         return Message(self, self._run(operations.get(message_id)))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
-        """Iterate over all messages that match, in order of due times, page by page. Default: the scheduled ones."""
+        """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
+
+        `order="newest"` with a key or a label: whatever became of them, the last accepted, moved or redriven first.
+        """
         return self._pages("/v1/messages", page_size, filters)
 
     def page(
@@ -246,9 +249,55 @@ class Client:
         """Iterate over the dead letters that match. `state.reason` says why each could not be delivered."""
         return self._pages("/v1/dlq", page_size, filters)
 
-    def redrive(self, message_id: str) -> Message:
-        """Take a message out of the dead letters and deliver it again."""
-        return Message(self, self._run(operations.redrive(message_id)))
+    def redrive(self, message_id: str, topic: str | None = None) -> Message:
+        """Take a message out of the dead letters and deliver it again, to `topic` instead of its own if that is given.
+
+        Raises `RedrivesExhausted`, `AlreadyPurged`.
+        """
+        return Message(self, self._run(operations.redrive(message_id, topic)))
+
+    def purge(self, message_id: str) -> Message:
+        """End a dead letter for good: it cannot be redriven any more."""
+        return Message(self, self._run(operations.purge(message_id)))
+
+    def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Begin a bulk job: "redrive", "purge", "cancel", "move" or "deliver-now". `fields`: see docs/dead-letters.md.
+
+        With `dry_run=True` nothing is done, and `total` says to how many messages the job would apply.
+        """
+        return self._run(operations.begin_job({"kind": kind, **fields}))
+
+    def jobs(self) -> Sequence[dict[str, Any]]:
+        """Return the bulk jobs that are known, the newest first."""
+        return self._run(operations.jobs())
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return a bulk job as it is now."""
+        return self._run(operations.job(job_id))
+
+    def pause_job(self, job_id: str) -> dict[str, Any]:
+        return self._run(operations.change_job(job_id, "pause"))
+
+    def resume_job(self, job_id: str) -> dict[str, Any]:
+        return self._run(operations.change_job(job_id, "resume"))
+
+    def cancel_job(self, job_id: str) -> dict[str, Any]:
+        """End a job. What it has done stays done."""
+        return self._run(operations.change_job(job_id, "cancel"))
+
+    def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> Iterator[dict[str, Any]]:
+        """Iterate over the records of a topic of dead letters, such as `dlq.GROUP`, without their payloads."""
+        cursor = None
+        while True:
+            page = self._run(operations.dead_letters_in(topic, page_size, cursor))
+            yield from page["letters"]
+            cursor = page["cursor"]
+            if cursor is None:
+                return
+
+    def dead_letter_in(self, topic: str, place: str) -> dict[str, Any]:
+        """Return the record at PARTITION:OFFSET of a topic of dead letters."""
+        return self._run(operations.dead_letter_in(topic, place))
 
     def import_file(self, path: str, *, link: bool = False, **metadata: str | int) -> FileImport:
         """Import a Parquet file of messages. `path`: absolute, as the server's nodes see it.

@@ -142,6 +142,9 @@ class UnknownNode(NotFound): ...
 class UnknownKey(NotFound): ...
 
 
+class UnknownJob(NotFound): ...
+
+
 class UnknownImport(NotFound): ...
 
 
@@ -149,8 +152,24 @@ class Conflict(RejectedError):
     """Somebody else changed it at the same time: look at it again."""
 
 
+class RedrivesExhausted(RejectedError):
+    """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
+
+
+class JobEnded(RejectedError):
+    """The job has ended, and cannot be paused, resumed or cancelled."""
+
+
+class TooManyJobs(RejectedError):
+    """So many jobs run or are paused that no more may be begun."""
+
+
 class NoIds(RejectedError):
     """The file is not imported, or it is not kept any more because its messages are due."""
+
+
+class NotIndexed(RejectedError):
+    """Messages of this topic have no index (`index.topics` of the server)."""
 
 
 class TooLate(RejectedError):
@@ -179,6 +198,10 @@ class AlreadyDead(TooLate):
     @property
     def dead_at(self) -> datetime | None:
         return from_ms(self.extra.get("dead_at_ms"))
+
+
+class AlreadyPurged(TooLate):
+    """The dead letter was purged for good."""
 
 
 class NameInUse(RejectedError):
@@ -308,9 +331,15 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_node": UnknownNode,
     "unknown_key": UnknownKey,
     "conflict": Conflict,
+    "unknown_job": UnknownJob,
+    "job_ended": JobEnded,
+    "too_many_jobs": TooManyJobs,
+    "redrives_exhausted": RedrivesExhausted,
+    "already_purged": AlreadyPurged,
     "unknown_import": UnknownImport,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
+    "not_indexed": NotIndexed,
     "already_delivered": AlreadyDelivered,
     "already_cancelled": AlreadyCancelled,
     "already_dead": AlreadyDead,

@@ -210,8 +210,13 @@ def deliver_now(message_id: str) -> Plan[MessageState]:
     return _change(Call("POST", _message(message_id) + ":deliver-now"), message_id)
 
 
-def redrive(message_id: str) -> Plan[MessageState]:
-    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:redrive"), message_id)
+def redrive(message_id: str, topic: str | None = None) -> Plan[MessageState]:
+    query = {} if topic is None else {"topic": topic}
+    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:redrive", query), message_id)
+
+
+def purge(message_id: str) -> Plan[MessageState]:
+    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:purge"), message_id)
 
 
 def _change(call: Call, message_id: str) -> Plan[MessageState]:
@@ -331,6 +336,32 @@ def resume(node: str) -> Plan[None]:
 def keys() -> Plan[list[dict[str, Any]]]:
     listed: list[dict[str, Any]] = json_of((yield Call("GET", "/v1/keys")))["keys"]
     return listed
+
+
+def begin_job(body: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+    return _document(Call("POST", "/v1/jobs", body=orjson.dumps(body), hold_s=_CANCEL_ALL_S))
+
+
+def jobs() -> Plan[list[dict[str, Any]]]:
+    listed: list[dict[str, Any]] = json_of((yield Call("GET", "/v1/jobs")))["jobs"]
+    return listed
+
+
+def job(job_id: str) -> Plan[dict[str, Any]]:
+    return _document(Call("GET", f"/v1/jobs/{quoted(job_id)}"))
+
+
+def change_job(job_id: str, what: str) -> Plan[dict[str, Any]]:
+    return _document(Call("POST", f"/v1/jobs/{quoted(job_id)}:{what}"))
+
+
+def dead_letters_in(topic: str, page_size: int, cursor: str | None) -> Plan[dict[str, Any]]:
+    query: dict[str, str | int] = {"limit": page_size} | ({} if cursor is None else {"cursor": cursor})
+    return _document(Call("GET", f"/v1/dlq/topics/{quoted(topic)}", query))
+
+
+def dead_letter_in(topic: str, place: str) -> Plan[dict[str, Any]]:
+    return _document(Call("GET", f"/v1/dlq/topics/{quoted(topic)}/{quoted(place)}"))
 
 
 def create_key(

@@ -44,7 +44,8 @@ class MessageOptions(When, total=False):
 class Filter(TypedDict, total=False):
     """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive.
 
-    `shard`: lists only, of this shard (`Cluster.shards`).
+    `shard`, `order`: lists only; of this shard (`Cluster.shards`), and `due` or `newest`. Newest first takes a key or a
+    label, needs the server's index (`index.topics`), and without `status` gives messages of any.
     """
 
     topic: str | None
@@ -54,6 +55,7 @@ class Filter(TypedDict, total=False):
     due_from: Instant | None
     due_to: Instant | None
     shard: int | None
+    order: str | None
 
 
 @dataclass(frozen=True, slots=True)

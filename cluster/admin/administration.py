@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from duemq.bus.base import Bus
 from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.jobs import Jobs
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.sessions import Sessions
 from duemq.cluster.admin.trail import Trail
@@ -20,6 +21,7 @@ class Administration:
         self.log = AdminLog(bus, clock)
         self.keys = ApiKeys(self.log, clock)
         self.sessions = Sessions(self.log, clock)
+        self.jobs = Jobs(self.log, clock)
         self.trail = Trail(bus, clock)
 
     async def run(self) -> None:

@@ -33,6 +33,7 @@ class AdminLog:
         self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
         self.trouble: str | None = None
         """Why the log cannot be followed just now, in a sentence: what others change is not seen meanwhile."""
+        self._logged = ""  # the trouble that the process's log has already
         self._grown = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._start = 0
@@ -56,7 +57,7 @@ class AdminLog:
                         await self._begin(bus, subscription)
                     while True:
                         grown = await self._read(bus, subscription)
-                        failures, self.trouble = 0, None
+                        failures, self.trouble, self._logged = 0, None, ""
                         if not grown:
                             await subscription.wait(_QUIET_S)
                 finally:
@@ -64,7 +65,9 @@ class AdminLog:
             except (Unavailable, CorruptStore) as error:
                 if isinstance(error, CorruptStore):
                     self.ready.clear()
-                if self.trouble != str(error):
+                # The first failure may be the process closing its log, or a broker that hands over.
+                if failures and self._logged != str(error):
+                    self._logged = str(error)
                     level = logging.DEBUG if self._opening else logging.ERROR
                     log.log(level, "the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
                 self.trouble = str(error)

@@ -68,6 +68,7 @@ def create_internal_app(
             Route(f"{shard}/imported-ids", reads.imported_ids),
             Route("/internal/search", reads.search, methods=["POST"]),
             Route("/internal/figures", reads.figures),
+            Route("/internal/windows", reads.windows),
             *more,
             Route("/v1/cluster", partial(status.cluster, about)),
             Route("/livez", partial(status.livez, about)),
@@ -165,6 +166,10 @@ class _Reads:
 
     async def figures(self, request: Request) -> Response:
         return JsonResponse([one.to_json() for one in await self._backend.figures()])
+
+    async def windows(self, request: Request) -> Response:
+        first, most = _offset(request, "first"), _offset(request, "most")
+        return JsonResponse([list(one) for one in await self._backend.sealed_windows(first, most)])
 
 
 class _About(NamedTuple):

@@ -21,20 +21,30 @@ Sets of keys, T = cursor before, T' = cursor after:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import chain
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
-from duemq.model.ended import CANCELLED, DEAD, EndedMessage
+from duemq.model.ended import CANCELLED, DEAD, PURGED, EndedMessage
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, read_name
+from duemq.model.message import CANCEL, MOVE, PURGE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, RecordPosition
 from duemq.model.record import StoredRecord
-from duemq.model.row import attempt_of, change_row, first_key_of, row_of, without_payload
+from duemq.model.row import (
+    attempt_of,
+    change_row,
+    first_key_of,
+    redriven_row,
+    redrives_of,
+    row_of,
+    without_payload,
+)
+from duemq.model.row_notes import Attempt, same_job, tag_of, with_attempt, with_tag
 from duemq.model.timing import WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
@@ -78,6 +88,7 @@ class Cycle:
         self.file_decisions: tuple[FileDecision, ...] = ()  # files that were imported or refused
         self.loss: tuple[int, int] | None = None  # offsets of commands that the log dropped before they were read
         self.deferred: list[DeferredMessage] = []
+        self._failed: set[DeferredMessage] = set()  # those of them that were tried
         # Due time (ms) of the messages that were due before the cursor's window, by key.
         self.requested_dues: dict[bytes, int] = {}
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
@@ -202,49 +213,70 @@ class Cycle:
         if row is None and key not in self.removed:
             row = lookups.rows.get(key)
         if answer is None:
-            answer = self._decide(change.kind, key, row, ended)
+            answer = self._decide(change, key, row, ended)
         if answer is not Answer.OK:
             return answer
-        if change.kind == REDRIVE:
+        terms = change.terms
+        tag = "" if terms is None else terms.tag
+        if change.kind in (REDRIVE, PURGE):
             if ended is None:
-                raise CorruptStore(f"command {offset} revives a message that is not in the dead letters here")
+                raise CorruptStore(f"command {offset} speaks of a message that is not in the dead letters here")
+            row = with_tag(ended.row, tag)
+            if change.kind == PURGE:
+                self.endings[key] = EndedMessage(PURGED, 0, ended.reason, without_payload(row))
+                return answer
             self.endings[key] = None
             self._revived += 1
-            row = ended.row
+            row = redriven_row(row, b"" if terms is None else terms.topic.encode(), keeps_expiry=terms is None)
         else:
             if row is None:
                 raise CorruptStore(f"command {offset} changes a message that is not pending here")
             self._remove(key)
         if change.kind == CANCEL:
-            self.endings[key] = EndedMessage(CANCELLED, 0, "", without_payload(row) if row else b"")
+            self.endings[key] = EndedMessage(CANCELLED, 0, tag, without_payload(row) if row else b"")
             self._cancelled += 1
             return answer
         if not row:
             raise CorruptStore(f"command {offset} moves a message whose row was not read")
         # A time that follows from the log alone, so that every replica computes the same.
         due = change.due if change.kind == MOVE else timestamp
-        shown = change.due if change.kind == MOVE else None
-        attempt = 0 if change.kind == REDRIVE else None
-        if shown is not None or attempt is not None:
-            row = change_row(row, due=shown, attempt=attempt)
-        self._place(due, offset, row)
+        if change.kind == MOVE:
+            row = change_row(row, due=change.due)
+        self._place(due, offset, row if change.kind == REDRIVE else with_tag(row, tag))
         return answer
 
-    def _decide(self, kind: int, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
-        before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
+    def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
+        kind, terms, before = (
+            change.kind,
+            change.terms,
+            self.before,
+        )  # what it says is forgotten, whether or not this replica has cleaned it away yet
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
             return Answer.UNKNOWN
+        if terms is not None and terms.tag:
+            if ended is None:
+                tag = tag_of(row or b"")
+            else:
+                tag = ended.reason if ended.status == CANCELLED else tag_of(ended.row)
+            if same_job(tag, terms.tag):
+                return Answer.REPEATED if tag == terms.tag else Answer.CHANGED_BEFORE
+        of_the_dead = kind in (REDRIVE, PURGE)
         if ended is not None:
             if ended.status == CANCELLED:
                 return Answer.CANCELLED_BEFORE
-            return Answer.OK if kind == REDRIVE else Answer.DEAD
+            if not of_the_dead:
+                return Answer.DEAD
+            if ended.status == PURGED:
+                return Answer.PURGED
+            most = 0 if terms is None or kind == PURGE else terms.most_redrives
+            return Answer.EXHAUSTED if most and redrives_of(ended.row) >= most else Answer.OK
         if row is None:
             return Answer.UNKNOWN
         if self._is_delivered(key):
             return Answer.DELIVERED
-        return Answer.NOT_DEAD if kind == REDRIVE else Answer.OK
+        return Answer.NOT_DEAD if of_the_dead else Answer.OK
 
     def _is_delivered(self, key: bytes) -> bool:
         """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
@@ -325,8 +357,20 @@ class Cycle:
             self.endings[key] = EndedMessage(DEAD, 0, deferred.reason, row)
             self._dead += 1
         else:
-            same = deferred.attempt == attempt_of(row)
-            self._put(deferred.to, row if same else change_row(row, attempt=deferred.attempt))
+            if deferred.attempt != attempt_of(row):
+                row = change_row(row, attempt=deferred.attempt)
+                self._failed.add(deferred)
+            self._put(deferred.to, row)
+
+    def _note_attempts(self, at: int) -> None:
+        """Note in the rows which attempts failed, and what died."""
+        for deferred in self.deferred:
+            attempt = Attempt(at, deferred.reason)
+            if deferred.to is None:
+                if (ended := self.endings[deferred.key]) is not None:
+                    self.endings[deferred.key] = ended._replace(row=with_attempt(ended.row, attempt))
+            elif deferred in self._failed:
+                self.placed[deferred.to] = with_attempt(self.placed[deferred.to], attempt)
 
     def settle(self, decisions: Sequence[FileDecision]) -> None:
         """Make the messages of files pending that are here and sound, or refuse the files. Comes after `take`.
@@ -366,6 +410,17 @@ class Cycle:
         cursor = self.cursor
         return [key for key in self.placed if key > cursor]
 
+    def placed_rows(self) -> Iterable[Due]:
+        """Keys and rows of all messages that this cycle placed, also of those that ended in it."""
+        if not self.endings:
+            return self.placed.items()
+        ended = (
+            (key, ended.row)
+            for key, ended in self.endings.items()
+            if ended is not None and offset_of(key) >= self.before.applied
+        )
+        return chain(self.placed.items(), ended)
+
     def removed_keys(self) -> list[bytes]:
         """Keys that were pending in the store above T' and no longer are: cancelled, moved."""
         cursor = self.cursor
@@ -375,6 +430,7 @@ class Cycle:
         """The ledger entry of this cycle, committed `at` ms. The horizons: see `Entry`."""
         if self._phase is not Phase.RECORDED:
             self._require(Phase.DUE, "entry")
+            self._note_attempts(at)
         self._phase = Phase.RECORDED
         added, removed, before = self.added_keys(), self.removed_keys(), self.before
         file_rows = sum(decision.rows for decision in self.file_decisions)

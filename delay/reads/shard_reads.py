@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart, Status
+from duemq.delay.reads.indexed_reads import IndexedReads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
-from duemq.model.ended import CANCELLED, EndedMessage
+from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
 from duemq.model.row import read_row, topic_of
+from duemq.model.row_notes import notes_of
 from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
@@ -53,6 +55,21 @@ class Reads:
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
             return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True))
+
+    async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
+        """How the messages under these keys ended, if they did, and their rows up to the payload, at one moment."""
+        store = self._shard.store
+        view = PrefetchedView(store)
+        with self._report_damage(store):
+            await view.read(keys, payload=False)
+            await view.read_endings(keys)
+            self.check_store(store)
+            return list(zip(keys, view.endings(keys), view.rows(keys), strict=True))
+
+    def check_store(self, store: ShardStore) -> None:
+        """Raise Unavailable where this is the shard's store no more."""
+        if self._shard.store is not store or self._shard.rebuilding:
+            raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
 
     @contextmanager
     def _report_damage(self, store: ShardStore) -> Iterator[None]:
@@ -100,7 +117,9 @@ class Reads:
     def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
             return self._make(ended.row, "cancelled", cancelled_at=ended.at)
-        return self._make(ended.row, "dead", dead_at=ended.at, reason=ended.reason)
+        reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
+        state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
+        return replace(state, payload=None) if ended.status == PURGED else state
 
     def _make(
         self,
@@ -118,10 +137,17 @@ class Reads:
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
+            redrives=row.redrives, attempts=notes_of(raw).attempts,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
-        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB."""
+        """Matching messages above the key `after`, in order, at most `query.limit`, and about 4 MiB.
+
+        `after`, and the keys of the answer, are places where the newest come first. Raises what `IndexedReads` raises.
+        """
+        indexed = IndexedReads(self, self._shard.store)
+        if query.newest:
+            return await indexed.newest(query, after)
         cursor = self._shard.replica.entry.cursor
         through = HIGHEST if query.due_to is None else last_key_at(max(query.due_to - 1, 0))
         if query.due_from:
@@ -133,6 +159,8 @@ class Reads:
             through = min(through, cursor)
         else:
             prefix = ENDED
+        if (part := await indexed.soonest(query, after, through)) is not None:
+            return part
         matches: list[tuple[bytes, MessageState]] = []
         row_count = size = 0
         while True:
@@ -152,7 +180,7 @@ class Reads:
                     if self._shard.store is not store:
                         continue
             for key, row, ended in messages:
-                if (state := self._match(query, key, row, ended)) is not None:
+                if (state := self.match(query, key, row, ended)) is not None:
                     # A page of a thousand could hold a gigabyte of payloads.
                     matches.append((key, replace(state, payload=None)))
                     size += len(row) - len(state.payload or b"")
@@ -181,7 +209,8 @@ class Reads:
         ]
         return messages, keys[-1] if keys else None
 
-    def _match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
+    def match(self, query: Query, key: bytes, row: bytes, ended: EndedMessage | None) -> MessageState | None:
+        """The state of a message, if it matches; its due time is not looked at."""
         # Cheap tests on the raw bytes first: most rows of a search do not match.
         if query.key is not None and query.key.encode() not in row:
             return None
@@ -189,8 +218,10 @@ class Reads:
             return None
         if query.topic is not None and topic_of(row) != query.topic.encode():
             return None
+        if ended is not None and ended.status == PURGED:
+            return None
         state = self._live_state(key, row) if ended is None else self._ended_state(ended)
-        if state.status != query.status:
+        if query.status is not None and state.status != query.status:
             return None
         if query.key is not None and state.key != query.key.encode():
             return None

@@ -155,7 +155,7 @@ class Dispatch:
         if not self._takes_dead_letters:
             self._defer(cycle, due, now, attempt_of(row), reason)
             return
-        self._add_dead(outbox, message_key_in(row), dead_frame(row, reason))
+        self._add_dead(outbox, message_key_in(row), dead_frame(row, reason, attempt))
         cycle.defer(due, DeferredMessage(due[0], None, attempt, reason))
 
     # --- dead letters ---------------------------------------------------------------------------------------------

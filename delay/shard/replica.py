@@ -102,6 +102,9 @@ class Replica:
         files = self._count_imports(entry, imported_files)
         puts += [*imports.puts, *((file.row, file.about.encode()) for file in files)]
         deletes += imports.deletes
+        if self.store.index:
+            imported = [decision.offset for decision in entry.imported if not decision.reason]
+            puts += self.store.index.add(cycle.placed_rows(), entry.at, imported)
         windows = self.wheel.window_totals(self.wheel.take_touched_windows())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows, rowless)
         self.read_to = ledger_offset

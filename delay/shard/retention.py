@@ -61,6 +61,8 @@ def purge_before(
     for prefix in (ROW, ENDED, CURSOR):
         store.drop(prefix, b"", end)
         failpoint("range")
+    store.index.purge(horizon)
+    failpoint("runs")
     store.purge_ends(horizon)
     yield
     boundary = None

@@ -10,32 +10,31 @@ import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
-from duemq.delay.core.linger import Linger, ThreadShare
-from duemq.delay.imports.copies import Copy, FilePeers
+from duemq.delay.core.linger import Linger
+from duemq.delay.imports.copies import Copy
 from duemq.delay.imports.file_importer import FileImporter
+from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.metrics import ShardGauges, TieringCounts
-from duemq.delay.shard.master import Context, Master
+from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.shard.retention import has_ends, has_history, purge_before
 from duemq.delay.shard.states import SHARD, ShardEvent, ShardState
+from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
-from duemq.delay.tiering.tiering_policy import TieringPolicy
-from duemq.election.base import Election
 from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.backup.replica_swap import settle
-from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import Memory
@@ -50,44 +49,6 @@ _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 _WELL_S = 1.0  # after a role has lasted so long, a failure counts as the first one
 _BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
-
-
-class Surroundings(Context, Protocol):
-    """What a shard needs of its node."""
-
-    @property
-    def election(self) -> Election: ...
-    @property
-    def delay_files(self) -> TieringPolicy: ...
-    @property
-    def tiering_turn(self) -> asyncio.Lock: ...
-    @property
-    def importing(self) -> ImportPolicy: ...
-    @property
-    def import_turn(self) -> asyncio.Lock: ...
-    @property
-    def peers(self) -> FilePeers | None: ...
-    @property
-    def thread_share(self) -> ThreadShare: ...
-    def may_lead(self) -> bool:
-        """Whether this machine's clock is one to deliver by."""
-        ...
-
-    def has_peer(self, shard: int) -> bool:
-        """Whether another node has a replica of the shard that can be copied."""
-        ...
-
-    async def rebuild(self, shard: int, path: Path) -> bool:
-        """Replace the closed replica at this path by a peer's; False where no peer gave one."""
-        ...
-
-    def on_ready(self, shard: int) -> None:
-        """The shard has caught up: it is master, or follows close behind."""
-        ...
-
-    def on_unfit(self, shard: int, reason: str) -> None:
-        """The shard cannot be led from here until `on_ready` is called again: another node is to be its master."""
-        ...
 
 
 class Shard:
@@ -210,19 +171,24 @@ class Shard:
             self.number, self.replica, self._flushing, node.delay_files,
             lambda: max(node.clock(), self.replica.ledger_time), node.tiering_turn, counts=self.tiering_counts,
         )  # fmt: skip
-        self._tiering_task = asyncio.create_task(self._tiering_worker.run(), name=f"far-{self.number}")
-        self._tiering_task.add_done_callback(self._on_worker_end)
         self._importer = FileImporter(
             self.number, self.replica, node.importing, node.clock, node.import_turn, _TAKE_IN,
             node.peers, self.tiering_counts,
         )  # fmt: skip
-        self._import_task = asyncio.create_task(self._importer.run(), name=f"import-{self.number}")
-        self._import_task.add_done_callback(self._on_worker_end)
+        self.store.index.switch(node.indexed_topics, self.replica.entry)
+        self._tiering_task = asyncio.create_task(self._tiering_worker.run(), name=f"far-{self.number}")
+        self._workers = [
+            self._tiering_task,
+            asyncio.create_task(self._importer.run(), name=f"import-{self.number}"),
+            asyncio.create_task(IndexWorker(self.number, self.replica).run(), name=f"index-{self.number}"),
+        ]
+        for task in self._workers:
+            task.add_done_callback(self._on_worker_end)
 
     async def _stop_workers(self) -> None:
-        self._tiering_task.cancel()
-        self._import_task.cancel()
-        await asyncio.wait([self._tiering_task, self._import_task])
+        for task in self._workers:
+            task.cancel()
+        await asyncio.wait(self._workers)
 
     def _on_worker_end(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

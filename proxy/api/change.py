@@ -12,14 +12,14 @@ from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Terms, is_topic
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.json_body import read_json
-from duemq.proxy.request.message_ref import may_exist, message_ref, unknown
-from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter
+from duemq.proxy.request.message_ref import check_topic, may_exist, message_ref, unknown
+from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter, read_query
 from duemq.proxy.response.render import times
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
 from duemq.web.problem import rejection
@@ -54,8 +54,26 @@ async def deliver_now(service: Service, request: Request) -> Response:
 
 
 async def redrive(service: Service, request: Request) -> Response:
+    topic = read_query(request, ("topic",)).get("topic", "")
+    if topic:
+        check_destination(service, topic)
+    return await _of_the_dead(service, request, REDRIVE, Terms("", service.ingress.limits.max_redrives, topic))
+
+
+async def purge(service: Service, request: Request) -> Response:
+    return await _of_the_dead(service, request, PURGE, Terms())
+
+
+def check_destination(service: Service, topic: str) -> None:
+    """Raises Rejected where no message may go to this topic."""
+    if not is_topic(check_topic(topic).encode()):
+        raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
+    service.ingress.check_destination(topic)
+
+
+async def _of_the_dead(service: Service, request: Request, kind: int, terms: Terms) -> Response:
     ref = message_ref(request)
-    (outcome,) = await service.gateway.change(REDRIVE, (ref,))
+    (outcome,) = await service.gateway.change(kind, (ref,), terms=terms)
     if outcome.answer is Answer.NOT_DEAD:
         state = await service.gateway.state(ref)
         if state is None:
@@ -247,6 +265,11 @@ def _too_late(outcome: ChangeOutcome, ref: str) -> Rejected:
         case Answer.DEAD:
             detail = f"message {id_} is in the dead letters; GET tells why"
             return Rejected("already_dead", detail, id=id_, **_when("dead_at", outcome.at))
+        case Answer.EXHAUSTED:
+            detail = f"message {id_} was redriven as often as topics.max_redrives allows"
+            return Rejected("redrives_exhausted", detail, id=id_)
+        case Answer.PURGED:
+            return Rejected("already_purged", f"message {id_} was purged from the dead letters", id=id_)
         case Answer.UNKNOWN:
             return unknown(ref)
     raise AssertionError(f"{outcome.answer!r} is no answer to a change")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -10,7 +11,15 @@ from starlette.responses import Response
 from duemq.cluster.shard_reader import Query
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.request.message_ref import message_ref, unknown
-from duemq.proxy.request.query import DEFAULT_LIMIT, FILTER_FIELDS, MAX_LIMIT, read_filter, read_number, read_query
+from duemq.proxy.request.query import (
+    DEFAULT_LIMIT,
+    FILTER_FIELDS,
+    MAX_LIMIT,
+    read_filter,
+    read_number,
+    read_order,
+    read_query,
+)
 from duemq.proxy.response.render import state_json
 from duemq.web.reply import JsonResponse
 
@@ -32,15 +41,15 @@ async def show(service: Service, ref: str) -> Response:
 
 
 async def list_messages(service: Service, request: Request) -> Response:
-    return await _list(service, _query(request, _LIST))
+    fields = read_query(request, (*_LIST, "order"))
+    return await _list(service, read_order(fields, _query(fields)))
 
 
 async def list_dead_letters(service: Service, request: Request) -> Response:
-    return await _list(service, replace(_query(request, _DEAD_LETTERS), status="dead"))
+    return await _list(service, replace(_query(read_query(request, _DEAD_LETTERS)), status="dead"))
 
 
-def _query(request: Request, known: tuple[str, ...]) -> Query:
-    fields = read_query(request, known)
+def _query(fields: Mapping[str, str]) -> Query:
     limit = read_number(fields, "limit", DEFAULT_LIMIT, MAX_LIMIT)
     shard = read_number(fields, "shard", 0, _MAX_SHARDS - 1, 0) if "shard" in fields else None
     return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"), shard=shard)

@@ -26,6 +26,7 @@ _PATH_PARAMETERS = {
     "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
+    "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
 _IMPORT_ID = "An import's id, as the answer to the request that asked for it names it."
 _PATTERNS = {
@@ -33,6 +34,7 @@ _PATTERNS = {
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
     "node": "^[A-Za-z0-9._-]{1,128}$",
+    "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
 _EVERYWHERE = ("unauthorised", "foreign_host", "internal")
 # Answers to what is not a request of an endpoint: no path and no method, another one, or what is not HTTP at all.

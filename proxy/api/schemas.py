@@ -185,6 +185,12 @@ class ImportPage(ImportList):
     count: int = Field(ge=0, description="How many there are, of which `limit` are listed.")
 
 
+class FailedAttempt(Shape):
+    at: Rfc3339
+    at_ms: Ms
+    reason: str
+
+
 class MessageState(Shape):
     id: str
     status: Status
@@ -207,6 +213,11 @@ class MessageState(Shape):
     dead_at: Rfc3339 = ""
     dead_at_ms: Ms = 0
     reason: str = Field(default="", description="Why it is in the dead letters.")
+    redrives: int = Field(default=0, description="How often it was redriven.")
+    attempts: list[FailedAttempt] = Field(
+        default_factory=list,
+        description="Deliveries that failed, and deaths, oldest first, as far as they are noted. Not in lists.",
+    )
 
 
 class MessageList(Shape):

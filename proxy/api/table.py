@@ -14,7 +14,7 @@ from duemq.proxy.api import server_info as service
 from duemq.proxy.api.admin.endpoints import ADMIN_ENDPOINTS
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
 from duemq.proxy.api.openapi import describe
-from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, STATUSES
+from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, ORDERS, STATUSES
 from duemq.web import status
 
 _TEXT = {"type": "string"}
@@ -39,7 +39,15 @@ _FILTERS = (
     Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
     Parameter("cursor", "From the page before.", _TEXT),
 )
-_STATUS = Parameter("status", "With this status.", {"type": "string", "enum": list(STATUSES), "default": "scheduled"})
+_STATUS = Parameter(
+    "status",
+    "With this status. Absent: `scheduled`, with `order=newest` any.",
+    {"type": "string", "enum": list(STATUSES)},
+)
+_ORDER = Parameter(
+    "order", "`newest`: those first that were accepted, moved, redriven or put off last. It takes `key` or `label` and "
+    "answers from the index (`index.topics`).", {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
+)  # fmt: skip
 _RECORDS = (
     Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
     Parameter("consumer", "Go on from this consumer's place. Reading does not move it.", _TEXT),
@@ -69,6 +77,10 @@ _RAW = """\
 A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
+_KEY_INDEX = """\
+With `key` or `label` the answer comes from an index where the topic has one, or all topics have (`index.topics`).
+Elsewhere all messages are looked at, so a page may hold fewer than asked, or none, and have a cursor.
+`order=newest` without `topic` gives the messages of all topics that are indexed."""
 _BATCH = """\
 An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
 that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
@@ -198,10 +210,10 @@ ENDPOINTS = (
         scope=Scope.CANCEL,
     ),
     Endpoint(
-        "GET", "/v1/messages", find.list_messages, "List messages, soonest first", "messages",
+        "GET", "/v1/messages", find.list_messages, "List messages, soonest or newest first", "messages",
         {200: ResponseSpec(
             "A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
-        _LIST, (*_FILTERS, _STATUS),
+        (*_LIST, "not_indexed"), (*_FILTERS, _STATUS, _ORDER), notes=_KEY_INDEX,
         scope=Scope.READ,
     ),
     Endpoint(
@@ -237,7 +249,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/dlq/{id}:redrive", change.redrive, "Deliver a dead letter again", "dead letters",
-        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field"),
+        {200: _MOVED, 202: _PENDING},
+        (*_CHANGE, "bad_field", "bad_topic", "unknown_topic", "redrives_exhausted", "already_purged"),
+        (Parameter("topic", "To this topic instead of its own.", _TEXT),),
+        scope=Scope.OPERATE,
+    ),
+    Endpoint(
+        "POST", "/v1/dlq/{id}:purge", change.purge, "Purge a dead letter for good", "dead letters",
+        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_field", "already_purged"),
         scope=Scope.OPERATE,
     ),
     Endpoint(

@@ -13,7 +13,7 @@ from duemq.model.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter
 from duemq.proxy.console.assets import get_asset
 from duemq.proxy.console.live import get_live
-from duemq.proxy.console.pages import changes, cluster, login, messages, overview, schedule, topics
+from duemq.proxy.console.pages import changes, cluster, files, keys, login, messages, overview, schedule, topics, trail
 
 PREFIX: Final = "/console"
 
@@ -61,5 +61,12 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/topics/{topic}", topics.get_topic, "One topic and its latest records"),
     _page("/cluster", cluster.get_cluster, "Nodes and shards", "done"),
     _form("/cluster/nodes/{node}:drain", cluster.post_drain, "Have a node hand over its shards", Scope.OPERATE),
+    _page("/files", files.get_files, "Delay files by window", "from"),
+    _page("/imports", files.get_imports, "Imported files", "state below"),
+    _page("/keys", keys.get_keys, "API keys", "done", Scope.ADMIN),
+    _form("/keys", keys.post_key, "Make an API key", Scope.ADMIN),
+    _form("/keys/{id}:rotate", keys.post_rotate, "Give an API key a new text", Scope.ADMIN),
+    _form("/keys/{id}:revoke", keys.post_revoke, "Revoke an API key", Scope.ADMIN),
+    _page("/trail", trail.get_trail, "Who did or was denied what", "cursor", Scope.ADMIN),
     _form("/cluster/nodes/{node}:resume", cluster.post_resume, "Let a drained node take part again", Scope.OPERATE),
 )  # fmt: skip

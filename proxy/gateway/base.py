@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from duemq.bus.base import Bus
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query, Status
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft
+from duemq.model.message import Draft, Terms
 from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
 
@@ -97,9 +97,16 @@ class Gateway(Protocol):
         ...
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
-        """Cancel, move (to `due`: one for all, or one for each), deliver now or redrive (kinds of `model/message.py`).
+        """Cancel, move (to `due`: one for all, or one for each), deliver now, redrive or purge (kinds of
+        `model/message.py`), the last two with `terms`.
 
         One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up with `times`,
         and where there are at most 16 of them.
@@ -159,6 +166,10 @@ class Gateway(Protocol):
 
     async def figures(self) -> Sequence[Figures]:
         """What the nodes measure of themselves; those that do not answer are missing."""
+        ...
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        """The windows with delay files that begin at `first` (epoch ms) or later, earliest first."""
         ...
 
     async def drain(self, name: str) -> None:

@@ -13,7 +13,7 @@ from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.errors import OutcomeUnknown, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, change_frame
+from duemq.model.message import CANCEL, Terms, change_frame
 from duemq.model.plain import change_by_name
 from duemq.model.record import Partition
 from duemq.proxy.gateway.base import ChangeOutcome
@@ -38,18 +38,24 @@ class Changes:
         self._names = NameLookups(backend)
 
     async def make(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
         """See `Gateway.change`."""
         dues = repeat(due) if isinstance(due, int) else due
-        targets = await self._resolve(refs)
+        targets = await self._resolve(refs, by_name=terms is None)
         batches: dict[Partition, list[bytes]] = {}
         positions: list[int] = []
         for one, at in zip(targets, dues, strict=False):
             if isinstance(one, Address):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
-                batch.append(change_frame(kind, one.first_key, at))
+                batch.append(change_frame(kind, one.first_key, at, terms))
             elif isinstance(one, NamedAddress):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
@@ -116,11 +122,13 @@ class Changes:
                     outcomes[place] = outcomes[place]._replace(at=at)
         return outcomes
 
-    async def _resolve(self, refs: Sequence[str]) -> list[Address | NamedAddress | MessageState | None]:
-        """Where each message is. A command by name goes to the shard under the name, which it looks up itself."""
-        by_id, by_name, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
+    async def _resolve(
+        self, refs: Sequence[str], *, by_name: bool
+    ) -> list[Address | NamedAddress | MessageState | None]:
+        """Where each message is. A command `by_name` goes to the shard under the name, which it looks up itself."""
+        by_id, named, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
         try:
-            return [by_id(ref) or by_name(ref) or await find(ref) for ref in refs]
+            return [by_id(ref) or (named(ref) if by_name else None) or await find(ref) for ref in refs]
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -12,7 +12,7 @@ from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
 from duemq.cluster.destinations import Destinations
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
 from duemq.cluster.view import ClusterView, Operator, cluster_json
@@ -25,6 +25,13 @@ from duemq.proxy.gateway.ledger_follower import LedgerCollector, LedgerFollower
 
 _MAX_TROUBLES = 16
 _SERVING = (NodeState.READY, NodeState.DRAINING)
+
+
+class FiguresReader(Protocol):
+    """Asks the nodes what they measure; those that do not answer are missing."""
+
+    async def figures(self) -> list[Figures]: ...
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]: ...
 
 
 @dataclass
@@ -45,7 +52,7 @@ class ProxyBackend:
     watch: ClockWatch
     registry: CollectorRegistry
     age: BufferAge | None = None
-    node_figures: Callable[[], Awaitable[list[Figures]]] | None = None
+    figures_reader: FiguresReader | None = None
     _direct: Counter = field(init=False)
     _direct_messages: int = 0
 
@@ -129,4 +136,7 @@ class ProxyBackend:
     async def figures(self) -> list[Figures]:
         """Those of the nodes, and what was sent through this process."""
         own = Figures("", direct=self._direct_messages)
-        return [own] if self.node_figures is None else [own, *await self.node_figures()]
+        return [own] if self.figures_reader is None else [own, *await self.figures_reader.figures()]
+
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        return [] if self.figures_reader is None else await self.figures_reader.sealed_windows(first, most)

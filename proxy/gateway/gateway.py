@@ -20,16 +20,15 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
-from duemq.cluster.paging import before, merge, read_cursor, write_cursor
+from duemq.cluster.paging import before, merge, start_of, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
-from duemq.model.key import LOWEST
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft, schedule_frame, shard_of_name
+from duemq.model.message import Draft, Terms, schedule_frame, shard_of_name
 from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
@@ -240,9 +239,7 @@ class CommandGateway:
     @_reading
     async def find(self, query: Query) -> MessagePage:
         self._check()
-        key, last_shard = LOWEST, -1
-        if query.cursor is not None:
-            key, last_shard = read_cursor(query.cursor)
+        key, last_shard = start_of(query)
         shards: Sequence[int] = range(self._backend.shards)
         if query.shard is not None:
             if query.shard not in shards:
@@ -260,10 +257,16 @@ class CommandGateway:
     # --- changing -------------------------------------------------------------------------------------------------
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
         self._check()
-        return await self._changes.make(kind, refs, due, times=times)
+        return await self._changes.make(kind, refs, due, times=times, terms=terms)
 
     # --- importing files -------------------------------------------------------------------------------------------
 
@@ -400,6 +403,9 @@ class CommandGateway:
 
     async def figures(self) -> Sequence[Figures]:
         return await self._backend.figures()
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        return await self._backend.sealed_windows(first, most)
 
     async def drain(self, name: str) -> None:
         await self._backend.operator.drain(name)

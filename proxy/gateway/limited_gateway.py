@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.bus.base import Bus
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft
+from duemq.model.message import Draft, Terms
 from duemq.model.readiness import Readiness
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
 
@@ -23,8 +23,7 @@ _LOOK_UPS: Final = 64  # at a time, for one request
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. Ids never change their topic, so what was looked up by its id is
-    changed by its id.
+    `charge` gets the number of messages of each send. What was looked up is changed by its id.
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -46,16 +45,24 @@ class LimitedGateway(Gateway):
         return [None if one is None or not self._grant.covers(one.topic) else one for one in receipts]
 
     async def change(
-        self, kind: int, refs: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
-        """Each message is looked up first: its topic decides."""
+        """Each message is looked up first: its topic decides, and that to which it is redriven."""
+        if terms is not None and terms.topic and not self._grant.covers(terms.topic):
+            raise no_topic(terms.topic)
         if not self._grant.topics:
-            return await self._gateway.change(kind, refs, due, times=times)
+            return await self._gateway.change(kind, refs, due, times=times, terms=terms)
         states = await self._states(refs)
         places = [at for at, state in enumerate(states) if state is not None]
         ids = [state.id for state in states if state is not None]
         dues = due if isinstance(due, int) else [due[at] for at in places]
-        changed = await self._gateway.change(kind, ids, dues, times=times) if ids else []
+        changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms) if ids else []
         outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
         for at, outcome in zip(places, changed, strict=True):
             outcomes[at] = outcome
@@ -121,6 +128,9 @@ class LimitedGateway(Gateway):
 
     async def figures(self) -> Sequence[Figures]:
         return await self._gateway.figures()
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        return await self._gateway.sealed_windows(first, most)
 
     async def drain(self, name: str) -> None:
         self._require_all_topics("draining nodes")

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from itertools import chain
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -23,7 +22,7 @@ from duemq.cluster.codec import (
     state_from_json,
     token_headers,
 )
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
@@ -131,16 +130,25 @@ class RemoteReader:
     async def figures(self) -> list[Figures]:
         """Those of all nodes that answer."""
 
-        async def ask(node: Member) -> list[Figures]:
-            request = self._http.build_request("GET", f"{node.url}/internal/figures")
-            try:
-                answer = await self._ask(node, "figures", request)
-            except (Rejected, Unavailable):  # one of an older version knows none
-                return []
-            return [Figures.from_json(one)._replace(node=node.name) for one in answer]
+        answers = await self._of_all("figures", {})
+        return [Figures.from_json(one)._replace(node=name) for name, some in answers for one in some]
 
-        nodes = [node for node in self._view.members() if node.url]
-        return list(chain.from_iterable(await asyncio.gather(*map(ask, nodes))))
+    async def sealed_windows(self, first: int, most: int) -> list[SealedWindow]:
+        """Those of all nodes that answer; see `Gateway.sealed_windows`."""
+        answers = await self._of_all("windows", {"first": first, "most": most})
+        return sorted(SealedWindow(*one) for _, some in answers for one in some)[:most]
+
+    async def _of_all(self, what: str, query: Mapping[str, int]) -> list[tuple[str, Any]]:
+        """What each node answers, by its name."""
+
+        async def ask(node: Member) -> tuple[str, Any]:
+            request = self._http.build_request("GET", f"{node.url}/internal/{what}", params=query)
+            try:
+                return node.name, await self._ask(node, what, request)
+            except (Rejected, Unavailable):  # one of an older version knows none
+                return node.name, ()
+
+        return await asyncio.gather(*(ask(node) for node in self._view.members() if node.url))
 
     async def _search(
         self, node: Member, query: Query, after: Mapping[int, bytes]

@@ -51,6 +51,7 @@ class MessageLimits:
     max_batch_bytes: int = 32 << 20
     topics: tuple[str, ...] = ()
     time: TimePolicy = field(default_factory=TimePolicy)
+    max_redrives: int = 16
 
 
 class Ingress:
@@ -98,6 +99,10 @@ class Ingress:
             raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
         due = self._resolve(item, now)
         return now if due is None or due < now else due
+
+    def check_destination(self, topic: str) -> None:
+        """Whether messages may go to this topic. Raises Rejected `bad_topic` or `unknown_topic`."""
+        self._check_topic({"topic": topic})
 
     @property
     def most_values(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any, Final, get_args
 from urllib.parse import parse_qsl
 
@@ -16,6 +17,7 @@ from duemq.proxy.request.message_ref import check_topic
 
 FILTER_FIELDS: Final = ("topic", "status", "key", "label", "due_from", "due_to")
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
+ORDERS: Final = ("due", "newest")
 MAX_LIMIT, DEFAULT_LIMIT = 1000, 100
 
 _MAX_PARAMETERS = 50
@@ -83,6 +85,18 @@ def read_filter(fields: Mapping[str, Any], code: str) -> Query:
         due_from=_instant(fields, "due_from"),
         due_to=_instant(fields, "due_to"),
     )
+
+
+def read_order(fields: Mapping[str, Any], query: Query) -> Query:
+    """The filter with the order that is asked for."""
+    order = fields.get("order", ORDERS[0])
+    if order not in ORDERS:
+        raise Rejected("bad_query", f"order must be one of {', '.join(ORDERS)}, not {shown(order)}", "order")
+    if order != "newest":
+        return query
+    if query.key is None and query.label is None:
+        raise Rejected("bad_query", "order=newest takes a key or a label", "order")
+    return replace(query, newest=True, status=query.status if "status" in fields else None)
 
 
 def _instant(fields: Mapping[str, Any], name: str) -> int | None:

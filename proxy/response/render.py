@@ -45,6 +45,10 @@ def state_json(state: MessageState, *, payload: bool) -> Json:
             document |= times(f"{name}_at", ms)
     if state.reason:
         document["reason"] = state.reason
+    if state.redrives:
+        document["redrives"] = state.redrives
+    if state.attempts and payload:
+        document["attempts"] = [{**times("at", one.at), "reason": one.reason} for one in state.attempts]
     if payload and state.payload is not None:
         document |= _payload_json(state.payload)
     return document

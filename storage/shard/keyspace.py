@@ -18,6 +18,11 @@ h window                  -> how many of those have ROWLESS: they were cancelled
 g window                  -> (nothing): the files of this window are being loaded
 a offset                  -> a file that is to be imported, by the offset of its command, and what became of it
 y sha256                  -> the offset of the command that brought this content
+i number                  -> entries of the index of messages, as a cycle or a build wrote them (storage/message_index)
+j class | bucket | number | hash | page
+                          -> a page of a sorted run of that index
+k                         -> the topics that are indexed, and how far the index is built
+u offset                  -> commit time: when this file was imported, which is to be indexed yet
 s                         -> position: the last ledger entry and where the next one is to be found
 """
 
@@ -33,6 +38,7 @@ LAST_END, ENDED_IN = b"l", b"z"
 IMPORT, CONTENT = b"a", b"y"
 DELAY_FILE, DROPPED, DROPS, ROWLESS_COUNT, LOADING = b"f", b"d", b"c", b"h", b"g"
 ROWLESS = b"r"
+INDEX_CHUNK, INDEX_RUN, INDEX_STATE, INDEX_FILE = b"i", b"j", b"k", b"u"
 POSITION = b"s"
 
 U32, U64 = Struct(">I"), Struct(">Q")

@@ -22,6 +22,7 @@ from duemq.model.rocksdb_errors import translate_errors
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 from duemq.storage.imports.records import ImportRecords
+from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import (
     APPLIED,
@@ -87,6 +88,7 @@ class ShardStore:
         self.delay_files = DelayFileCatalog(
             path, self.each(DELAY_FILE), dropped, loading, ids, self._may_be_imported, rowless
         )
+        self.index = MessageIndex(self)
         self._journals: list[Journal] = []
         self._compacting = threading.Lock()
         self._closing = False
@@ -286,6 +288,11 @@ class ShardStore:
                 if key >= end:
                     return
                 yield key[1:], value
+
+    def cursor(self) -> Any:
+        """To move over the rows as they are now. As long as it is there, the store cannot be closed."""
+        with translate_errors(self.path):
+            return self._db.iter()
 
     def windows(self) -> dict[int, int]:
         """How many messages are pending per 30-minute window (start in ms)."""

@@ -3,8 +3,9 @@
     make fuzz                                  # or, with PYTHONPATH=. :
     python -m tests.fuzz.fuzz_api --minutes 10 --seed 1
 
-The same checks as `test_schemathesis.py`, which makes 25 of each kind. Ends with 1 where an answer is
-a 500 or not as the document says, where the server died, or where its memory grew by more than its caches explain.
+With access control on, and the checks of `test_schemathesis.py`, which makes 25 of each kind. Ends with 1 where an
+answer is a 500 or not as the document says, where the server died, or where its memory grew by more than its caches
+explain.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from schemathesis.core.result import Ok
 
 from duemq.dev.servers.usage import usage
 from tests.e2e.server import Server
+from tests.functional.conftest import GUARD
 from tests.functional.http.test_schemathesis import BATCH_CHECKS, BATCHES, CHECKS, schema
 
 _EXAMPLES = 40  # of an operation, before it is another one's turn
@@ -71,7 +73,7 @@ class Fuzzer:
         def one(case: schemathesis.Case[Any]) -> None:
             self.requests[name] += 1
             checks = BATCH_CHECKS if case.operation.path in BATCHES else CHECKS
-            case.call_and_validate(base_url=self._url, checks=checks, timeout=_WITHIN_S)
+            case.call_and_validate(base_url=self._url, checks=checks, headers={"X-API-Key": GUARD}, timeout=_WITHIN_S)
 
         return one
 
@@ -111,6 +113,7 @@ def main() -> int:
     arguments.add_argument("--seed", type=int, default=1)
     said = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="duemq-fuzz-") as folder, Server(Path(folder) / "data") as server:
+        server.environment["DUEMQ_HTTP__API_KEYS"] = GUARD
         server.environment["DUEMQ_HTTP__MAX_WAIT_S"] = "0.2"  # a minute for each long poll would be most of the time
         wrong = fuzz(server.start(), said.minutes, said.seed)
         if not wrong and (code := server.stop()) != 0:

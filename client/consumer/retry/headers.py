@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from duemq.model.dead_letters import SHARE_GROUP
+
 Headers = Sequence[tuple[str, bytes]]
 
 TOPIC: Final = "x-duemq-topic"
@@ -73,6 +75,16 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))
+
+
+def share_group_headers(origin: Origin, group: str, error: str) -> list[tuple[str, bytes]]:
+    """The headers that Kafka's brokers give a dead letter of a share group (KIP-1191), for tools that know these."""
+    return [
+        (SHARE_GROUP + "topic", origin.topic.encode()), (SHARE_GROUP + "partition", b"%d" % origin.partition),
+        (SHARE_GROUP + "offset", b"%d" % origin.offset), (SHARE_GROUP + "group", group.encode()),
+        (SHARE_GROUP + "delivery.count", b"%d" % (origin.retried + 1)),
+        (SHARE_GROUP + "message", error[:_ERROR_BYTES].encode(errors="replace")[:_ERROR_BYTES]),
+    ]  # fmt: skip
 
 
 def header_bytes(headers: Headers) -> int:

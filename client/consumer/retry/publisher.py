@@ -29,9 +29,10 @@ from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.headers import SIZE, returned
+from duemq.client.consumer.retry.headers import SIZE, Origin, returned, share_group_headers
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.dead_letters import SHARE_GROUP
 from duemq.model.message import CLIENT_NAME, MAX_HEADERS, NO_KEY, shard_of_name
 from duemq.model.record import pack_headers
 
@@ -92,7 +93,14 @@ class Returns:
         reason = to.reason if isinstance(to, Dead) else "failed"
         origin = message.origin if isinstance(to, Dead) or not to.counts else message.origin.again()
         back = returned(message.record.headers, origin, reason, error, message.value is None)
+        if isinstance(to, Dead):
+            back = self._dead_headers(back, origin, error)
         return [*self._to(message, to), *back]
+
+    def _dead_headers(self, headers: Pairs, origin: Origin, error: str) -> Pairs:
+        """The headers of a dead letter, with those that share groups have instead of any from before."""
+        others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
+        return others + share_group_headers(origin, self._group, error)
 
     def _to(self, message: Message, to: Wait | Dead) -> Pairs:
         """The headers by which duemq delivers it."""
@@ -115,8 +123,9 @@ class Returns:
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
             self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
-        headers, size = returned(record.headers, origin, reason, error, null), (SIZE, b"%d" % len(value))
-        bare = [*returned((), origin, reason, error, null), size]
+        headers = self._dead_headers(returned(record.headers, origin, reason, error, null), origin, error)
+        size = (SIZE, b"%d" % len(value))
+        bare = [*self._dead_headers(returned((), origin, reason, error, null), origin, error), size]
         letters = [_Letter(dead, record.key, b"", [*headers, size]), _Letter(dead, None, b"", bare)]
         if reason != TOO_LARGE:
             letters.insert(0, _Letter(dead, record.key, value, headers))

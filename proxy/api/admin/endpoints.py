@@ -7,6 +7,7 @@ from typing import Final
 from duemq.cluster.admin.trail import MAX_ENTRIES
 from duemq.model.access import Scope
 from duemq.proxy.api.admin import keys, schemas, trail
+from duemq.proxy.api.admin.job_endpoints import JOB_ENDPOINTS
 from duemq.proxy.api.endpoint import Endpoint, Parameter, ResponseSpec
 
 _DOWN = ("unavailable", "disk_full")
@@ -40,6 +41,7 @@ ADMIN_ENDPOINTS: Final = (
          "payload_too_large", *_DOWN),
         (), schemas.KeyRotation, examples={"at once": {"overlap": "0s"}}, scope=Scope.ADMIN,
     ),
+    *JOB_ENDPOINTS,
     Endpoint(
         "GET", "/v1/trail", trail.get_trail, "Who did or was denied what, newest first", "service",
         {200: ResponseSpec("A page.", schemas.TrailPage)}, ("bad_query", "bad_cursor", "not_supported", *_DOWN),

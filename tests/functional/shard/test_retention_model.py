@@ -19,6 +19,7 @@ from duemq.delay.shard.retention import horizon_for
 from duemq.model.errors import DuemqError
 from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
+from duemq.model.message import Change
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.shard.keyspace import MOVED, NAME, NAME_DUE, U64
 from duemq.storage.shard.rocksdb import Memory
@@ -45,13 +46,13 @@ def answer_by_what_is_held(patch: Patch) -> None:
     """A replica answers from the rows it still has, whatever the ledger says is forgotten."""
     decide = Cycle._decide
 
-    def decide_by_rows(self: Cycle, kind: int, key: bytes, row: Any, ended: Any) -> Answer:
+    def decide_by_rows(self: Cycle, change: Change, key: bytes, row: Any, ended: Any) -> Answer:
         before = self.before
         horizons = before.horizon, before.end_horizon
         object.__setattr__(before, "horizon", 0)
         object.__setattr__(before, "end_horizon", 0)
         try:
-            return decide(self, kind, key, row, ended)
+            return decide(self, change, key, row, ended)
         finally:
             object.__setattr__(before, "horizon", horizons[0])
             object.__setattr__(before, "end_horizon", horizons[1])

@@ -143,7 +143,7 @@ def test_dead_letters(spark: SparkSession) -> None:
     row = row_of(schedule_frame(Draft("orders", b"x", NOW), NOW), id_.encode())
     malformed = pack_record(None, (("duemq-reason", b"malformed"), ("duemq-offset", b"77")), b"")
     letters = [
-        record("duemq.dlq", 0, 1, NOW + 3, dead_frame(row, "expired")), record("duemq.dlq", 0, 2, NOW, malformed),
+        record("duemq.dlq", 0, 1, NOW + 3, dead_frame(row, "expired", 0)), record("duemq.dlq", 0, 2, NOW, malformed),
     ]  # fmt: skip
     found = rows.died(logs.dead_letters(kafka_frame(spark, letters)))
     assertDataFrameEqual(found.select("outcome", "id", "topic", "reason", "command", "first_offset", "at_ms"), [

@@ -256,7 +256,7 @@ def test_deliveries_and_dead_letters(spark: SparkSession) -> None:
         assert (found[at]["shard"], found[at]["first_due"], found[at]["first_offset"], found[at]["first_row"]) == said
     assert all(found[at]["shard"] is None and found[at]["mac"] is None for at in (2, 3))
     assert found[2]["due"] is None
-    dead = record("duemq.dlq", 0, 0, NOW, dead_frame(row, "expired"))
+    dead = record("duemq.dlq", 0, 0, NOW, dead_frame(row, "expired", 0))
     refused = record(
         "duemq.dlq", 0, 1, NOW, pack_record(None, (("duemq-reason", b"malformed"), ("duemq-offset", b"7")), b"")
     )

@@ -12,12 +12,12 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
-from duemq.cluster.figures import Figures
+from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.internal_topics import create_logs
 from duemq.cluster.shard_reader import Query
 from duemq.model.record import pack_record
 from duemq.proxy.app import Application, create_app
-from duemq.proxy.gateway.base import Gateway, MessagePage
+from duemq.proxy.gateway.base import Gateway, ImportStatus, MessagePage
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.settings import ConsoleSettings
 from duemq.web.settings import HttpSettings
@@ -45,6 +45,8 @@ class ConsoleGateway(FakeGateway):
             Figures("a", (1.0, 10.0), (5, 5, 0), (1, 2, 3, 4, 5, 6, 7, 8), 0, 7, 2, 1 << 20, 1 << 30, 40.0)
         ]
         self.not_ready: str | None = None
+        self.windows = [SealedWindow(NOW + 1_800_000 * n, 0, 2, 1, 500, 400) for n in range(400)]
+        self.imported = list[ImportStatus]()
         self.refusing = dict[str, str]()
         self.drained: list[tuple[str, str]] = []
         self.outcomes = {"accepted": 10, "delivered": 5, "cancelled": 1, "dead": 1}
@@ -72,6 +74,12 @@ class ConsoleGateway(FakeGateway):
 
     async def figures(self) -> Sequence[Figures]:
         return self.nodes_figures
+
+    async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
+        return [one for one in self.windows if one.window >= first][:most]
+
+    async def imports(self, state: str | None = None, below: str = "", limit: int | None = None) -> Any:
+        return len(self.imported), self.imported[:limit]
 
     async def drain(self, name: str) -> None:
         self.drained.append(("drain", name))

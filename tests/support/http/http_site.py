@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft
+from duemq.model.message import Draft, Terms
 from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
@@ -48,6 +48,7 @@ class FakeGateway:
         self.mastered: list[int] = []
         self.queries: list[Query] = []
         self.changes: list[tuple[int, tuple[str, ...], int | Sequence[int]]] = []
+        self.terms: list[Terms | None] = []  # of each change
         self.times: list[bool] = []  # of each change, whether times were asked for
         self._names: dict[bytes, tuple[bytes, Receipt]] = {}
 
@@ -78,8 +79,15 @@ class FakeGateway:
         ]
 
     async def change(
-        self, kind: int, targets: Sequence[str], due: int | Sequence[int] = 0, *, times: bool = False
+        self,
+        kind: int,
+        targets: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
     ) -> list[ChangeOutcome]:
+        self.terms.append(terms)
         self.changes.append((kind, tuple(targets), due))
         self.times.append(times)
         return [self.outcome or ChangeOutcome(target, Answer.UNKNOWN) for target in targets]

@@ -16,7 +16,7 @@ from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_world import KINDS, Killed, SimNode
 from tests.support.shard.tiering_schedule import TieringSchedule
 
-_STEPS = ("ends", "names", "moves", "range", "index", "dropped", "compacted")
+_STEPS = ("ends", "names", "moves", "range", "runs", "index", "dropped", "compacted")
 
 
 class RetentionSchedule(TieringSchedule):

@@ -15,13 +15,14 @@ from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, REDRIVE, Change, Draft
+from duemq.model.message import CANCEL, MOVE, PURGE, REDRIVE, Change, Draft, Terms
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Partition, Record, unpack_headers
 from duemq.model.timing import window_of
 
 LEAD_MS = 120_000  # see ImportPolicy
-PENDING, DELIVERED, CANCELLED, DEAD = "pending", "delivered", "cancelled", "dead"
+PENDING, DELIVERED, CANCELLED, DEAD, PURGED = "pending", "delivered", "cancelled", "dead", "purged"
+_NO_TERMS = Terms()
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Message:
     """One accepted message and what became of it. Times in ms.
 
     `shown`: the due time its record says; `asked`: when it was last asked to be delivered, which its key may be after.
+    `tag`: job and step that changed it last. `tried`: the attempts that failed, with the times, and deaths.
     """
 
     draft: Draft
@@ -39,6 +41,9 @@ class Message:
     attempt: int = 0
     state: str = PENDING
     ended_at: int = 0
+    redrives: int = 0
+    tag: tuple[str, str] = ("", "")
+    tried: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -155,7 +160,8 @@ class Oracle:
 
     def outcomes(self) -> OutcomeCounts:
         states = [message.state for message in self.messages.values()]
-        return OutcomeCounts(len(states), states.count(DELIVERED), states.count(CANCELLED), states.count(DEAD))
+        dead = states.count(DEAD) + states.count(PURGED)
+        return OutcomeCounts(len(states), states.count(DELIVERED), states.count(CANCELLED), dead)
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -191,7 +197,7 @@ class Oracle:
         return Answer.ACCEPTED if command.name else None, message
 
     def forgotten(self, message: Message) -> bool:
-        if message.state in (CANCELLED, DEAD) and message.ended_at < self.end_horizon:
+        if message.state in (CANCELLED, DEAD, PURGED) and message.ended_at < self.end_horizon:
             return True
         return message.state != PENDING and due_of(message.key) < self.horizon
 
@@ -203,21 +209,38 @@ class Oracle:
         message = self.messages.get(change.first_key)
         if message is None or self.forgotten(message):
             return Answer.UNKNOWN, None
+        terms = change.terms or _NO_TERMS
+        job, _, step = terms.tag.partition("/")
+        if job and message.tag[0] == job:
+            return Answer.REPEATED if message.tag[1] == step else Answer.CHANGED_BEFORE, None
+        of_the_dead = change.kind in (REDRIVE, PURGE)
         if message.state == CANCELLED:
             return Answer.CANCELLED_BEFORE, None
         if message.state == DELIVERED:
             return Answer.DELIVERED, None
-        if message.state == DEAD and change.kind != REDRIVE:
+        if message.state in (DEAD, PURGED) and not of_the_dead:
             return Answer.DEAD, None
-        if message.state == PENDING and change.kind == REDRIVE:
+        if message.state == PURGED:
+            return Answer.PURGED, None
+        if message.state == PENDING and of_the_dead:
             return Answer.NOT_DEAD, None
+        if change.kind == REDRIVE and 0 < terms.most_redrives <= message.redrives:
+            return Answer.EXHAUSTED, None
+        if job or change.kind == CANCEL:  # what cancels by itself is all that is known of a cancelled message
+            message.tag = job, step
         self.pending.pop(message.key, None)
         if change.kind == CANCEL:
             message.state, message.ended_at = CANCELLED, at
             return Answer.OK, None
+        if change.kind == PURGE:
+            message.state, message.ended_at = PURGED, at
+            return Answer.OK, None
         if change.kind == REDRIVE:
             message.state, message.attempt = PENDING, 0
+            message.redrives += 1
             self.revived += 1
+            if change.terms is not None:
+                message.draft = message.draft._replace(topic=terms.topic or message.draft.topic, expires=0)
         asked = change.due if change.kind == MOVE else timestamp
         message.key, message.asked = self._key(asked, offset), asked
         if change.kind == MOVE:
@@ -279,6 +302,8 @@ class Oracle:
         wait = retry[min(attempt, len(retry)) - 1] if reason == "unknown_topic" else 0
         assert due_of(told.to) >= at + wait
         del self.pending[message.key]
+        if attempt != message.attempt:
+            message.tried.append((at, reason))
         message.key, message.attempt = told.to, attempt
         assert told.to not in self.pending, "two messages under one key"
         self.pending[told.to] = message
@@ -295,8 +320,13 @@ class Oracle:
     ) -> None:
         assert told == DeferredMessage(message.key, None, attempt, reason)
         del self.pending[message.key]
-        more = (("duemq-topic", message.draft.topic.encode()), ("duemq-reason", reason.encode()))
+        topic, why = message.draft.topic.encode(), reason.encode()
+        more = (
+            ("duemq-topic", topic), ("duemq-reason", why), ("__dlq.errors.topic", topic),
+            ("__dlq.errors.delivery.count", str(attempt).encode()), ("__dlq.errors.message", why),
+        )  # fmt: skip
         self._send(expected, entry, self.cycle_limits.dead_letter_topic, message.draft.key, self._record(message, more))
+        message.tried.append((at, reason))
         message.state, message.attempt, message.ended_at = DEAD, attempt, at
 
     def _record(self, message: Message, more: Headers) -> Record:
@@ -308,6 +338,8 @@ class Oracle:
             *more,
         )
         labels = (("duemq-labels", ",".join(draft.labels).encode()),) if draft.labels else ()
+        if message.redrives:
+            labels = (("duemq-redrives", str(message.redrives).encode()), *labels)
         own = unpack_headers(draft.headers, 0, draft.header_count)
         return Record(draft.key, system + labels + own, draft.payload)
 

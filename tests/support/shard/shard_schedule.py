@@ -13,7 +13,7 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard import replica
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Change, Draft, Terms
 from duemq.model.record import pack_headers
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_oracle import DEAD, Command
@@ -88,13 +88,20 @@ class Schedule:
         if rng.random() < 0.05:
             first_key = make_key(due_of(first_key), offset_of(first_key) + 1, 7)
         found = self.world.oracle.messages.get(first_key)
-        odds = (1, 1, 1, 8) if found is not None and found.state == DEAD else (4, 4, 2, 1)
-        kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE), odds)[0]
+        odds = (1, 1, 1, 8, 1) if found is not None and found.state == DEAD else (4, 4, 2, 1, 1)
+        kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE), odds)[0]
         change = Change(kind, first_key, self._due() if kind == MOVE else 0)
-        if rng.random() < 0.7:
+        if kind == PURGE or rng.random() < 0.4:
+            return change._replace(terms=self._terms())
+        if rng.random() < 0.5:
             return change
         name = found.draft.name if found is not None else rng.choice(CLIENT_NAMES)
         return plain_change(rng, change, name, self.world.ids)
+
+    def _terms(self) -> Terms:
+        rng = self.rng
+        tag = rng.choice(("", "a/1", "a/1", "a/2", "b/1"))
+        return Terms(tag, rng.choice((0, 1, 2)), rng.choice(("", "", "one", "two")))
 
     def _schedule(self) -> Draft:
         rng = self.rng

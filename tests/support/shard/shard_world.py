@@ -19,6 +19,7 @@ from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_na
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
+from duemq.delay.indexing.index_worker import IndexWorker
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
@@ -32,6 +33,7 @@ from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
 from duemq.model.row import first_key_of, read_row
+from duemq.model.row_notes import MAX_ATTEMPTS, notes_of
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
@@ -53,7 +55,7 @@ from duemq.storage.shard.keyspace import (
 )
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.support.shard.shard_oracle import CANCELLED, DELIVERED, Command, Handed, Oracle, Plain
+from tests.support.shard.shard_oracle import CANCELLED, DEAD, DELIVERED, Command, Handed, Oracle, Plain
 
 START = 1_700_000_000_000
 SHARD = 0
@@ -135,6 +137,8 @@ class SimNode:
         self.replica = Replica(SHARD, self.store, self.world.ids)
         self.importer = Taking(self)
         self.delay_files = self.keeper()
+        self.store.index.switch(self.world.indexed, self.replica.entry)
+        self.indexer = IndexWorker(SHARD, self.replica)
 
     def keeper(self) -> TieringWorker:
         """Of the world's policy as it is now."""
@@ -217,6 +221,7 @@ class World:
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
     nodes: list[SimNode] = field(default_factory=list)
     delay_files: TieringPolicy = field(default_factory=TieringPolicy)
+    indexed: tuple[str, ...] = ()  # topics whose messages are indexed
     short = False  # whether the disks are short of space
     meanwhile: Callable[[SimNode], Awaitable[None]] | None = None  # what happens while a window is sealed or loaded
 
@@ -306,19 +311,35 @@ class World:
             if message.state == DELIVERED and not oracle.forgotten(message):
                 assert node.store.delivered_at(message.key, offset_of(message.key)) == message.ended_at
         self._check_cancelled(node)
+        self._check_notes(node)
+
+    def _check_notes(self, node: SimNode) -> None:
+        """What rows note of jobs and failed attempts."""
+        rows = node.store.near_rows(sorted(self.oracle.pending))
+        dead = [message for message in self.oracle.messages.values() if message.state == DEAD]
+        for message, ended in zip(dead, node.store.endings([message.key for message in dead]), strict=True):
+            if ended is not None:
+                rows[message.key] = ended.row
+        by_key = {message.key: message for message in dead} | self.oracle.pending
+        for key, row in rows.items():
+            message, notes = by_key[key], notes_of(row)
+            assert notes.tag == "/".join(filter(None, message.tag))
+            assert list(notes.attempts) == message.tried[-MAX_ATTEMPTS:]
 
     def _check_cancelled(self, node: SimNode) -> None:
         """What is kept of each cancelled message is in the store, or still in a delay file."""
-        messages = [
-            message
-            for message in self.oracle.messages.values()
-            if message.state == CANCELLED and not self.oracle.forgotten(message)
-        ]
+        cancelled = [message for message in self.oracle.messages.values() if message.state == CANCELLED]
+        messages = [message for message in cancelled if not self.oracle.forgotten(message)]
+        # Who is forgotten is dropped only once its name was read from the file.
+        forgotten_keys = {message.key for message in cancelled if self.oracle.forgotten(message)}
         keys = [message.key for message in messages]
         endings = dict(zip(keys, node.store.endings(keys), strict=True))
         rowless = [key for key, ended in endings.items() if ended is not None and not ended.row]
         assert sorted(
-            key for window in node.store.delay_files.windows() for key in node.store.rowless_keys(window)
+            key
+            for window in node.store.delay_files.windows()
+            for key in node.store.rowless_keys(window)
+            if key not in forgotten_keys
         ) == sorted(rowless)
         rows = node.store.delay_files.reader.rows(node.store.delay_files.by_file(rowless), payload=False)
         for message in messages:

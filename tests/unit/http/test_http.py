@@ -137,8 +137,33 @@ def test_the_state_shows_bytes_as_base64_and_lists_show_no_payload() -> None:
     with_app(scenario)
 
 
+def test_the_newest_of_any_status_come_first_where_that_is_asked_for() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        gateway.pages *= 3
+        for query in ("key=k&order=newest", "label=eu&order=newest&status=dead", "key=k&order=due"):
+            assert (await ask("GET", f"/v1/messages?{query}")).status_code == 200
+        assert gateway.queries == [
+            Query(key="k", status=None, newest=True), Query(label="eu", status="dead", newest=True), Query(key="k"),
+        ]  # fmt: skip
+        refused(await ask("GET", "/v1/dlq?key=k&order=newest"), 400, "bad_query")
+
+    with_app(scenario)
+
+
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=1001", "status=maybe", "state=dead", "topic=a&topic=b", "key=%ff", "limit=1%0A"]
+    "query",
+    [
+        "order=newest",
+        "topic=a&order=newest",
+        "key=k&order=oldest",
+        "limit=0",
+        "limit=1001",
+        "status=maybe",
+        "state=dead",
+        "topic=a&topic=b",
+        "key=%ff",
+        "limit=1%0A",
+    ],
 )
 def test_a_query_that_is_not_understood_is_refused(query: str) -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:

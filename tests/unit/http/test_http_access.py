@@ -73,7 +73,7 @@ def with_site(scenario: Callable[[Site], Awaitable[None]], settings: HttpSetting
 
 
 def path_of(path: str) -> str:
-    for name in ("id", "topic", "consumer", "node"):
+    for name in ("id", "topic", "consumer", "node", "place"):
         path = path.replace("{" + name + "}", "a")
     return path
 

@@ -24,6 +24,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/messages:move"): {"moves": [{"id": "m1", "deliver_after": "1h"}]},
     ("PUT", "/v1/topics/{topic}/consumers/{consumer}"): {"cursor": "AAAA"},
     ("POST", "/v1/imports"): FILE,
+    ("POST", "/v1/jobs"): {"kind": "purge", "filter": {"topic": "payments", "dead_to": NOW}},
     ("POST", "/v1/imports:batch"): {"files": [FILE]},
 }
 OTHERS = {"/v1/cluster", "/v1/limits", "/v1/topics"}  # about the server; the list of topics: tests/functional

@@ -10,9 +10,11 @@ from typing import Any, cast
 
 import pytest
 
+from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.parts import registry
+from duemq.cluster.admin.administration import Administration
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import BadConfig
@@ -152,9 +154,10 @@ def test_names_and_origins_are_checked(setting: str, value: str) -> None:
 def test_the_start_says_whether_keys_are_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     def told(**settings: Any) -> tuple[int, str]:
         backend: Any = cast(Any, type("Backend", (), {"shards": 1, "clock": lambda: 0, "why_clock_out": None}))
+        admin = Administration(lambda: MemoryBus(MemoryLog()), lambda: 0)
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            http_api(Settings.load(overrides=settings), backend, registry(), asyncio.Event())
+            http_api(Settings.load(overrides=settings), backend, registry(), asyncio.Event(), admin)
         return caplog.records[0].levelno, caplog.records[0].getMessage()
 
     level, sentence = told(http={"api_keys": ["first-key"]})

@@ -77,7 +77,7 @@ def test_a_row_says_what_the_producer_said(given_: tuple[Draft, Headers]) -> Non
     row, id_ = row_from(draft)
     assert read_row(row) == (
         id_.decode(), draft.topic, draft.payload, draft.due, draft.key, pairs, draft.labels, draft.expires,
-        draft.name, 0,
+        draft.name, 0, 0,
     )  # fmt: skip
     assert (name_of(row), topic_of(row), expires_of(row), attempt_of(row)) == (
         draft.name, draft.topic.encode(), draft.expires, 0,
@@ -96,8 +96,12 @@ def test_a_consumer_gets_the_system_headers_first(given_: tuple[Draft, Headers])
     system = (("duemq-id", id_), ("duemq-due", str(draft.due).encode()), ("duemq-attempt", b"1"))
     assert unpack_record(frame_in(row)) == (draft.key, system + labels + pairs, draft.payload)
     assert direct_frame(draft, id_, draft.due or 0) == frame_in(row)
-    dead = unpack_record(dead_frame(row, "expired"))
-    more = (("duemq-topic", draft.topic.encode()), ("duemq-reason", b"expired"))
+    dead = unpack_record(dead_frame(row, "expired", 0))
+    topic = draft.topic.encode()
+    more = (
+        ("duemq-topic", topic), ("duemq-reason", b"expired"), ("__dlq.errors.topic", topic),
+        ("__dlq.errors.delivery.count", b"0"), ("__dlq.errors.message", b"expired"),
+    )  # fmt: skip
     assert dead == (draft.key, system + more + labels + pairs, draft.payload)
 
 
@@ -153,7 +157,7 @@ def test_what_is_read_of_a_damaged_envelope_can_be_worked_with(
     if fields is not None:
         row = row_of(damaged, IDS.issue_bytes(1, fields.due, OFFSET), fields)
         assert read_row(change_row(row, due=1, attempt=3)).due == 1
-        unpack_record(dead_frame(row, "expired"))
+        unpack_record(dead_frame(row, "expired", 0))
     read_change(damaged)
 
 

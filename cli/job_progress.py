@@ -1,0 +1,59 @@
+"""Waiting for a bulk job, with a bar in a terminal, and telling how it stands."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from duemq.cli.exit_codes import Exit
+from duemq.cli.output import echo_json, escaped
+
+if TYPE_CHECKING:
+    from duemq.client import Client
+
+_LOOK_S: Final = 0.5
+
+
+def tell_job(job: dict[str, Any], as_json: bool) -> None:
+    """How a job stands, in a line."""
+    if as_json:
+        echo_json(job)
+        return
+    counts = [f"{job['done']:,} done", f"{job['skipped']:,} skipped", f"{job['failed']:,} failed"]
+    total = "?" if job["total"] is None else f"{job['total']:,}"
+    typer.echo(f"{job['id']}  {job['kind']} {job['state']}: {', '.join(counts)} of {total}")
+    for what in ("skipped", "failed"):
+        for reason, count in job[f"{what}_by_reason"].items():
+            typer.echo(f"  {what}: {reason} {count:,}")
+    if job["reason"]:
+        typer.echo(f"  {escaped(job['reason'])}")
+
+
+def wait_for_job(client: Client, job: dict[str, Any], as_json: bool) -> Exit:
+    """Wait until nobody works on the job any more, and tell how it ended. The exit code: 1 where it failed or a message
+    did."""
+    if sys.stderr.isatty():
+        job = _watch(client, job)
+    else:
+        while job["active"]:
+            time.sleep(_LOOK_S)
+            job = client.job(job["id"])
+    tell_job(job, as_json)
+    return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE
+
+
+def _watch(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task(f"{job['kind']} {job['id']}", total=job["total"])
+        while job["active"]:
+            time.sleep(_LOOK_S)
+            job = client.job(job["id"])
+            progress.update(bar, total=job["total"], completed=job["done"] + job["skipped"] + job["failed"])
+    return job

@@ -1,0 +1,44 @@
+"""`duemq find`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from duemq.cli.messages.pending import Everything, Limit, Topic, filters, page_size, show_list
+from duemq.cli.session import AsJson, Url, connected, examples
+
+EXAMPLES = examples(
+    "duemq find --key order-4711",
+    "duemq find --key order-4711 --status cancelled --json",
+    "duemq find --label eu --topic orders --from 2031-01-01T00:00:00Z --to 2031-02-01T00:00:00Z",
+)
+
+
+def find(
+    key: Annotated[str | None, typer.Option(help="With this key.")] = None,
+    label: Annotated[str | None, typer.Option(help="With this label.")] = None,
+    topic: Topic = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only scheduled, delivered, cancelled or dead ones. Default: any.")
+    ] = None,
+    due_from: Annotated[
+        str | None, typer.Option("--from", help="Due at or after: RFC 3339 with a zone, or epoch ms.")
+    ] = None,
+    due_to: Annotated[str | None, typer.Option("--to", help="Due before.")] = None,
+    limit: Limit = 100,
+    everything: Everything = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find messages by key or label, newest first, whatever became of them.
+
+    Answered from the index: `index.topics` of the server says which topics have one. `duemq ls` needs none.
+    """
+    if key is None and label is None:
+        raise typer.BadParameter("give a key or a label", param_hint="--key")
+    with connected(url, as_json) as client:
+        matching = filters(topic, key, label, due_from, due_to, status)
+        messages = client.list(page_size=page_size(limit, everything), order="newest", **matching)
+        show_list(messages, None if everything else limit, as_json)

@@ -1,0 +1,140 @@
+"""Bulk jobs as administrative state: a bounded number of items, which new jobs take over from the oldest ended ones.
+
+Whoever runs a job has its item say so, and writes it again every second or two: by that the others know that it lives.
+Of two who take a job over at once, one loses by the version of the item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from duemq.cluster.admin.log import AdminLog
+from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.job import ENDED, Job, JobEvent, JobState
+from duemq.model.state_table import IllegalStep
+from duemq.model.timing import shown
+
+MAX_JOBS: Final = 40
+"""How many are known, ended ones included."""
+MAX_OPEN: Final = 16
+"""How many may run or be paused at a time."""
+
+_KIND: Final = "jobs"
+_TRIES: Final = 10  # the process that runs a job writes it every second, and may come in between
+
+
+class JobTaken(Exception):
+    """Somebody else runs the job."""
+
+
+class Jobs:
+    """`by_id` has all that are known, with the versions of their items in `versions`. `clock` gives epoch ms."""
+
+    def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
+        self.admin, self._clock = admin, clock
+        self.by_id: dict[str, Job] = {}
+        self.versions: dict[str, int] = {}
+        self._slots: dict[str, str] = {}  # id -> name of the item
+        admin.on_change(self._on_change)
+
+    def _on_change(self) -> None:
+        try:
+            jobs = {slot: Job.from_value(value) for slot, value in self.admin.state.of_kind(_KIND)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStore(f"a job in the administrative log cannot be read: {error}") from error
+        self.by_id = {job.id: job for job in jobs.values()}
+        self._slots = {job.id: slot for slot, job in jobs.items()}
+        self.versions = {job.id: self.admin.state.version_of(f"{_KIND}/{slot}") for slot, job in jobs.items()}
+
+    def listed(self) -> list[Job]:
+        """All that are known, the newest first."""
+        return sorted(self.by_id.values(), key=lambda job: (job.created_at, job.id), reverse=True)
+
+    def find(self, id_: str) -> Job:
+        """Raises Rejected `unknown_job`."""
+        if (job := self.by_id.get(id_)) is None:
+            raise Rejected("unknown_job", f"there is no job {shown(id_)}, or it ended long ago", "id")
+        return job
+
+    async def add(self, job: Job) -> Job:
+        """Begin a job. Raises Rejected `too_many_jobs`, and what `AdminLog.change` raises."""
+        while True:
+            slot = self._free_slot()
+            try:
+                await self.admin.change(f"{_KIND}/{slot}", job.value(), job.by, self._version_of_slot(slot))
+                return job
+            except Rejected as error:
+                if error.code != "conflict":
+                    raise
+
+    def _free_slot(self) -> str:
+        if sum(job.state not in ENDED for job in self.by_id.values()) >= MAX_OPEN:
+            raise Rejected("too_many_jobs", f"{MAX_OPEN} jobs run or are paused, and more may not be")
+        taken = set(self._slots.values())
+        free = next((slot for slot in map(str, range(MAX_JOBS)) if slot not in taken), None)
+        if free is not None:
+            return free
+        over = [job for job in self.by_id.values() if not job.needs_work and job.state in ENDED]
+        if not over:
+            raise Rejected("too_many_jobs", f"there are {MAX_JOBS} jobs, and none has ended")
+        return self._slots[min(over, key=lambda job: (job.ended_at, job.id)).id]
+
+    def _version_of_slot(self, slot: str) -> int:
+        return self.admin.state.version_of(f"{_KIND}/{slot}")
+
+    async def tell(self, id_: str, event: JobEvent, by: str) -> Job:
+        """Pause, resume or cancel a job. What is so already stays so. Raises Rejected `unknown_job`, `job_ended`."""
+        for _ in range(_TRIES):
+            job, version = self.find(id_), self.versions[id_]
+            try:
+                changed = job.after(event, self._clock())
+            except IllegalStep:
+                if job.state is _AFTER[event]:
+                    return job
+                raise Rejected("job_ended", f"job {id_} is {job.state}", "id") from None
+            try:
+                await self._put(changed, by, version)
+                return changed
+            except Rejected as error:
+                if error.code != "conflict":
+                    raise
+        raise Rejected("conflict", f"job {id_} was changed by others again and again")
+
+    async def claim(self, job: Job, version: int, owner: str) -> Job:
+        """Have a job belong to a process. `version`: of the item as it was seen. Raises JobTaken."""
+        try:
+            await self._put(claimed := replace(job, owner=owner), owner, version)
+            return claimed
+        except Rejected as error:
+            raise JobTaken from error
+
+    async def save(self, job: Job, *, release: bool = False) -> Job:
+        """Write what its owner knows of a job; with `release` for the last time, as nobody's. Returns it with the state
+        that others changed meanwhile.
+
+        Raises JobTaken where it is somebody else's by now.
+        """
+        for _ in range(_TRIES):
+            current = self.by_id.get(job.id)
+            if current is None or current.owner != job.owner:
+                raise JobTaken
+            if job.state not in ENDED or current.state in ENDED:
+                job = replace(job, state=current.state, ended_at=current.ended_at)
+            written = replace(job, owner="") if release else job
+            try:
+                await self._put(written, job.owner, self.versions[job.id])
+                return written
+            except Rejected as error:
+                if error.code != "conflict":
+                    raise
+        raise JobTaken
+
+    async def _put(self, job: Job, by: str, version: int) -> None:
+        await self.admin.change(f"{_KIND}/{self._slots[job.id]}", job.value(), by, version)
+
+
+_AFTER: Final = {
+    JobEvent.PAUSE: JobState.PAUSED, JobEvent.RESUME: JobState.RUNNING, JobEvent.CANCEL: JobState.CANCELLED,
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The work on the index of messages beside a shard's cycles."""

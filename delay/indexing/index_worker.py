@@ -1,0 +1,150 @@
+"""Works on the index of one shard beside its cycles: merges runs, and indexes what was there before.
+
+Each replica does this for itself, as with delay files: the ledger does not speak of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from time import thread_time
+
+from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.delay.shard.replica import Replica
+from duemq.delay.shard.trouble import Trouble
+from duemq.delay.threads import in_thread
+from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
+from duemq.model.ended import EndedMessage
+from duemq.model.errors import Fatal
+from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
+from duemq.model.row import shows_due
+from duemq.model.timing import WINDOW_MS
+from duemq.storage.message_index.index import Merge, MessageIndex
+from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
+from duemq.storage.message_index.state import BuildStage
+from duemq.storage.shard.keyspace import ENDED
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_AGAIN_S, _LONGEST_S = 5.0, 300.0
+_PART, _PART_BYTES = 500, 4 << 20  # rows that are indexed before others get their turn
+
+Rows = list[tuple[bytes, bytes]]
+
+
+class IndexWorker:
+    """`replica` stays the shard's as long as this runs."""
+
+    def __init__(self, shard: int, replica: Replica) -> None:
+        self._shard, self._replica = shard, replica
+        self._trouble = Trouble(shard, "index", _AGAIN_S, _LONGEST_S, lambda: None)
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
+        while True:
+            pause = _LOOK_S
+            try:
+                with own_cancellation_only():
+                    began = thread_time()
+                    while await self.step():
+                        # Half of a core at most, for the messages that are due go first.
+                        await asyncio.sleep(thread_time() - began)
+                        began = thread_time()
+                self._trouble.clear()
+            except Fatal:
+                raise
+            except Exception as error:
+                pause = self._trouble.note_failure(error)
+            await asyncio.sleep(pause)
+
+    async def step(self) -> bool:
+        """Merge some runs, or index some messages, if there is need to; False if not."""
+        store = self._replica.store
+        index, state = store.index, store.index.state
+        if state is None:
+            return False
+        if (to_merge := index.to_merge(store.position.entry.at)) is not None:
+            await self._merge(index, to_merge)
+        elif state.stage is BuildStage.ROWS:
+            rows, last = await self._rows(state.after, HIGHEST)
+            rows = [(key, row) for key, row in rows if self._was_before(key, row, state.applied)]
+            done = state.at(BuildStage.ENDINGS, LOWEST) if last is None else state.at(BuildStage.ROWS, last)
+            index.build(rows, state.since, done)
+        elif state.stage is BuildStage.ENDINGS:
+            rows, last = await self._endings(state.after, HIGHEST)
+            rows = [(key, row) for key, row in rows if self._was_before(key, row, state.applied)]
+            index.build(
+                rows, state.since, state.at(BuildStage.DONE, LOWEST) if last is None else state.at(state.stage, last)
+            )
+            if last is None:
+                log.info("shard %d: the index is built", self._shard, extra={"action": "index", "shard": self._shard})
+        elif index.files:
+            await self._index_file(index, min(index.files))
+        else:
+            return False
+        return True
+
+    async def _merge(self, index: MessageIndex, to_merge: Merge) -> None:
+        parts = index.read_chunks(number for number, _ in to_merge.chunks)
+        for run in to_merge.runs:
+            parts += index.read_run(run)
+            await asyncio.sleep(0)
+        index.replace(to_merge, await in_thread(_merged, parts))
+
+    # --- what was there before ------------------------------------------------------------------------------------
+
+    def _was_before(self, key: bytes, row: bytes, applied: int) -> bool:
+        """Whether no cycle has indexed a row, and none of the files will bring it that are to be indexed."""
+        offset = offset_of(key)
+        if offset >= applied or offset in self._replica.store.index.files:
+            return False
+        return self._was_not_put_off(key, row)
+
+    def _was_not_put_off(self, key: bytes, row: bytes) -> bool:
+        """What was put off has another key than when it was accepted, with the same offset: the cycle indexed it."""
+        return shows_due(row, int.from_bytes(key[:8], "big")) or not self._replica.store.index.has(key, row)
+
+    async def _rows(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
+        """Keys and rows above `after`, and up to where that was looked, None for the end."""
+        store = self._replica.store
+        await prefetch_part(store, after, through)
+        keys, rows, last = store.scan_part(after, through, _PART, _PART_BYTES)
+        return list(zip(keys, rows, strict=True)), last
+
+    async def _endings(self, after: bytes, through: bytes) -> tuple[Rows, bytes | None]:
+        """As `_rows`, of messages that were cancelled or died."""
+        store = self._replica.store
+        keys, raws = store.scan(after, through, _PART, _PART_BYTES, ENDED)
+        endings = dict(zip(keys, map(EndedMessage.decode, raws), strict=True))
+        if rowless := [key for key, ended in endings.items() if not ended.row]:
+            view = PrefetchedView(store)
+            await view.read_endings(rowless)
+            endings.update(
+                (key, ended) for key, ended in zip(rowless, view.endings(rowless), strict=True) if ended is not None
+            )
+        return [(key, ended.row) for key, ended in endings.items() if ended.row], keys[-1] if keys else None
+
+    async def _index_file(self, index: MessageIndex, offset: int) -> None:
+        """Index the messages of an imported file: those that wait, then those that ended since."""
+        record, placed_ms = self._replica.store.imports.get(offset), index.files[offset]
+        if record is not None:
+            window = record.import_command.window
+            for read in (self._rows, self._endings):
+                after: bytes | None = last_key_at(window - 1)
+                while after is not None:
+                    began = thread_time()
+                    rows, after = await read(after, last_key_at(window + WINDOW_MS - 1))
+                    own = [
+                        (key, row) for key, row in rows if offset_of(key) == offset and self._was_not_put_off(key, row)
+                    ]
+                    assert index.state is not None
+                    index.build(own, placed_ms, index.state)
+                    await asyncio.sleep(thread_time() - began)
+        index.end_file(offset)
+
+
+def _merged(parts: Sequence[Entries]) -> list[tuple[Group, int, list[tuple[bytes, bytes]]]]:
+    """Runs of all these entries, with their pages. For a thread."""
+    return [(group, len(some), list(pages_of(some))) for group, some in groups_of(merge(parts))]

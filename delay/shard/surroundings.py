@@ -1,0 +1,55 @@
+"""What a shard needs of its node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from duemq.delay.core.linger import ThreadShare
+from duemq.delay.imports.copies import FilePeers
+from duemq.delay.shard.master import Context
+from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.election.base import Election
+from duemq.storage.imports.policy import ImportPolicy
+
+
+class Surroundings(Context, Protocol):
+    """What a shard needs of its node."""
+
+    @property
+    def election(self) -> Election: ...
+    @property
+    def delay_files(self) -> TieringPolicy: ...
+    @property
+    def tiering_turn(self) -> asyncio.Lock: ...
+    @property
+    def importing(self) -> ImportPolicy: ...
+    @property
+    def import_turn(self) -> asyncio.Lock: ...
+    @property
+    def indexed_topics(self) -> Sequence[str]: ...
+    @property
+    def peers(self) -> FilePeers | None: ...
+    @property
+    def thread_share(self) -> ThreadShare: ...
+    def may_lead(self) -> bool:
+        """Whether this machine's clock is one to deliver by."""
+        ...
+
+    def has_peer(self, shard: int) -> bool:
+        """Whether another node has a replica of the shard that can be copied."""
+        ...
+
+    async def rebuild(self, shard: int, path: Path) -> bool:
+        """Replace the closed replica at this path by a peer's; False where no peer gave one."""
+        ...
+
+    def on_ready(self, shard: int) -> None:
+        """The shard has caught up: it is master, or follows close behind."""
+        ...
+
+    def on_unfit(self, shard: int, reason: str) -> None:
+        """The shard cannot be led from here until `on_ready` is called again: another node is to be its master."""
+        ...

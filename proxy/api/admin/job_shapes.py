@@ -1,0 +1,103 @@
+"""The shapes of bulk jobs, and of dead letters in topics."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from duemq.proxy.api.schemas import Closed, Cursor, Duration, Instant, Ms, Record, Rfc3339, Shape, TopicName
+
+JobKind = Literal["redrive", "purge", "cancel", "move", "deliver-now"]
+
+
+class JobFilter(Closed):
+    """Jobs of pending messages: topic, key, label, due_from and due_to, at least one. Of dead letters these, reason,
+    dead_from and dead_to, with at least one time. Of a source: topic, key, reason, dead_from and dead_to; purging one
+    takes dead_to alone."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    topic: TopicName = ""
+    key: str = Field(default="", max_length=1_000)
+    label: str = Field(default="", max_length=1_000)
+    reason: str = Field(default="", max_length=1_000, description="Why it died, to the letter.")
+    due_from: Instant = Field(default=0, description="Inclusive.")
+    due_to: Instant = Field(default=0, description="Exclusive.")
+    dead_from: Instant = Field(default=0, description="When it died; inclusive.")
+    dead_to: Instant = Field(default=0, description="Exclusive.")
+
+
+class JobRequest(Closed):
+    """Exactly one of filter and ids. A move takes exactly one of deliver_at, deliver_after and shift."""
+
+    kind: JobKind
+    filter: JobFilter = Field(default_factory=JobFilter)
+    ids: list[str] = Field(default_factory=list, min_length=1, max_length=10_000)
+    rate: float | None = Field(default=None, ge=0.01, le=1_000_000, description="Messages/s; null: as fast as it goes.")
+    dry_run: bool = Field(default=False, description="Count, and do nothing.")
+    topic: TopicName = Field(default="", description="Where a redrive goes; absent: to the topic of each.")
+    source: TopicName = Field(default="", description="A topic of dead letters; absent: those of duemq itself.")
+    deliver_at: Instant = 0
+    deliver_after: Duration = 0
+    shift: str | int = Field(default=0, description="By how much a move goes: a duration, with - to be earlier.")
+
+
+class Job(Shape):
+    id: str
+    kind: JobKind
+    state: Literal["running", "paused", "done", "cancelled", "failed"]
+    created_at: Rfc3339
+    created_at_ms: Ms
+    ended_at: Rfc3339 = ""
+    ended_at_ms: Ms = 0
+    by: str = Field(description="The id of the API key that began it.")
+    filter: dict[str, str | int] = Field(description="As it was given; of listed ids, how many.")
+    total: int | None = Field(description="Messages that it applies to; null until they are all found.")
+    done: int
+    skipped: int = Field(description="Messages that were not as the job needs them any more.")
+    failed: int
+    skipped_by_reason: dict[str, int]
+    failed_by_reason: dict[str, int]
+    rate: float | None
+    reason: str = Field(description="Why it failed as a whole.")
+    topic: str | None
+    source: str | None
+    active: bool = Field(description="Whether it is worked on; if not, the counts say all.")
+    deliver_at: Rfc3339 = ""
+    deliver_at_ms: Ms = 0
+    shift_ms: int = 0
+
+
+class DryRun(Shape):
+    kind: JobKind
+    dry_run: Literal[True]
+    total: int
+
+
+class JobList(Shape):
+    jobs: list[Job]
+
+
+class Origin(Shape):
+    writer: Literal["duemq", "consumer", "share group", "streams", "connect", "spring"]
+    topic: str
+    partition: int = Field(description="-1 where it does not say; so is offset.")
+    offset: int
+    reason: str
+    error: str
+    group: str
+    attempts: int
+
+
+class TopicLetter(Record):
+    id: str = Field(description="PARTITION:OFFSET.")
+    dead_at: Rfc3339
+    dead_at_ms: Ms
+    origin: Origin | None = Field(description="Where it came from; null where its headers do not say.")
+    redrives: int
+
+
+class TopicLetters(Shape):
+    letters: list[TopicLetter]
+    cursor: Cursor | None

@@ -1,0 +1,132 @@
+"""Bulk jobs: begun, listed, paused, resumed and cancelled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from duemq.cluster.admin.jobs import Jobs
+from duemq.cluster.internal_topics import INTERNAL, JOBS
+from duemq.cluster.job_plans import append_whole
+from duemq.model.access import Grant, Scope
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.job import OF_THE_DEAD, Job, JobEvent, Order, Position, new_id
+from duemq.model.timing import shown
+from duemq.proxy.access import GRANT, caller_name
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.jobs.order import read_order
+from duemq.proxy.jobs.topic_work import TopicWork, source_of
+from duemq.proxy.jobs.work import MessageWork, Work
+from duemq.proxy.request.json_body import read_json
+from duemq.proxy.response.render import times
+from duemq.web.reply import JsonResponse
+
+_MAX_BYTES = 1 << 20
+
+
+async def post_job(service: Service, request: Request) -> Response:
+    body = await read_json(request, _MAX_BYTES, code="batch_too_large")
+    jobs, now = _jobs(service), service.clock()
+    order, ids, dry_run = read_order(body, service.ingress, now)
+    grant: Grant = request.scope[GRANT]
+    if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
+        raise Rejected("forbidden", f"this key has not the scope {Scope.CANCEL}")
+    if not _is_covered(grant, order):
+        detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
+        raise Rejected("forbidden", detail, "filter")
+    if order.source in INTERNAL:
+        raise Rejected("bad_topic", f"{order.source} is one of duemq's own topics", "source")
+    if order.source:
+        await source_of(service.gateway, order.source)
+    if dry_run:
+        total = len(ids) if ids is not None else await _count(service, request, order, now)
+        return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
+    bus = service.gateway.bus
+    start = await bus.sure_end(JOBS, 0)
+    job = Job(new_id(), order, now, caller_name(request), start, Position(start))
+    if ids is not None:
+        await append_whole(bus, job.id, ids)
+        job = replace(job, total=len(ids))
+    return JsonResponse(job_json(await jobs.add(job)), 201, {"Location": f"jobs/{job.id}"})
+
+
+def _is_covered(grant: Grant, order: Order) -> bool:
+    """Whether a job is no more than what a caller may do who may use some topics only."""
+    if not grant.topics:
+        return True
+    own = order.source or order.filter.get("topic")
+    covered = own is not None and grant.covers(own) and (not order.topic or grant.covers(order.topic))
+    return covered and (not order.source or bool(order.topic) or order.kind == "purge")
+
+
+async def list_jobs(service: Service, request: Request) -> Response:
+    grant: Grant = request.scope[GRANT]
+    jobs = [job for job in _jobs(service).listed() if _is_covered(grant, job.order)]
+    return JsonResponse({"jobs": list(map(job_json, jobs))})
+
+
+async def get_job(service: Service, request: Request) -> Response:
+    return JsonResponse(job_json(_find(service, request)))
+
+
+def _find(service: Service, request: Request) -> Job:
+    job = _jobs(service).find(id_ := request.path_params["id"])
+    if not _is_covered(request.scope[GRANT], job.order):
+        raise Rejected("unknown_job", f"there is no job {shown(id_)} of this key's topics", "id")
+    return job
+
+
+async def pause_job(service: Service, request: Request) -> Response:
+    return await _tell(service, request, JobEvent.PAUSE)
+
+
+async def resume_job(service: Service, request: Request) -> Response:
+    return await _tell(service, request, JobEvent.RESUME)
+
+
+async def cancel_job(service: Service, request: Request) -> Response:
+    return await _tell(service, request, JobEvent.CANCEL)
+
+
+async def _tell(service: Service, request: Request, event: JobEvent) -> Response:
+    job = await _jobs(service).tell(_find(service, request).id, event, caller_name(request))
+    return JsonResponse(job_json(job))
+
+
+async def _count(service: Service, request: Request, order: Order, now: int) -> int:
+    """How many a job would apply to."""
+    work: Work = TopicWork(service.gateway, 0) if order.source else MessageWork(service.gateway, 0)
+    total, cursor = 0, None
+    while True:
+        page = await work.plan(order, now, cursor)
+        total, cursor = total + len(page.entries), page.cursor
+        if cursor is None:
+            return total
+        if await request.is_disconnected():
+            raise ClientDisconnect
+
+
+def job_json(job: Job) -> dict[str, Any]:
+    """What the API shows of a job."""
+    order = job.order
+    return {
+        "id": job.id, "kind": order.kind, "state": str(job.state), **times("created_at", job.created_at), "by": job.by,
+        "filter": order.filter, "total": job.total, "done": job.done, "skipped": sum(job.skipped.values()),
+        "failed": sum(job.failed.values()), "rate": order.rate, "reason": job.reason,
+        "skipped_by_reason": job.skipped, "failed_by_reason": job.failed, "topic": order.topic or None,
+        "source": order.source or None, "active": job.needs_work,
+        **(times("ended_at", job.ended_at) if job.ended_at else {}),
+        **(times("deliver_at", order.due) if order.due else {}), **({"shift_ms": order.shift} if order.shift else {}),
+    }  # fmt: skip
+
+
+def _jobs(service: Service) -> Jobs:
+    admin = service.access.admin
+    if admin is None:
+        raise Rejected("not_supported", "this server runs no jobs")
+    if not admin.log.ready.is_set():
+        raise Unavailable(admin.log.trouble or "the administrative log is being read")
+    return admin.jobs

@@ -1,0 +1,43 @@
+"""Delay files by window, and files that were imported."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.timing import parse_instant
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.api.imports import STATES
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.forms import given, instant_text
+from duemq.proxy.console.views import render
+from duemq.proxy.request.query import read_query
+
+_ROWS: Final = 300  # more than there may be shards, so that each page goes beyond one window
+_IMPORTS: Final = 200
+
+
+async def get_files(service: Service, request: Request) -> Response:
+    """The windows from a time on; without one, from the first."""
+    text = read_query(request, ("from",)).get("from", "")
+    first = parse_instant(instant_text(text), "from", text=True) if text else 0
+    windows = list(await service.gateway.sealed_windows(first, _ROWS + 1))
+    more = windows[_ROWS:]
+    now = service.history.now
+    return render(
+        request, "files.html", windows=windows[:_ROWS], first=text, sealed=now.total("sealed"),
+        files=now.total("delay_files"), next=urlencode({"from": more[0].window}) if more else "",
+    )  # fmt: skip
+
+
+async def get_imports(service: Service, request: Request) -> Response:
+    fields = read_query(request, ("state", "below"))
+    query = {**given(fields, "state", "below"), "limit": str(_IMPORTS)}
+    listed = await call_api(service, request, "GET", "/v1/imports", query)
+    return render(
+        request, "imports.html", imports=[{"reason": ""} | one for one in listed["imports"]], states=STATES,
+        fields={"state": "", "below": ""} | fields, count=listed["count"],
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""API keys: listed, made, rotated, revoked. A key's text is shown once, to whoever makes it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.errors import Rejected
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
+from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.views import redirect, render
+from duemq.proxy.request.query import read_query
+
+_FIELDS: Final = ("name", "role", "topics", "rate", "expires_at", "expires_after")
+_DONE: Final = {"revoke": "The key is revoked: it opens nothing any more."}
+
+
+async def get_keys(service: Service, request: Request) -> Response:
+    done = _DONE.get(read_query(request, ("done",)).get("done", ""), "")
+    return await _list(service, request, dict.fromkeys(_FIELDS, ""), done=done)
+
+
+async def post_key(service: Service, request: Request) -> Response:
+    form = await read_form(request)
+    try:
+        made = await call_api(service, request, "POST", "/v1/keys", body=_key(form))
+    except Rejected as error:
+        fields = {name: form.text(name) for name in _FIELDS}
+        return await _list(service, request, fields, wrong=error.detail, field=error.field or "", status=400)
+    return render(request, "admin/key.html", key=made, title="A new key", question="")
+
+
+async def post_rotate(service: Service, request: Request) -> Response:
+    form = await read_form(request)
+    id_: str = request.path_params["id"]
+    if not form.get("sure"):
+        return await _ask(service, request, id_, "rotate")
+    body = {"overlap": form.get("overlap")} if form.get("overlap") else {}
+    made = await call_api(service, request, "POST", f"/v1/keys/{id_}:rotate", body=body)
+    return render(request, "admin/key.html", key=made, title="The new text of a key", question="")
+
+
+async def post_revoke(service: Service, request: Request) -> Response:
+    id_: str = request.path_params["id"]
+    if not (await read_form(request)).get("sure"):
+        return await _ask(service, request, id_, "revoke")
+    await call_api(service, request, "DELETE", f"/v1/keys/{id_}")
+    return redirect(request, "keys?done=revoke")
+
+
+async def _ask(service: Service, request: Request, id_: str, question: str) -> Response:
+    request.scope[ASKED] = True
+    listed = await call_api(service, request, "GET", "/v1/keys")
+    key = next((key for key in listed["keys"] if key["id"] == id_), None)
+    if key is None:
+        raise Rejected("unknown_key", "There is no such key.", "id")
+    return render(request, "admin/key.html", key=key, title="", question=question)
+
+
+async def _list(
+    service: Service, request: Request, fields: dict[str, str], *, done: str = "", wrong: str = "", field: str = "",
+    status: int = 200,
+) -> Response:  # fmt: skip
+    listed = await call_api(service, request, "GET", "/v1/keys")
+    keys = sorted(listed["keys"], key=lambda key: (key["state"] != "active", key["created_at"]))
+    return render(
+        request, "admin/keys.html", status, keys=keys, fields=fields, done=done, wrong=wrong, field=field,
+        keeps=service.access.keys is not None,
+    )  # fmt: skip
+
+
+def _key(form: Form) -> dict[str, Any]:
+    """The key as the API wants it. Raises Rejected `bad_field` for a rate that is no number."""
+    key: dict[str, Any] = {"name": form.get("name")}
+    if (role := form.get("role")) in ("viewer", "operator", "admin"):
+        key["role"] = role
+    else:
+        key["scopes"] = ["send", "cancel"] if role == "sender" else []
+    if topics := form.get("topics").replace(",", " ").split():
+        key["topics"] = topics
+    if rate := form.get("rate"):
+        if not rate.isdecimal() or len(rate) > len("1000000"):
+            raise Rejected("bad_field", "rate is a whole number of messages/s", "rate")
+        key["rate"] = int(rate)
+    for name, value in (
+        ("expires_at", instant_text(form.get("expires_at"))),
+        ("expires_after", form.get("expires_after")),
+    ):
+        if value:
+            key[name] = value
+    return key

@@ -1,0 +1,243 @@
+"""The run of one job by the process that owns it: it writes the plan, works it off at a rate, and counts.
+
+What survives a kill at any point: the plan is in the log; the item says how far it is settled, and which entries may
+have been begun besides. Whoever goes on does those again, and a shard makes no change of a step twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.jobs import Jobs, JobTaken
+from duemq.cluster.job_plans import Step, append_step, read_plan
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
+from duemq.proxy.jobs.pacer import Pacer
+from duemq.proxy.jobs.work import Outcome, Work
+
+log = logging.getLogger(__name__)
+
+_SAVE_S: Final = 1.0
+_IN_FLIGHT: Final = 8  # batches
+_AHEAD_S: Final = 3.0  # what may be begun before the item says so again
+_AHEAD: Final = 20_000  # the same where a job goes as fast as it can
+_PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0)
+_LEAVE_S: Final = 2.0
+
+
+class _Batch:
+    def __init__(self, task: asyncio.Task[list[Outcome]], position: Position) -> None:
+        self.task, self.position = task, position
+
+
+class JobRun:
+    """`job`: as it was claimed. `clock` gives epoch ms; `bus` the log in use."""
+
+    def __init__(self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
+        self._jobs, self._job, self._work, self._bus, self._clock = jobs, job, work, bus, clock
+        self._must = job.claimed  # entries up to here may have been begun by somebody else
+        self._sent = job.counted
+        self._allowed = job.claimed
+        self._saved, self._save_now = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        """Run the job until it ends, is paused, or belongs to somebody else."""
+        saving = asyncio.create_task(self._save_often(), name=f"job {self._job.id}: progress")
+        working = asyncio.create_task(self._work_off(), name=f"job {self._job.id}: work")
+        try:
+            await asyncio.wait((saving, working), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await saving  # raises JobTaken
+        except JobTaken:
+            return
+        finally:
+            for task in (saving, working):
+                task.cancel()
+            await asyncio.gather(saving, working, return_exceptions=True)
+            if working.cancelled() or working.exception() is not None:
+                await self._leave()
+        if not working.cancelled():
+            await working
+
+    async def _work_off(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._plan()
+                await self._execute()
+                break
+            except Unavailable as error:
+                log.warning("job %s waits: %s", self._job.id, error, extra={"action": "job.wait"})
+                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+                failures += 1
+            except Rejected as error:  # of a filter that an older process wrote, for instance
+                self._end(JobEvent.FAIL, f"{error.code}: {error.detail}")
+                break
+            except Exception as error:
+                log.exception("job %s fails", self._job.id, extra={"action": "job.failed"})
+                self._end(JobEvent.FAIL, f"internal: {type(error).__name__}; the log of the server has more")
+                break
+        await self._finish()
+
+    def _end(self, event: JobEvent, reason: str = "") -> None:
+        if self._job.state is JobState.RUNNING:
+            self._job = self._job.after(event, self._clock(), reason)
+
+    async def _finish(self) -> None:
+        """Write what is known now that nothing is under way any more."""
+        while True:
+            try:
+                await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
+                return
+            except JobTaken:
+                return
+            except Unavailable:
+                await asyncio.sleep(_SAVE_S)
+
+    async def _leave(self) -> None:
+        """The process stops: another one goes on at once, where that can still be written."""
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._jobs.save(self._job, release=True)
+        except (JobTaken, Unavailable, Rejected, TimeoutError):
+            log.info("job %s is left without a word", self._job.id, extra={"action": "job.leave"})
+
+    # --- progress -------------------------------------------------------------------------------------------------
+
+    async def _save_often(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(_SAVE_S):
+                    await self._save_now.wait()
+            except TimeoutError:
+                pass
+            self._save_now.clear()
+            job = self._job
+            rate = job.order.rate
+            ahead = _AHEAD if rate is None else int(rate * _AHEAD_S) + 1
+            goes_on = job.state is JobState.RUNNING and job.total is not None
+            claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
+            try:
+                saved = await self._jobs.save(replace(job, claimed=claimed))
+            except Unavailable as error:
+                log.debug("progress of job %s is not written: %s", job.id, error)
+                continue
+            self._allowed = claimed
+            if self._job.state not in ENDED:  # what others want; the counts here may have grown meanwhile
+                self._job = replace(self._job, state=saved.state, ended_at=saved.ended_at, claimed=claimed)
+            self._saved.set()
+
+    # --- the plan -------------------------------------------------------------------------------------------------
+
+    async def _plan(self) -> None:
+        """Write the plan, from where it is to its end."""
+        while self._job.total is None and self._job.state is JobState.RUNNING:
+            number, cursor, total, complete = 0, None, 0, False
+            async with aclosing(read_plan(self._bus(), self._job, self._job.position)) as steps:
+                async for step in steps:
+                    number, cursor, total = step.number + 1, step.cursor, total + len(step.entries)
+                    complete = cursor is None
+            if complete:
+                self._job = replace(self._job, total=total)
+                return
+            await self._write_plan(number, cursor)  # and read it: another process may have written at the same time
+
+    async def _write_plan(self, number: int, after: str | None) -> None:
+        """Write steps from this number on, which begin where the one before ended."""
+        cursor = after
+        while self._job.state is JobState.RUNNING:
+            page = await self._work.plan(self._job.order, self._job.created_at, cursor)
+            cursor = page.cursor
+            if page.entries or cursor is None:
+                await append_step(self._bus(), self._job.id, number, after, cursor, page.entries)
+                number, after = number + 1, cursor
+            if cursor is None:
+                return
+
+    # --- the work -------------------------------------------------------------------------------------------------
+
+    async def _execute(self) -> None:
+        if self._job.total is None or not self._goes_on():
+            return
+        loop = asyncio.get_running_loop()
+        pacer = Pacer(self._job.order.rate, loop.time())
+        under_way: deque[_Batch] = deque()
+        self._sent = self._job.counted
+        try:
+            async with aclosing(self._batches(pacer.batch)) as batches:
+                async for step, start, entries in batches:
+                    while len(under_way) >= _IN_FLIGHT or (under_way and under_way[0].task.done()):
+                        await self._settle(under_way.popleft())
+                    count = await self._may_begin(len(entries))
+                    await asyncio.sleep(pacer.wait(count, loop.time()))
+                    if not count or not self._goes_on():
+                        break
+                    self._sent += count
+                    task = asyncio.create_task(
+                        self._do(step.number, entries[:count]), name=f"job {self._job.id}: batch"
+                    )
+                    under_way.append(_Batch(task, Position(step.offset, step.number, start + count)))
+                    if count < len(entries):
+                        break
+            while under_way:
+                await self._settle(under_way.popleft())
+        finally:
+            self._must = max(self._must, self._sent)
+            for batch in under_way:
+                batch.task.cancel()
+        if self._job.counted == self._job.total:
+            self._end(JobEvent.FINISH)
+        elif self._goes_on():
+            self._end(JobEvent.FAIL, "a part of its plan is not in the log any more")
+
+    async def _batches(self, size: int) -> AsyncGenerator[tuple[Step, int, Sequence[str]], None]:
+        position = self._job.position
+        async with aclosing(read_plan(self._bus(), self._job, position)) as steps:
+            async for step in steps:
+                first = position.counted if step.number == position.step else 0
+                for start in range(first, len(step.entries), size):
+                    yield step, start, step.entries[start : start + size]
+
+    def _goes_on(self) -> bool:
+        """What somebody may have begun is done in any case: until then nobody knows the counts."""
+        return self._job.state is JobState.RUNNING or self._sent < self._must
+
+    async def _may_begin(self, count: int) -> int:
+        """Wait until the item says that so many more may be begun. Returns how many may; fewer where the job stops."""
+        while self._job.state is JobState.RUNNING:
+            if self._sent + count <= max(self._allowed, self._must):
+                return count
+            self._saved.clear()
+            self._save_now.set()
+            await self._saved.wait()
+        return min(count, max(self._must - self._sent, 0))
+
+    async def _settle(self, batch: _Batch) -> None:
+        outcomes = await batch.task
+        self._job = self._job.settle(Counter(outcomes), batch.position)
+
+    async def _do(self, step: int, entries: Sequence[str]) -> list[Outcome]:
+        """What became of each; asks again until that is known."""
+        known: dict[int, Outcome] = {}
+        left, failures = list(range(len(entries))), 0
+        while left:
+            try:
+                outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
+            except Unavailable as error:  # also where the outcome is unknown
+                if failures == 0:
+                    log.info("job %s tries again: %s", self._job.id, error, extra={"action": "job.again"})
+            else:
+                known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
+                left = [at for at in left if at not in known]
+                if not left:
+                    break
+            await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
+            failures += 1
+        return [known[at] for at in range(len(entries))]

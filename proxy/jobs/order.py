@@ -1,0 +1,153 @@
+"""What a request for a job asks for: checked as a whole before anything is done."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from duemq.model.errors import Rejected
+from duemq.model.job import KINDS, OF_THE_DEAD, Order
+from duemq.model.message import is_topic
+from duemq.model.rules import ID_CHARS
+from duemq.model.timing import LAST_MS, parse_duration, shown
+from duemq.proxy.jobs.work import dead_range
+from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.request.message_ref import check_topic
+from duemq.proxy.request.query import read_filter
+from duemq.web.body import check_fields
+
+MAX_IDS: Final = 10_000
+MAX_RATE: Final = 1_000_000
+
+_FIELDS: Final = (
+    "kind", "filter", "ids", "rate", "dry_run", "topic", "source", "deliver_at", "deliver_after", "shift",
+)  # fmt: skip
+_WHEN: Final = ("deliver_at", "deliver_after", "shift")
+_PENDING: Final = ("topic", "key", "label", "due_from", "due_to")
+_TIMES_OF_DEATH: Final = ("dead_from", "dead_to")
+_RANGES: Final = (*_TIMES_OF_DEATH, "due_from", "due_to")
+_PLACE: Final = re.compile(r"[0-9]{1,5}:[0-9]{1,15}")
+_TEXT_CHARACTERS: Final = 1_000
+_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARS}}}")
+
+
+class Request(NamedTuple):
+    """`ids`: what the job applies to, where that was listed; None: what the filter of the order says."""
+
+    order: Order
+    ids: list[str] | None
+    dry_run: bool
+
+
+def read_order(body: Mapping[str, Any], ingress: Ingress, now: int) -> Request:
+    """Raises Rejected. `now`: epoch ms."""
+    check_fields(body, _FIELDS)
+    kind, source, topic = body.get("kind"), _topic(body, "source"), _topic(body, "topic")
+    if type(kind) is not str or kind not in KINDS:
+        raise Rejected("bad_field", f"kind must be one of {', '.join(KINDS)}, not {shown(kind)}", "kind")
+    if source and kind not in OF_THE_DEAD:
+        raise Rejected("bad_field", f"a {kind} job has no source: it is of pending messages", "source")
+    if topic and kind != "redrive":
+        raise Rejected("bad_field", "topic is where a redrive goes; filter.topic is whose messages are meant", "topic")
+    if topic:
+        if not is_topic(topic.encode()):
+            raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
+        ingress.check_destination(topic)
+    dry_run = body.get("dry_run", False)
+    if type(dry_run) is not bool:
+        raise Rejected("bad_field", f"dry_run must be true or false, not {shown(dry_run)}", "dry_run")
+    due, shift = _when(kind, body, ingress, now)
+    ids = _ids(body["ids"], kind, source) if "ids" in body else None
+    if ids is None:
+        fields = _filter(body.get("filter"), kind, source, now)
+    elif "filter" in body:
+        raise Rejected("bad_field", "ids and filter are both given", "filter")
+    else:
+        fields = {"ids": len(ids)}
+    return Request(Order(kind, fields, _rate(body), topic, due, shift, source), ids, dry_run)
+
+
+def _topic(body: Mapping[str, Any], name: str) -> str:
+    if name not in body:
+        return ""
+    topic = body[name]
+    if type(topic) is not str:
+        raise Rejected("bad_field", f"{name} must be text, not {shown(topic)}", name)
+    return check_topic(topic)
+
+
+def _rate(body: Mapping[str, Any]) -> float | None:
+    rate = body.get("rate")
+    if rate is None:
+        return None
+    if type(rate) not in (int, float) or not math.isfinite(rate) or not 0.01 <= rate <= MAX_RATE:
+        raise Rejected("bad_field", f"rate must be 0.01 to {MAX_RATE:,} messages/s, not {shown(rate)}", "rate")
+    return float(rate)
+
+
+def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tuple[int, int]:
+    """To what time (epoch ms) messages are moved, or by how much (ms)."""
+    given = [name for name in _WHEN if name in body]
+    if kind != "move":
+        if given:
+            raise Rejected("bad_field", f"{given[0]} is of a move", given[0])
+        return 0, 0
+    if len(given) != 1:
+        code = "both_times" if given else "bad_field"
+        raise Rejected(code, f"exactly one of {', '.join(_WHEN)} says where a move goes", "deliver_at")
+    if given[0] != "shift":
+        return ingress.when({given[0]: body[given[0]]}, now), 0
+    value = body["shift"]
+    back = (type(value) is str and value.startswith("-")) or (type(value) is int and value < 0)
+    ms = parse_duration(value.lstrip("-") if isinstance(value, str) else abs(value) if type(value) is int else value,
+                        "shift")  # fmt: skip
+    if not 0 < ms <= LAST_MS:
+        raise Rejected("bad_time", "shift must not be 0", "shift")
+    return 0, -ms if back else ms
+
+
+def _ids(ids: Any, kind: str, source: str) -> list[str]:
+    if source and kind == "purge":
+        raise Rejected("bad_field", "a topic is purged up to a time, filter.dead_to, and not by ids", "ids")
+    if type(ids) is not list or not ids:
+        raise Rejected("bad_field", "ids must be a list of ids that is not empty", "ids")
+    if len(ids) > MAX_IDS:
+        raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be listed, not {len(ids)}", "ids")
+    form, what = (_PLACE, "PARTITION:OFFSET") if source else (_ID, "the id of a message, and no name")
+    for one in ids:
+        if type(one) is not str or not form.fullmatch(one):
+            raise Rejected("bad_field", f"each of ids must be {what}, not {shown(one)}", "ids")
+    return list(dict.fromkeys(ids))
+
+
+def _filter(fields: Any, kind: str, source: str, now: int) -> dict[str, Any]:
+    if type(fields) is not dict:
+        raise Rejected("bad_field", "filter must be an object; or list ids", "filter")
+    known: tuple[str, ...]
+    if source:
+        known = ("dead_to",) if kind == "purge" else ("topic", "key", "reason", *_TIMES_OF_DEATH)
+    elif kind in OF_THE_DEAD:
+        known = (*_PENDING, "reason", *_TIMES_OF_DEATH)
+    else:
+        known = _PENDING
+    if unknown := [name for name in fields if name not in known]:
+        detail = f"{shown(unknown[0])} is not a filter of this job; known are {', '.join(known)}"
+        raise Rejected("unknown_field", detail, "filter")
+    if kind not in OF_THE_DEAD:
+        if not fields:
+            raise Rejected("bad_field", "an empty filter would mean everything; say what is meant", "filter")
+    elif not fields.keys() & set(_RANGES):
+        ranges = [name for name in _RANGES if name in known]
+        raise Rejected("bad_field", f"filter must say a time range ({', '.join(ranges)}); or list ids", "filter")
+    for name in ("key", "label", "reason"):
+        if len(str(fields.get(name, ""))) > _TEXT_CHARACTERS:
+            raise Rejected("bad_field", f"{name} has more than {_TEXT_CHARACTERS} characters", name)
+    if "reason" in fields and type(fields["reason"]) is not str:
+        raise Rejected("bad_field", f"reason must be text, not {shown(fields['reason'])}", "reason")
+    dead_range(fields, now)
+    read_filter(
+        {name: value for name, value in fields.items() if name not in (*_TIMES_OF_DEATH, "reason")}, "bad_field"
+    )
+    return dict(fields)

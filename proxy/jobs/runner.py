@@ -1,0 +1,105 @@
+"""Runs the jobs of a deployment in this process, as far as no other process does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.jobs import Jobs, JobTaken
+from duemq.cluster.internal_topics import JOBS
+from duemq.model.errors import CorruptStore, Unavailable
+from duemq.model.job import ENDED, Job
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.jobs.job_run import JobRun
+from duemq.proxy.jobs.topic_work import TopicWork
+from duemq.proxy.jobs.work import MessageWork, Work
+
+log = logging.getLogger(__name__)
+
+SILENT_S: Final = 5.0
+"""An owner that writes nothing for so long is taken for dead. If it is not, no harm is done: see `JobRun`."""
+
+_LOOK_S: Final = 1.0
+_MANY: Final = 4  # jobs that one process runs at a time
+_KEPT_MS: Final = 600_000  # of plans: a job whose plan is in the log is not known here for a moment
+
+
+class JobRunner:
+    """`clock` gives epoch ms. `most_redrives`: see `MessageWork`."""
+
+    def __init__(self, jobs: Jobs, gateway: Gateway, clock: Callable[[], int], most_redrives: int = 0) -> None:
+        self._jobs, self._gateway, self._clock = jobs, gateway, clock
+        self._messages = MessageWork(gateway, most_redrives)
+        self._topics = TopicWork(gateway, most_redrives)
+        self.owner = secrets.token_hex(8)
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s) it is that
+        self._changed = asyncio.Event()
+        jobs.admin.on_change(self._changed.set)
+
+    def work_of(self, job: Job) -> Work:
+        return self._topics if job.order.source else self._messages
+
+    def _bus(self) -> Bus:
+        return self._gateway.bus
+
+    async def run(self) -> None:
+        """Run until cancelled. A job that fails unforeseen is logged, and touches no other."""
+        await self._jobs.admin.ready.wait()
+        try:
+            while True:
+                self._changed.clear()
+                for job in list(self._jobs.by_id.values()):
+                    if job.needs_work and job.id not in self._running and self._is_free(job):
+                        self._begin(job)
+                self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in self._jobs.by_id}
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._changed.wait()
+        finally:
+            for task in self._running.values():
+                task.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _is_free(self, job: Job) -> bool:
+        """Whether nobody else runs it."""
+        if len(self._running) >= _MANY:
+            return False
+        version, now = self._jobs.versions[job.id], asyncio.get_running_loop().time()
+        if self._seen.get(job.id, (None, 0.0))[0] != version:
+            self._seen[job.id] = version, now
+        return not job.owner or now - self._seen[job.id][1] >= SILENT_S
+
+    def _begin(self, job: Job) -> None:
+        task = asyncio.create_task(self._run(job, self._jobs.versions[job.id]), name=f"job {job.id}")
+        self._running[job.id] = task
+
+    async def _run(self, job: Job, version: int) -> None:
+        try:
+            claimed = await self._jobs.claim(job, version, self.owner)
+            log.info("job %s: %s runs here", job.id, job.order.kind, extra={"action": "job.claim", "job": job.id})
+            await JobRun(self._jobs, claimed, self.work_of(job), self._bus, self._clock).run()
+            await self._trim()
+        except JobTaken:
+            pass
+        except Unavailable as error:
+            log.warning("job %s: %s", job.id, error, extra={"action": "job.wait"})
+        except CorruptStore:
+            log.exception("job %s cannot be run", job.id, extra={"action": "job.failed"})
+        except Exception:
+            log.exception("job %s failed here", job.id, extra={"action": "job.failed"})
+        finally:
+            self._running.pop(job.id, None)
+            self._changed.set()
+
+    async def _trim(self) -> None:
+        """Drop the plans that no job needs any more."""
+        bus = self._bus()
+        needed = [job.position.offset for job in self._jobs.by_id.values() if job.state not in ENDED or job.needs_work]
+        old = await bus.first_since(JOBS, 0, self._clock() - _KEPT_MS)
+        await bus.trim(JOBS, 0, min([old, *needed]))

@@ -1,0 +1,166 @@
+"""What a job does to the records of a topic of dead letters, such as `dlq.GROUP` of a consumer group.
+
+An entry is `PARTITION:OFFSET`. A redrive schedules the record anew under a name made of where it stands, so that a
+shard accepts it once: by whatever job, and however often that is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from duemq.bus.base import TopicInfo
+from duemq.model.dead_letters import (
+    REDRIVEN_FROM,
+    REDRIVES,
+    Origin,
+    labels_in,
+    origin_of,
+    own_headers,
+    redrives_in,
+)
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.job import Job, Order
+from duemq.model.message import Draft, fingerprint, is_topic
+from duemq.model.record import Record, StoredRecord, pack_headers, unpack_record
+from duemq.model.rules import LABEL, MAX_LABELS
+from duemq.proxy.gateway.base import Gateway, Receipt
+from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
+
+_PAGE: Final = 1_000
+_NAME: Final = b"d:"  # apart from the names of clients and idempotency keys
+_UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
+
+
+class TopicWork:
+    """See `Work`. `most_redrives`: of a record; 0: any number."""
+
+    def __init__(self, gateway: Gateway, most_redrives: int) -> None:
+        self._gateway, self._most_redrives = gateway, most_redrives
+
+    async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
+        """See `Work`. The cursor is an entry: the first one to look at."""
+        info = await source_of(self._gateway, order.source)
+        partition, offset = (0, info.start_offsets[0]) if cursor is None else place_of(cursor)
+        bus = self._gateway.bus
+        if offset >= info.end_offsets[partition]:
+            records: list[StoredRecord] = []
+        else:
+            records = await bus.read(order.source, partition, offset, _PAGE)
+        matching = [
+            f"{partition}:{record.offset}"
+            for record in records
+            if record.offset < info.end_offsets[partition] and _matches(record, order, created_at)
+        ]
+        reached = records[-1].offset + 1 if records else bus.reach(order.source, partition)
+        if not records and reached < info.end_offsets[partition] and offset < info.end_offsets[partition]:
+            raise Unavailable(f"partition {partition} of {order.source} cannot be read up to its end just now")
+        if records and reached < info.end_offsets[partition]:
+            return PlanPage(matching, f"{partition}:{reached}")
+        if partition + 1 == info.partitions:
+            return PlanPage(matching, None)
+        return PlanPage(matching, f"{partition + 1}:{info.start_offsets[partition + 1]}")
+
+    async def do(self, job: Job, step: int, entries: Sequence[str]) -> list[Outcome | None]:
+        places = [place_of(entry) for entry in entries]
+        if job.order.kind == "purge":
+            for partition in {partition for partition, _ in places}:
+                last = max(offset for number, offset in places if number == partition)
+                await self._gateway.bus.trim(job.order.source, partition, last + 1)
+            return [DONE] * len(entries)
+        records = await self._read(job.order.source, places)
+        outcomes: list[Outcome | None] = [("skipped", "unknown_message")] * len(entries)
+        drafts: list[Draft] = []
+        going: list[int] = []
+        for at, place in enumerate(places):
+            if (record := records.get(place)) is None:
+                continue
+            draft = self._draft(job, place, record)
+            if isinstance(draft, Draft):
+                drafts.append(draft)
+                going.append(at)
+            else:
+                outcomes[at] = draft
+        receipts = await self._gateway.send(drafts) if drafts else []
+        for at, receipt in zip(going, receipts, strict=True):
+            outcomes[at] = _outcome(receipt)
+        return outcomes
+
+    async def _read(self, topic: str, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], StoredRecord]:
+        """The records at these places, as far as the topic still has them."""
+        records_by_place: dict[tuple[int, int], StoredRecord] = {}
+        for partition in {partition for partition, _ in places}:
+            offsets = sorted(offset for number, offset in places if number == partition)
+            offset = offsets[0]
+            while offset <= offsets[-1]:
+                records = await self._gateway.bus.read(topic, partition, offset, offsets[-1] - offset + 1)
+                if not records:
+                    if await self._gateway.bus.start_offset(topic, partition) > offsets[-1]:
+                        break
+                    raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
+                records_by_place.update(((partition, record.offset), record) for record in records)
+                offset = records[-1].offset + 1
+        return records_by_place
+
+    def _draft(self, job: Job, place: tuple[int, int], stored: StoredRecord) -> Draft | Outcome:
+        """The message that a dead letter becomes, or why it becomes none."""
+        order, record = job.order, unpack_record(stored.frame)
+        origin, redrives = origin_of(record.headers), redrives_in(record.headers)
+        topic = order.topic or (origin.topic if origin is not None else "")
+        if not topic:
+            return "failed", "no_origin"
+        if not is_topic(topic.encode()):
+            return "failed", "bad_topic"
+        if self._most_redrives and redrives >= self._most_redrives:
+            return "failed", "redrives_exhausted"
+        whence = f"{order.source}/{place[0]}/{place[1]}"
+        more = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
+        count, headers = pack_headers([*own_headers(record.headers), *more])
+        labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
+        name = _NAME + sha256(f"{whence}/{stored.timestamp}".encode()).hexdigest()[:40].encode()
+        return Draft(
+            topic, record.value, key=record.key, header_count=count, headers=headers, labels=tuple(labels), name=name,
+            fingerprint=fingerprint(job.id.encode()),
+        )  # fmt: skip
+
+
+def _outcome(receipt: Receipt | Rejected) -> Outcome | None:
+    if isinstance(receipt, Receipt):
+        return ("skipped", "already_redriven") if receipt.conflict else DONE
+    return None if receipt.code in _UNSURE else ("failed", receipt.code)
+
+
+def place_of(entry: str) -> tuple[int, int]:
+    """Partition and offset."""
+    partition, _, offset = entry.partition(":")
+    return int(partition), int(offset)
+
+
+async def source_of(gateway: Gateway, topic: str) -> TopicInfo:
+    """A topic whose records are dead letters. Raises Rejected `unknown_topic`, and Unavailable."""
+    info = await gateway.bus.topic(topic)
+    if info is None:
+        raise Rejected("unknown_topic", f"there is no topic {topic}", "source")
+    if info.trouble:
+        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+    return info
+
+
+def _matches(stored: StoredRecord, order: Order, created_at: int) -> bool:
+    fields = order.filter
+    since, until = dead_range(fields, created_at)
+    if not since <= stored.timestamp < until:
+        return False
+    if not fields.keys() & {"topic", "key", "reason"}:
+        return True
+    return _fits(unpack_record(stored.frame), fields.get("topic"), fields.get("key"), fields.get("reason"))
+
+
+def _fits(record: Record, topic: str | None, key: str | None, reason: str | None) -> bool:
+    origin = origin_of(record.headers) or Origin("", "")
+    return (
+        topic in (None, origin.topic)
+        and (key is None or record.key == key.encode())
+        and reason in (None, origin.reason)
+    )

@@ -1,0 +1,107 @@
+"""What a job does to its entries: the commands that it sends to shards. See `TopicWork` for the records of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from duemq.model.job import KINDS, OF_THE_DEAD, Job, Order
+from duemq.model.ledger import Answer
+from duemq.model.message import MOVE, REDRIVE, Terms
+from duemq.model.timing import LAST_MS, parse_instant
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.request.query import MAX_LIMIT, read_filter
+
+Outcome = tuple[str, str]
+"""What an entry counts as (`done`, `skipped` or `failed`), and the reason."""
+
+DONE: Final[Outcome] = ("done", "")
+_OUTCOMES: Final = {
+    Answer.OK: DONE,
+    Answer.REPEATED: DONE,  # by an attempt at this step whose answer was lost
+    Answer.CHANGED_BEFORE: ("skipped", "changed_before"),
+    Answer.DELIVERED: ("skipped", "already_delivered"),
+    Answer.CANCELLED_BEFORE: ("skipped", "already_cancelled"),
+    Answer.DEAD: ("skipped", "already_dead"),
+    Answer.PURGED: ("skipped", "already_purged"),
+    Answer.NOT_DEAD: ("skipped", "not_dead"),
+    Answer.UNKNOWN: ("skipped", "unknown_message"),
+    Answer.EXHAUSTED: ("failed", "redrives_exhausted"),
+    Answer.MALFORMED: ("failed", "not_supported"),  # by a node of an older version
+}
+
+
+class PlanPage(NamedTuple):
+    """Entries of a plan, in order, and where the next page begins; None after the last one."""
+
+    entries: list[str]
+    cursor: str | None
+
+
+class Work(Protocol):
+    async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
+        """A page of what matched when the job was created (epoch ms). Raises Unavailable."""
+        ...
+
+    async def do(self, job: Job, step: int, entries: Sequence[str]) -> list[Outcome | None]:
+        """Do it to some entries of a step. None where it is not known yet: to do that once more does no harm.
+
+        Raises Unavailable, also where it may be done.
+        """
+        ...
+
+
+class MessageWork:
+    """Of messages in shards. An entry is an id; of a move by a shift there is the new due time (ms) behind it.
+
+    Each command has the tag of its step, by which a shard makes it once. `most_redrives`: of a message; 0: any number.
+    """
+
+    def __init__(self, gateway: Gateway, most_redrives: int) -> None:
+        self._gateway, self._most_redrives = gateway, most_redrives
+
+    async def plan(self, order: Order, created_at: int, cursor: str | None) -> PlanPage:
+        """See `Work`. What dies after the job was created is not its business."""
+        of_the_dead = order.kind in OF_THE_DEAD
+        fields = {name: value for name, value in order.filter.items() if name not in OWN_FIELDS}
+        query = replace(
+            read_filter(fields, "bad_field"), status="dead" if of_the_dead else "scheduled", limit=MAX_LIMIT,
+            cursor=cursor,
+        )  # fmt: skip
+        page = await self._gateway.find(query)
+        if not of_the_dead:
+            shift = order.shift
+            entries = [
+                f"{state.id} {min(max(state.due + shift, 0), LAST_MS)}" if shift else state.id
+                for state in page.messages
+            ]
+            return PlanPage(entries, page.cursor)
+        since, until = dead_range(order.filter, created_at)
+        reason = order.filter.get("reason")
+        return PlanPage(
+            [state.id for state in page.messages if since <= state.dead_at < until and reason in (None, state.reason)],
+            page.cursor,
+        )
+
+    async def do(self, job: Job, step: int, entries: Sequence[str]) -> list[Outcome | None]:
+        order, kind = job.order, KINDS[job.order.kind]
+        due: int | list[int] = order.due
+        refs = list(entries)
+        if kind == MOVE and not order.due:
+            refs, due = [entry[: entry.index(" ")] for entry in entries], [int(entry.split()[1]) for entry in entries]
+        most = self._most_redrives if kind == REDRIVE else 0
+        terms = Terms(job.tag(step), most, order.topic)
+        outcomes = await self._gateway.change(kind, refs, due, terms=terms)
+        return [None if outcome.answer is None else _OUTCOMES[outcome.answer] for outcome in outcomes]
+
+
+OWN_FIELDS: Final = ("dead_from", "dead_to", "reason", "ids")
+"""Fields of a filter that a search does not know."""
+
+
+def dead_range(fields: Any, created_at: int) -> tuple[int, int]:
+    """From when on, and before when (epoch ms), a dead letter has to have died."""
+    since = parse_instant(fields["dead_from"], "dead_from", text=True) if "dead_from" in fields else 0
+    until = parse_instant(fields["dead_to"], "dead_to", text=True) if "dead_to" in fields else LAST_MS
+    return since, min(until, created_at + 1)

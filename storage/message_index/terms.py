@@ -1,0 +1,78 @@
+"""What the index has of a message: a term is its message key or one of its labels.
+
+A term is known by 64 bits of BLAKE2b: a look-up reads the rows it finds, so that two terms with the same hash are told
+apart. An entry is this hash and the key of the row (`model/key.py`), 28 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from hashlib import blake2b
+
+from duemq.model.key import KEY_BYTES
+from duemq.model.record import HEAD
+from duemq.model.row import ROW, TOPIC_BYTES_AT
+
+HASH_BYTES = 8
+ENTRY_BYTES = HASH_BYTES + KEY_BYTES
+
+_ROW_BYTES, _HEAD_BYTES = ROW.size, HEAD.size
+_LABELS_AT, _NAME_AT = TOPIC_BYTES_AT + 1, TOPIC_BYTES_AT + 3
+_NONE = 0xFF  # the first byte of the length of a message key that is not there
+_MAX_KNOWN = 10_000
+_LABEL = b"label\n"  # keeps labels apart from most keys
+
+
+def key_hash(message_key: bytes) -> bytes:
+    """The hash of a message key."""
+    return blake2b(message_key, digest_size=HASH_BYTES).digest()
+
+
+def label_hash(label: bytes) -> bytes:
+    """The hash of a label."""
+    return blake2b(_LABEL + label, digest_size=HASH_BYTES).digest()
+
+
+class IndexedTopics:
+    """The topics whose messages are indexed, by patterns with `*`."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.patterns = tuple(patterns)
+        self._pattern = re.compile("|".join(map(translate, self.patterns))) if self.patterns else None
+        self._known: dict[bytes, bool] = {}
+
+    def __bool__(self) -> bool:
+        return self._pattern is not None
+
+    def has_all(self) -> bool:
+        """Whether messages of any topic are indexed."""
+        return "*" in self.patterns
+
+    def has(self, topic: str) -> bool:
+        return self._pattern is not None and self._pattern.match(topic) is not None
+
+    def entries(self, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+        """The entries of messages, given as keys and rows, as far as their topics are indexed."""
+        entries: list[bytes] = []
+        add, known = entries.append, self._known
+        for key, row in rows:
+            topic_end = _ROW_BYTES + row[TOPIC_BYTES_AT]
+            topic = row[_ROW_BYTES:topic_end]
+            if (indexed := known.get(topic)) is None:
+                if len(known) >= _MAX_KNOWN:
+                    known.clear()
+                indexed = known[topic] = self.has(topic.decode())
+            if not indexed:
+                continue
+            label_bytes = row[_LABELS_AT] << 8 | row[_LABELS_AT + 1]
+            frame_at = topic_end + label_bytes + row[_NAME_AT]
+            if row[frame_at] != _NONE:
+                start = frame_at + _HEAD_BYTES
+                size = row[frame_at + 2] << 8 | row[frame_at + 3]  # a message key has less than 64 KiB
+                add(blake2b(row[start : start + size], digest_size=HASH_BYTES).digest() + key)
+            if label_bytes:
+                for label in row[topic_end : topic_end + label_bytes].split(b"\n"):
+                    add(label_hash(label) + key)
+        return entries

@@ -1,0 +1,77 @@
+"""One server with messages and access control, one browser, and axe-core, for all tests of the console."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.e2e.server import Server, run, wait_for
+from tests.support.http.browser import axe_source, chromium
+
+DAY_MS = 86_400_000
+
+
+class Site(NamedTuple):
+    """`keys` by role."""
+
+    server: Server
+    keys: dict[str, str]
+
+    def send(self, topic: str = "orders", **message: Any) -> str:
+        """The id of a new message."""
+        answer = self.call("POST", "/v1/messages", {"topic": topic, "payload": '{"order": 17}', **message})
+        assert answer.status_code == 201, answer.text
+        id_: str = answer.json()["id"]
+        return id_
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        return self.server._http.request(method, path, json=body, headers={"X-API-Key": self.keys["admin"]})
+
+    def status(self, id_: str) -> str:
+        status: str = self.call("GET", f"/v1/messages/{id_}").json()["status"]
+        return status
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return axe_source(tmp_path_factory.mktemp("axe"))
+
+
+@pytest.fixture(scope="session")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder: Path = tmp_path_factory.mktemp("console")
+    with Server(folder / "data", "--set", "http.access=keys") as server:
+        server.start()
+        made = run("keys", "create", "ops", "--scope", "admin", "--data", folder / "data", url=server.url)
+        site = Site(server, {"admin": made.stdout.strip()})
+        for role, scopes in (("viewer", ["read"]), ("operator", ["send", "read", "cancel", "operate"])):
+            site.keys[role] = site.call("POST", "/v1/keys", {"name": role, "scopes": scopes}).json()["key"]
+        now = int(time.time() * 1000)
+        payload = json.dumps({"order": 17, "text": "<script>alert(1)</script>"})
+        messages = [
+            {"topic": f"topic-{number % 3}", "payload": payload, "deliver_at": now + DAY_MS + number * 60_000,
+             "key": f"key-{number}", "labels": ["vip", "<b>"], "headers": {"trace": "4711"}}
+            for number in range(120)
+        ]  # fmt: skip
+        assert site.call("POST", "/v1/messages:batch", {"messages": messages}).status_code == 200
+        expired = [
+            site.send("expiring", deliver_at=now + 5_000, expires_at=now + 5_000, key=f"e-{n}") for n in range(4)
+        ]
+        site.send("delivered", deliver_after="1ms")
+        for id_ in expired:  # moved behind its expiry
+            assert site.call("PATCH", f"/v1/messages/{id_}", {"deliver_at": now + 6_000}).status_code == 200
+        wait_for(lambda: all(site.status(id_) == "dead" for id_ in expired), "dead letters")
+        yield site
+        assert server.stop() == 0

@@ -1,0 +1,183 @@
+"""The console in a real browser: every page, as each role, on a desktop and a phone, in light and dark."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.functional.console.conftest import Site
+from tests.support.http.browser import Visitor
+
+PAGES = ("", "messages", "dlq", "topics", "topics/delivered", "cluster", "files", "imports", "messages?key=none")
+OPERATOR_PAGES = ("schedule", "messages?topic=topic-1")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("role", ["viewer", "operator"])
+def test_every_page_is_for_everybody(
+    browser: Browser, axe: str, console: Site, role: str, size: str, scheme: str
+) -> None:
+    visitor = Visitor(browser, console.server.url, size, scheme)
+    page = visitor.page
+    visitor.go("messages?topic=topic-1")
+    expect(page).to_have_title("Log in · duemq")
+    assert visitor.violations(axe) == []
+    visitor.log_in(console.keys[role])
+    (message,) = console.call("GET", "/v1/messages?key=key-1").json()["messages"]
+    for path in (*PAGES, f"messages/{message['id']}", *(OPERATOR_PAGES if role == "operator" else ())):
+        visitor.go(path)
+        if not path:
+            expect(page.locator("#live-text")).to_have_text("live")
+        assert visitor.violations(axe) == [], path
+        assert not visitor.is_too_wide(), path
+        assert visitor.complaints == [], path
+        assert "<script>alert" not in page.content().replace("&lt;", "")
+        masked = page.get_by_text("masked").count() > 0
+        assert masked == (role == "viewer" and path.startswith(("messages/", "topics/"))), path
+        assert page.get_by_role("button", name="Cancel").count() == (
+            1 if role == "operator" and path.startswith("messages") and "none" not in path else 0
+        ), path
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_an_operator_changes_selected_messages(browser: Browser, axe: str, console: Site, size: str) -> None:
+    topic = f"chosen-{size}"
+    ids = [console.send(topic, deliver_after=f"{hours}h") for hours in range(1, 8)]
+    visitor = Visitor(browser, console.server.url, size)
+    page = visitor.page
+    visitor.log_in(console.keys["operator"])
+    visitor.go(f"messages?topic={topic}")
+    toolbar = page.get_by_role("toolbar")
+    expect(toolbar.get_by_role("button", name="Cancel")).to_be_disabled()
+    boxes = page.locator('#rows input[type="checkbox"]')
+    for number in range(3):
+        boxes.nth(number).check()
+    expect(page.locator("#selected")).to_have_text("3 selected")
+    toolbar.get_by_role("button", name="Cancel").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Cancel 3 messages?")
+    assert visitor.violations(axe) == []
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    assert console.status(ids[0]) == "scheduled"
+
+    toolbar.get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Cancel 3 messages").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("3 messages cancelled")
+    assert [console.status(id_) for id_ in ids[:4]] == ["cancelled"] * 3 + ["scheduled"]
+
+    visitor.go(f"messages?topic={topic}")
+    boxes.nth(0).check()
+    toolbar.get_by_role("button", name="Move").click()
+    dialog.get_by_label("or in").fill("9h")
+    dialog.get_by_role("button", name="Move 1 message").click()
+    expect(page.get_by_role("status").first).to_have_text("It has its new time.")
+
+    visitor.go(f"messages?topic={topic}")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    toolbar.get_by_role("button", name="Deliver now").click()
+    dialog.get_by_role("button", name="Deliver now 2 messages").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 messages delivered now")
+
+    visitor.go(f"messages?topic={topic}")
+    page.get_by_role("link", name="Cancel all that match").click()
+    expect(dialog).to_contain_text("Cancel 2 messages?")
+    dialog.get_by_role("button", name="Cancel 2 messages").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("2 messages cancelled")
+    assert {console.status(id_) for id_ in ids} == {"cancelled", "delivered"}
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def test_an_operator_schedules_redrives_and_looks_for_a_message(browser: Browser, console: Site) -> None:
+    visitor = Visitor(browser, console.server.url, "desktop")
+    page = visitor.page
+    visitor.log_in(console.keys["operator"])
+    visitor.go("schedule")
+    page.get_by_label("Topic").fill("made-here")
+    page.get_by_label("or in").fill("2h")
+    page.get_by_label("Payload", exact=True).fill('{"a": "<b>"}')
+    page.get_by_text("Key, name, labels").click()
+    page.get_by_label("Name", exact=False).first.fill("made-by-hand")
+    page.get_by_role("button", name="Schedule").click()
+    expect(page.get_by_role("status").first).to_have_text("It is scheduled.")
+    expect(page.locator("pre")).to_have_text('{\n  "a": "<b>"\n}')
+    visitor.go("messages")
+    page.get_by_label("Id or name").fill("made-by-hand")
+    page.get_by_role("button", name="Find").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Message")
+
+    visitor.go("dlq")
+    before = page.locator("#rows tr").count()
+    page.get_by_label("Select all on this page").check()
+    expect(page.locator("#selected")).to_have_text(f"{before} selected")
+    page.get_by_label("Select all on this page").uncheck()
+    page.locator('#rows input[type="checkbox"]').first.check()
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive 1 message").click()
+    page.wait_for_url("**/messages/*?done=*")
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def test_lists_go_on_page_by_page(browser: Browser, console: Site) -> None:
+    visitor = Visitor(browser, console.server.url, "desktop")
+    visitor.log_in(console.keys["viewer"])
+    visitor.go("messages?limit=50&label=vip")
+    rows, more = visitor.page.locator("#rows tr"), visitor.page.locator("#more a")
+    expect(rows).to_have_count(50)
+    more.click()
+    expect(rows).to_have_count(100)
+    more.click()
+    expect(rows).to_have_count(120)
+    expect(more).to_have_count(0)
+    expect(visitor.page.locator("#rows time .local").last).to_be_visible()
+    visitor.context.close()
+
+
+def test_the_overview_lives_and_colours_are_kept(browser: Browser, console: Site) -> None:
+    visitor = Visitor(browser, console.server.url, "desktop")
+    page = visitor.page
+    visitor.log_in(console.keys["viewer"])
+    pending = page.locator('[data-live="pending"]')
+    expect(page.locator("#live-text")).to_have_text("live")
+    count = pending.inner_text()
+    console.send("lives", deliver_after="1d")
+    expect(pending).not_to_have_text(count)
+    assert page.locator("#rates canvas").count() == 1
+    page.get_by_role("button", name="24 h").click()
+    page.get_by_role("button", name="Use dark colours").click()
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    visitor.go("messages")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground == "rgb(15, 19, 24)"
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#content")).to_be_focused()
+    page.get_by_role("button", name="Log out").click()
+    page.wait_for_url("**/login")
+    visitor.go("messages")
+    expect(page).to_have_title("Log in · duemq")
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+def test_forms_work_without_scripts(browser: Browser, console: Site) -> None:
+    id_ = console.send("plain", deliver_after="5h")
+    visitor = Visitor(browser, console.server.url, "phone", java_script_enabled=False)
+    page = visitor.page
+    visitor.log_in(console.keys["operator"])
+    page.get_by_text("Menu").click()
+    page.get_by_role("link", name="Messages").click()
+    page.get_by_label("Topic").fill("plain")
+    page.get_by_role("button", name="Find").click()
+    page.locator('#rows input[type="checkbox"]').check()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Cancel 1 message?")
+    page.get_by_role("button", name="Cancel 1 message").click()
+    expect(page.locator(".notice")).to_contain_text("cancelled")
+    assert console.status(id_) == "cancelled"
+    visitor.context.close()
