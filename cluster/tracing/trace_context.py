@@ -10,31 +10,40 @@ import re
 from duemq.model.record import HEAD, unpack_headers
 
 _NAME = b"traceparent"
-_SAMPLED = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
-_SYSTEM_HEADERS = 3  # of each delivery
+_SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
+_FLAG = len(_NAME) + 54  # where the last digit of the flags is, behind the name
+_ODD = frozenset(b"%c" % digit for digit in b"13579bdf")
 
 Carrier = dict[str, str]
 """`traceparent` and `tracestate`, as far as they are there."""
 
 
-def sampled_in(packed: bytes, start: int, count: int, header_bytes: int) -> Carrier | None:
-    """The context in packed headers, if it is sampled. `start`: where the headers begin; `header_bytes`: their size."""
-    at = packed.find(_NAME, start, start + header_bytes)
-    if at < 0:
-        return None
-    value = at + len(_NAME)
-    if _SAMPLED.match(packed, value) is None:
-        return None
-    carrier: Carrier = {}
-    for name, content in unpack_headers(packed, start, count):
-        if name in ("traceparent", "tracestate"):
-            carrier.setdefault(name, content.decode("latin-1"))
-    return carrier if "traceparent" in carrier else None
+def sampled_in(packed: bytes, count: int) -> Carrier | None:
+    """The context in packed headers, of which there are `count`, if it is sampled."""
+    return _context(packed, 0, count) if _may_be_sampled(packed) else None
 
 
 def sampled_in_frame(frame: bytes) -> Carrier | None:
     """The context of a delivery, if it is sampled."""
-    key_bytes, count, header_bytes = HEAD.unpack_from(frame)
-    if count <= _SYSTEM_HEADERS:
+    if not _may_be_sampled(frame):
         return None
-    return sampled_in(frame, HEAD.size + max(key_bytes, 0), count, header_bytes)
+    key_bytes, count, _ = HEAD.unpack_from(frame)
+    return _context(frame, HEAD.size + max(key_bytes, 0), count)
+
+
+def _may_be_sampled(data: bytes) -> bool:
+    """False for nearly all, and quickly: each message is looked at. A value follows its name in packed headers."""
+    at = data.find(_NAME)
+    while at >= 0:
+        if data[at + _FLAG : at + _FLAG + 1] in _ODD:
+            return True
+        at = data.find(_NAME, at + 1)
+    return False
+
+
+def _context(packed: bytes, start: int, count: int) -> Carrier | None:
+    carrier: Carrier = {}
+    for name, content in unpack_headers(packed, start, count):
+        if name in ("traceparent", "tracestate"):
+            carrier.setdefault(name, content.decode("latin-1"))
+    return carrier if _SAMPLED.match(carrier.get("traceparent", "")) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from duemq.cluster.tracing.spans import Attributes, Tracing
+from duemq.cluster.tracing.spans import Tracing
 from duemq.cluster.tracing.trace_context import Carrier, sampled_in_frame
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.metrics import Observer
@@ -34,11 +34,12 @@ class TracedObserver(Observer):
 
     def _trace(self, carrier: Carrier, topic: str, partition: int, frame: bytes, started: int, ended: int) -> None:
         headers = dict(unpack_record(frame).headers[:3])
-        attributes: Attributes = {
+        attributes: dict[str, str | int | float] = {
             "messaging.destination.name": topic,
             "messaging.destination.partition.id": str(partition),
             "messaging.message.id": headers["duemq-id"].decode(),
             "duemq.message.due_ms": int(headers["duemq-due"]),
-            "duemq.message.attempt": int(headers["duemq-attempt"]),
         }
+        if headers["duemq-attempt"] != b"1":
+            attributes["duemq.message.attempt"] = int(headers["duemq-attempt"])
         self._tracing.delivered(carrier, attributes, started, ended)

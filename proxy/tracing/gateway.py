@@ -69,7 +69,7 @@ def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
     contexts: dict[str, Carrier] = {}
     for draft in drafts:
         if draft.header_count:
-            carrier = sampled_in(draft.headers, 0, draft.header_count, len(draft.headers))
+            carrier = sampled_in(draft.headers, draft.header_count)
             if carrier is not None:
                 contexts.setdefault(carrier["traceparent"], carrier)
     return list(contexts.values())
