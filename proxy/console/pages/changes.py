@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from duemq.model.access import Scope
 from duemq.model.errors import Rejected
+from duemq.model.timing import format_ms
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api, knows
 from duemq.proxy.console.caller import ASKED, grant_of
@@ -99,7 +100,7 @@ async def confirm_dead_matching(service: Service, request: Request) -> Response:
     now = service.clock()
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=True,
-        action="jobs", filter=given(fields, *FILTERS) | {"dead_to": str(now)}, now=now,
+        action="jobs", filter=given(fields, *FILTERS) | {"dead_to": format_ms(now)}, now=now,
     )  # fmt: skip
 
 
@@ -121,6 +122,8 @@ async def count_matching(
 ) -> tuple[int, bool]:
     """How many messages match, and whether there may be more: it counts for a second at most."""
     query |= {"limit": str(MAX_LIMIT)}
+    if path == "/v1/dlq":
+        query.pop("status", None)
     count, until = 0, time.monotonic() + _COUNT_S
     while True:
         listed = await call_api(service, request, "GET", path, query)
