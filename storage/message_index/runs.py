@@ -139,6 +139,8 @@ def entries_in(page: bytes) -> Entries:
 def in_page(page: bytes, hash_: bytes) -> list[bytes]:
     """The places of the entries with this hash, in order."""
     count = _size(page)
+    if page.find(hash_, U32.size, U32.size + count * HASH_BYTES) < 0:  # in most pages; a tenth of the time of numpy
+        return []
     hashes = np.frombuffer(page, ">u8", count, U32.size).astype(np.uint64)
     number = np.uint64(int.from_bytes(hash_, "big"))
     start, end = np.searchsorted(hashes, number, "left"), np.searchsorted(hashes, number, "right")
