@@ -67,6 +67,7 @@ async def _content(response: Response, inner: Request) -> bytes:
     return b"".join(pieces)
 
 
+@cache
 def knows(method: str, path: str) -> bool:
     """Whether the API has this endpoint, by its path in the table."""
     return any(one.method == method and one.path == path for one in ENDPOINTS)

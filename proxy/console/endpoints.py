@@ -13,7 +13,19 @@ from duemq.model.access import Scope
 from duemq.proxy.api.endpoint import Endpoint, Handler, Parameter
 from duemq.proxy.console.assets import get_asset
 from duemq.proxy.console.live import get_live
-from duemq.proxy.console.pages import changes, cluster, files, keys, login, messages, overview, schedule, topics, trail
+from duemq.proxy.console.pages import (
+    changes,
+    cluster,
+    files,
+    jobs,
+    keys,
+    login,
+    messages,
+    overview,
+    schedule,
+    topics,
+    trail,
+)
 
 PREFIX: Final = "/console"
 
@@ -54,6 +66,8 @@ CONSOLE_ENDPOINTS: Final = (
           f"kind {messages.QUERY}", Scope.CANCEL),
     _form("/changes", changes.post_change, "Cancel, move or deliver now", Scope.CANCEL),
     _form("/redrives:confirm", changes.confirm_redrive, "Ask whether to redrive dead letters", Scope.OPERATE),
+    _page("/redrives:matching", changes.confirm_dead_matching, "Ask whether to redrive or purge all that match",
+          f"kind {messages.QUERY}", Scope.OPERATE),
     _form("/redrives", changes.post_redrive, "Redrive dead letters", Scope.OPERATE),
     _page("/schedule", schedule.get_schedule, "Schedule a message", "topic", Scope.SEND),
     _form("/schedule", schedule.post_schedule, "Schedule a message", Scope.SEND),
@@ -61,6 +75,10 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/topics/{topic}", topics.get_topic, "One topic and its latest records"),
     _page("/cluster", cluster.get_cluster, "Nodes and shards", "done"),
     _form("/cluster/nodes/{node}:drain", cluster.post_drain, "Have a node hand over its shards", Scope.OPERATE),
+    _page("/jobs", jobs.get_jobs, "Bulk jobs"),
+    _page("/jobs/{id}", jobs.get_job, "One bulk job"),
+    _form("/jobs", jobs.post_job, "Begin a bulk job", Scope.OPERATE),
+    _form("/jobs/{id}", jobs.post_step, "Pause, resume or cancel a bulk job", Scope.OPERATE),
     _page("/files", files.get_files, "Delay files by window", "from"),
     _page("/imports", files.get_imports, "Imported files", "state below"),
     _page("/keys", keys.get_keys, "API keys", "done", Scope.ADMIN),

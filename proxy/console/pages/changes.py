@@ -14,10 +14,12 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.model.access import Scope
 from duemq.model.errors import Rejected
+from duemq.model.timing import format_ms
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED
+from duemq.proxy.console.api_calls import call_api, knows
+from duemq.proxy.console.caller import ASKED, grant_of
 from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
 from duemq.proxy.console.views import messages_text, redirect, render
@@ -50,8 +52,11 @@ KINDS: Final = {
         "Redrive", "It is scheduled again, and delivered at once.", "They are scheduled again, and delivered at once.",
         "redriven",
     ),
+    "purge": Kind("Purge", "It is gone for good. This cannot be undone.",
+                  "They are gone for good. This cannot be undone.", "purged"),
 }  # fmt: skip
 _CHANGES: Final = ("cancel", "move", "deliver-now")
+_DEAD: Final = ("redrive", "purge")
 _OUTCOMES: Final = {
     "already_delivered": "had been delivered",
     "already_cancelled": "had been cancelled",
@@ -69,36 +74,59 @@ async def confirm_change(service: Service, request: Request) -> Response:
 
 
 async def confirm_redrive(service: Service, request: Request) -> Response:
-    return _ask(service, request, "redrive", _selected(await read_form(request)))
+    form = await read_form(request)
+    return _ask(service, request, _kind(form.get("kind"), _DEAD), _selected(form))
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
     """Asks about all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
-    kind = _kind(fields.get("kind", ""), ("cancel",))
+    by_job = has_jobs() and grant_of(request).allows(Scope.OPERATE)
+    kind = _kind(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
     if not given(fields, *FILTERS):
         raise Rejected("bad_field", "Filter the messages first: by topic, key, label or time.", "filter")
     count, more = await count_matching(service, request, api_filter(fields))
     return render(
-        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, action="changes",
-        filter=given(fields, "status", *FILTERS), now=service.clock(),
+        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=by_job,
+        action="jobs" if by_job else "changes", filter=given(fields, "status", *FILTERS), now=service.clock(),
     )  # fmt: skip
+
+
+async def confirm_dead_matching(service: Service, request: Request) -> Response:
+    """Asks about all dead letters that match the filter of their list; what died up to now is meant."""
+    fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
+    kind = _kind(fields.get("kind", ""), _DEAD)
+    count, more = await count_matching(service, request, api_filter(fields), "/v1/dlq")
+    now = service.clock()
+    return render(
+        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=True,
+        action="jobs", filter=given(fields, *FILTERS) | {"dead_to": format_ms(now)}, now=now,
+    )  # fmt: skip
+
+
+def has_jobs() -> bool:
+    """Whether this version runs bulk jobs."""
+    return knows("POST", "/v1/jobs")
 
 
 def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
     request.scope[ASKED] = True
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=len(ids), more=False, filter={},
-        action="redrives" if kind == "redrive" else "changes", now=service.clock(),
+        by_job=False, action="redrives" if kind in _DEAD else "changes", now=service.clock(),
     )  # fmt: skip
 
 
-async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
+async def count_matching(
+    service: Service, request: Request, query: dict[str, str], path: str = "/v1/messages"
+) -> tuple[int, bool]:
     """How many messages match, and whether there may be more: it counts for a second at most."""
     query |= {"limit": str(MAX_LIMIT)}
+    if path == "/v1/dlq":
+        query.pop("status", None)
     count, until = 0, time.monotonic() + _COUNT_S
     while True:
-        listed = await call_api(service, request, "GET", "/v1/messages", query)
+        listed = await call_api(service, request, "GET", path, query)
         count += len(listed["messages"])
         if listed["cursor"] is None:
             return count, False
@@ -116,7 +144,8 @@ async def post_change(service: Service, request: Request) -> Response:
 
 
 async def post_redrive(service: Service, request: Request) -> Response:
-    return await _change(service, request, "redrive", _selected(await read_form(request)), {})
+    form = await read_form(request)
+    return await _change(service, request, _kind(form.get("kind"), _DEAD), _selected(form), {})
 
 
 async def _change_matching(service: Service, request: Request, kind: str, fields: dict[str, str]) -> Response:
@@ -160,14 +189,16 @@ async def _outcome(service: Service, request: Request, kind: str, id_: str) -> s
 async def _change_one(service: Service, request: Request, kind: str, id_: str, when: dict[str, str]) -> Response:
     method = {"cancel": "DELETE", "move": "PATCH"}.get(kind, "POST")
     answer = await call_api(service, request, method, _path(kind, id_), body=when or None)
+    if kind == "purge" and answer["status"] != "pending":
+        return _report(request, kind, {KINDS[kind].done: 1})
     done = "pending" if answer["status"] == "pending" else kind
     return redirect(request, f"messages/{quote(answer['id'])}?done={done}")
 
 
 def _path(kind: str, id_: str) -> str:
     match kind:
-        case "redrive":
-            return f"/v1/dlq/{id_}:redrive"
+        case "redrive" | "purge":
+            return f"/v1/dlq/{id_}:{kind}"
         case "deliver-now":
             return f"/v1/messages/{id_}:deliver-now"
     return f"/v1/messages/{id_}"
@@ -178,7 +209,7 @@ def _report(request: Request, kind: str, counts: dict[str, int]) -> Response:
     others = [(counts[status], text) for status, text in _OUTCOMES.items() if counts.get(status)]
     return render(
         request, "report.html", title=f"{messages_text(counts.get(about.done, 0))} {about.done}", others=others,
-        back="dlq" if kind == "redrive" else "messages",
+        back="dlq" if kind in _DEAD else "messages",
     )  # fmt: skip
 
 

@@ -8,7 +8,18 @@ from playwright.sync_api import Browser, expect
 from tests.functional.console.conftest import Site
 from tests.support.http.browser import Visitor
 
-PAGES = ("", "messages", "dlq", "topics", "topics/delivered", "cluster", "files", "imports", "messages?key=none")
+PAGES = (
+    "",
+    "messages",
+    "dlq",
+    "topics",
+    "topics/delivered",
+    "cluster",
+    "jobs",
+    "files",
+    "imports",
+    "messages?key=none",
+)
 OPERATOR_PAGES = ("schedule", "messages?topic=topic-1")
 
 
@@ -83,11 +94,7 @@ def test_an_operator_changes_selected_messages(browser: Browser, axe: str, conso
     expect(page.get_by_role("heading", level=1)).to_have_text("2 messages delivered now")
 
     visitor.go(f"messages?topic={topic}")
-    page.get_by_role("link", name="Cancel all that match").click()
-    expect(dialog).to_contain_text("Cancel 2 messages?")
-    dialog.get_by_role("button", name="Cancel 2 messages").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("2 messages cancelled")
-    assert {console.status(id_) for id_ in ids} == {"cancelled", "delivered"}
+    assert [console.status(id_) for id_ in ids].count("scheduled") == 2
     assert visitor.complaints == []
     visitor.context.close()
 
@@ -119,7 +126,44 @@ def test_an_operator_schedules_redrives_and_looks_for_a_message(browser: Browser
     page.get_by_role("button", name="Redrive").click()
     page.get_by_role("dialog").get_by_role("button", name="Redrive 1 message").click()
     page.wait_for_url("**/messages/*?done=*")
+    visitor.go("dlq")
+    page.get_by_role("link", name="redrive…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Redrive 4 messages?")
+    page.keyboard.press("Escape")
+    page.get_by_role("link", name="purge…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Purge 4 messages").click()
+    expect(page.locator("#jobs .badge")).to_have_text("done")
+    visitor.go("dlq")
+    expect(page.locator(".empty")).to_have_text("There are no dead letters.")
     assert visitor.complaints == []
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_all_that_match_are_done_by_a_job(browser: Browser, axe: str, console: Site, size: str) -> None:
+    topic = f"jobs-{size}"
+    ids = [console.send(topic, deliver_after=f"{hours}h") for hours in range(1, 6)]
+    visitor = Visitor(browser, console.server.url, size)
+    page, dialog = visitor.page, visitor.page.get_by_role("dialog")
+    visitor.log_in(console.keys["operator"])
+    visitor.go(f"messages?topic={topic}")
+    page.get_by_role("link", name="move…").click()
+    expect(dialog).to_contain_text("Move 5 messages?")
+    dialog.get_by_label("Later by").fill("2d")
+    assert visitor.violations(axe) == []
+    dialog.get_by_role("button", name="Move 5 messages").click()
+    expect(page.locator("#jobs")).to_contain_text("5 of 5")
+    expect(page.locator("#jobs .badge")).to_have_text("done")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    visitor.go(f"messages?topic={topic}")
+    page.get_by_role("link", name="cancel…").click()
+    dialog.get_by_role("button", name="Cancel 5 messages").click()
+    expect(page.locator("#jobs .badge")).to_have_text("done")
+    assert {console.status(id_) for id_ in ids} == {"cancelled"}
+    visitor.go("dlq?label=nobody")
+    expect(page.locator(".empty")).to_have_text("No message matches.")
+    visitor.go("jobs")
+    assert visitor.violations(axe) == [] and visitor.complaints == []
     visitor.context.close()
 
 

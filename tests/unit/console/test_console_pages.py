@@ -20,7 +20,18 @@ from tests.support.http.console_site import ADMIN, OPERATOR, VIEWER, ConsoleSite
 from tests.support.http.http_site import NOW, STATE
 
 EVIL = "<script>alert(1)</script>"
-PAGES = ("/", "/messages", "/messages/m1", "/dlq", "/topics", "/topics/orders", "/cluster", "/files", "/imports")
+PAGES = (
+    "/",
+    "/messages",
+    "/messages/m1",
+    "/dlq",
+    "/topics",
+    "/topics/orders",
+    "/cluster",
+    "/files",
+    "/imports",
+    "/jobs",
+)
 INLINE = re.compile(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)|javascript:", re.IGNORECASE)
 
 
@@ -82,7 +93,7 @@ def test_what_comes_from_senders_is_escaped_everywhere() -> None:
         for path in (*PAGES, f"/messages?topic=x&key={EVIL}&ref=", f"/dlq?label={EVIL}"):
             text = (await site.ask("GET", path)).text
             assert EVIL not in text and "<script>" not in text, path
-            if path not in ("/topics", "/files", "/imports"):
+            if path not in ("/topics", "/files", "/imports", "/jobs"):
                 assert "&lt;script&gt;" in text, path
         gateway.error = Rejected("bad_field", EVIL, EVIL)
         schedule = {"topic": "orders", "payload": EVIL, "headers": f"{EVIL}: {EVIL}", "key": f'"{EVIL}', "once": EVIL}
@@ -266,11 +277,13 @@ def test_messages_are_moved_to_a_time_in_utc_or_by_so_much_from_now() -> None:
     with_console(scenario)
 
 
-def test_all_that_match_are_counted_and_cancelled_by_the_filter() -> None:
+def test_all_that_match_are_counted_and_cancelled_by_the_filter_of_who_may_run_no_jobs() -> None:
     async def scenario(site: ConsoleSite) -> None:
+        await site.become(("read", "cancel"))
         site.gateway.pages = [MessagePage([STATE] * 2, "c"), MessagePage([STATE], None)]
         asked = await site.ask("GET", "/changes:matching?kind=cancel&topic=orders&limit=25")
-        assert "Cancel 3 messages?" in asked.text and site.gateway.changes == []
+        assert "Cancel 3 messages?" in asked.text and 'action="./changes"' in asked.text
+        assert site.gateway.changes == []
         assert all(query.topic == "orders" and query.limit == 1000 for query in site.gateway.queries)
         site.gateway.queries.clear()
         report = await site.ask("POST", "/changes", {"kind": "cancel", "topic": "orders"})
@@ -278,6 +291,30 @@ def test_all_that_match_are_counted_and_cancelled_by_the_filter() -> None:
         assert (await site.ask("GET", "/changes:matching?kind=cancel")).status_code == 400
         assert (await site.ask("GET", "/changes:matching?kind=move&topic=orders")).status_code == 400
         assert (await site.ask("POST", "/changes", {"kind": "move", "topic": "orders"})).status_code == 400
+
+    with_console(scenario)
+
+
+def test_all_that_match_are_changed_by_a_job_which_is_watched_and_cancelled() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        for kind in ("cancel", "move", "deliver-now"):
+            asked = await site.ask("GET", f"/changes:matching?kind={kind}&topic=orders")
+            assert "1 message?" in asked.text and 'action="./jobs"' in asked.text
+        asked = await site.ask("GET", "/redrives:matching?kind=purge&topic=orders")
+        assert "Purge 1 message?" in asked.text and 'name="dead_to" value="2026-11-21T10:00:00.000Z"' in asked.text
+        form = {"kind": "purge", "topic": "orders", "dead_to": "2026-11-21T10:00:00.000Z", "rate": "50"}
+        begun = await site.ask("POST", "/jobs", form)
+        assert begun.status_code == 303
+        path = begun.headers["Location"].removeprefix(".")
+        text = await site.page(path)
+        assert "purge" in text and "running" in text and "50/s" in text
+        for step, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+            assert (await site.ask("POST", path, {"step": step})).status_code == 303
+            assert state in await site.page("/jobs")
+        for wrong in ({"kind": "purge"}, {"kind": "odd", "topic": "orders"}, form | {"rate": "fast"}):
+            assert (await site.ask("POST", "/jobs", wrong)).status_code == 400
+        assert (await site.ask("POST", path, {"step": "explode"})).status_code == 400
+        assert (await site.ask("GET", "/jobs/nobody")).status_code == 404
 
     with_console(scenario)
 

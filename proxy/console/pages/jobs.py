@@ -1,0 +1,75 @@
+"""Bulk jobs: begun for all messages that match a filter, watched, paused, resumed and cancelled."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.errors import Rejected
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.views import redirect, render
+
+_TIMES: Final = ("due_from", "due_to", "dead_from", "dead_to")
+_FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES)
+_STEPS: Final = ("pause", "resume", "cancel")
+_ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what the API leaves out of jobs
+
+
+async def get_jobs(service: Service, request: Request) -> Response:
+    listed = await call_api(service, request, "GET", "/v1/jobs")
+    jobs = [_shown(job) for job in listed["jobs"]]
+    return render(request, "admin/jobs.html", jobs=jobs, one=None, active=any(job["active"] for job in jobs))
+
+
+async def get_job(service: Service, request: Request) -> Response:
+    job = _shown(await call_api(service, request, "GET", f"/v1/jobs/{request.path_params['id']}"))
+    return render(request, "admin/jobs.html", jobs=[job], one=job, active=job["active"])
+
+
+async def post_job(service: Service, request: Request) -> Response:
+    form = await read_form(request)
+    job = await call_api(service, request, "POST", "/v1/jobs", body=_order(form))
+    return redirect(request, f"jobs/{quote(job['id'])}")
+
+
+async def post_step(service: Service, request: Request) -> Response:
+    """Pause, resume or cancel, as the form says."""
+    form, id_ = await read_form(request), request.path_params["id"]
+    if (step := form.get("step")) not in _STEPS:
+        raise Rejected("bad_field", f"The form does not say which step: {', '.join(_STEPS)}.", "step")
+    await call_api(service, request, "POST", f"/v1/jobs/{id_}:{step}")
+    return redirect(request, f"jobs/{quote(id_)}")
+
+
+def _order(form: Form) -> dict[str, Any]:
+    """The job as the API wants it. Raises Rejected `bad_field` for a rate that is no number."""
+    order: dict[str, Any] = {"kind": form.get("kind")}
+    order["filter"] = {name: _value(name, form.get(name)) for name in _FILTERS if form.get(name)}
+    for name, value in (
+        ("topic", form.get("to")), ("deliver_at", instant_text(form.get("at"))), ("deliver_after", form.get("after")),
+        ("shift", form.get("shift")),
+    ):  # fmt: skip
+        if value:
+            order[name] = value
+    if rate := form.get("rate"):
+        try:
+            order["rate"] = float(rate)
+        except ValueError as error:
+            raise Rejected("bad_field", "The rate is a number of messages/s.", "rate") from error
+    return order
+
+
+def _value(name: str, text: str) -> str:
+    return instant_text(text) if name in _TIMES else text
+
+
+def _shown(job: dict[str, Any]) -> dict[str, Any]:
+    """A job with how far it is, in percent; None while its total is not known."""
+    handled = job["done"] + job["skipped"] + job["failed"]
+    percent = None if job["total"] is None else 100 * handled / job["total"] if job["total"] else 100.0
+    return _ABSENT | job | {"handled": handled, "percent": percent}
