@@ -131,6 +131,25 @@ def test_nobody_else_reaches_a_node(site: Site) -> None:
     assert plain.status_code == 400 and "https://" in plain.json()["detail"]
 
 
+def test_on_the_way_from_plain_to_tls_proxies_read_from_the_nodes_that_they_can_reach(site: Site) -> None:
+    nothing = dict.fromkeys(("node.ca_file", "node.cert_file", "node.key_file"), "")
+    plain = {key: value for key, value in site.cluster.nodes[0].settings.items() if key not in nothing}
+    node = DuemqProcess("node", "plain", free_port(), site.folder, plain)
+    url, proxy = site.another_proxy("plain-proxy", settings=nothing)
+    node.start()
+    proxy.start()
+    try:
+        proxy.until(lambda: answers(url, site.authority), WITHIN_S)
+        for reached in (url, site.proxy.url):
+            with site.client(reached) as client:
+                message = client.send("orders", "p", deliver_after="1h")
+                assert client.get(message.id).state.payload == b"p"
+                assert message.id in {one.id for one in client.list(topic="orders")}
+    finally:
+        proxy.stop()
+        node.process.stop()
+
+
 def test_new_certificates_reach_nodes_proxies_and_their_workers(site: Site) -> None:
     url, workers = site.another_proxy("workers", "--workers", "2", settings={})
     workers.start()
