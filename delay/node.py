@@ -31,10 +31,10 @@ from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
 from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
-from duemq.delay.liveness import Liveness
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
-from duemq.delay.readiness import readiness
+from duemq.delay.probes.liveness import Liveness
+from duemq.delay.probes.readiness import readiness
 from duemq.delay.shard.shard import Shard
 from duemq.delay.states import EFFECTS, NODE, Condition, NodeEvent, NodePhase
 from duemq.delay.threads import in_thread
@@ -118,6 +118,7 @@ class Node:
         peers: Peers | None = None,
         jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
         measure: Callable[[Path], DiskUse] = disk_use,
+        observer: Observer | None = None,
     ) -> None:
         """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
         self.folder, self.options, self.election = folder, options, election
@@ -131,7 +132,7 @@ class Node:
         self.bus: Bus
         self.destinations: Destinations
         self.shards: dict[int, Shard] = {}
-        self.observer = Observer(registry)
+        self.observer = observer or Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
         self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up)
@@ -234,6 +235,7 @@ class Node:
                 raise failure
 
     def _shard(self, number: int, memory: Memory) -> Shard:
+        self.observer.begin(number)  # before the first scrape
         info, trims = self.folder.info, self.options.trims
         path = info.path / "shards" / f"{number:03d}"
         return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
@@ -282,7 +284,7 @@ class Node:
             scheduler.add_job(guard(self.purge_if_full), "interval", seconds=1)
             scheduler.add_job(guard(upkeep.measure), "interval", seconds=1)
             scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
-            scheduler.add_job(guard(self._look_at_shards), "interval", seconds=1)
+            scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
@@ -418,9 +420,6 @@ class Node:
         except LogFailed as error:
             log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
         await self._tell()
-
-    async def _look_at_shards(self) -> None:
-        self.liveness.look()
 
     async def _trim_ledgers(self) -> None:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)

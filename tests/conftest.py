@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.support.spark.spark_site",
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
+    "tests.support.servers.promtool",
 ]
 
 # No example is timed: the machines that run the tests are shared, and a slow one is not a defect.

@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 ClientAuth = Literal["none", "optional", "required"]
 
 _LOOK_S = 1.0  # connections may come by the thousand; three calls of `stat` per second are nothing
+_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 _VERIFY = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -39,7 +40,8 @@ class FileContext(ssl.SSLContext):
     def refresh(self, *, force: bool = False) -> bool:
         """Read the files, if they have changed or `force`; whether they are in use now. Never raises."""
         state = self._files.state()
-        if state == self._state and not force and not self._complaint:
+        if state == self._state and not force:
+            self._complaint = ""
             return False
         try:
             self.current = self._make()
@@ -112,9 +114,6 @@ def _client(files: TlsFiles) -> ssl.SSLContext:
     if not files.ca:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     return context
-
-
-_EXPIRED = 10  # X509_V_ERR_CERT_HAS_EXPIRED
 
 
 def _check_chain(server: ssl.SSLContext, client: ssl.SSLContext, files: TlsFiles, host: str) -> None:

@@ -37,7 +37,8 @@ class SendWindow:
 class Job:
     """What a sending process is to send: `count` messages with the sequence numbers 0..count-1.
 
-    `keep_every`: keep the id of every so many-th message; 0 keeps none.
+    `keep_every`: keep the id of every so many-th message; 0 keeps none. `traced`: which share of the messages has a
+    sampled trace context; the others have one that is not sampled. None: no message has one.
     """
 
     url: str
@@ -48,11 +49,12 @@ class Job:
     seed: int = 1
     keep_every: int = 0
     named: bool = False
+    traced: float | None = None
     keyed: bool = False
 
     def key(self, seq: int) -> str:
         """The key that message `seq` has where messages are `keyed`."""
-        return f"order-{seq}"
+        return f"{self.topic}.{seq}"
 
     def name(self, seq: int) -> str:
         """The name that message `seq` has where messages are `named`."""
@@ -135,6 +137,11 @@ class _Sender:
         if self.job.keyed:
             for seq, draft in enumerate(drafts, first):
                 draft["key"] = self.job.key(seq)
+        if self.job.traced is not None:
+            sampled = self.random.random(count) < self.job.traced
+            for draft, flag in zip(drafts, sampled.tolist(), strict=True):
+                trace = f"{self.random.integers(1, 1 << 62):032x}-{self.random.integers(1, 1 << 62):016x}"
+                draft["headers"] = {"traceparent": f"00-{trace}-{flag:02x}"}
         return drafts
 
     async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:

@@ -35,7 +35,7 @@ class Setup:
     """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given.
 
     `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default;
-    `settings` its further settings, by `section.key`.
+    `settings` its further settings, by `section.key`. `traced`: see `Job`.
     """
 
     url: str | None = None
@@ -48,6 +48,7 @@ class Setup:
     shards: int | None = None
     nodes: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    traced: float | None = None
 
 
 def _site(setup: Setup) -> Site:
@@ -95,7 +96,10 @@ class Harness:
     def job(self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False) -> Job:
         """The messages to send to this run's topic."""
         setup = self.setup
-        return Job(self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every, keyed=keyed)
+        return Job(
+            self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every,
+            keyed=keyed, traced=setup.traced,
+        )  # fmt: skip
 
     def spawn(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs

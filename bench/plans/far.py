@@ -61,12 +61,14 @@ def everything(quick: bool) -> list[Step]:
         return [
             pending_step(50_000, days=1 / 24),
             pending_step(200_000, days=1 / 24),
+            find_step(200_000, 500, days=1 / 24),
             load_step(200_000),
             wheel_step(1_800_000),
             import_step(200_000, days=0.5, deliver_s=0.0),
         ]
     return [
         *(pending_step(count) for count in (1_000_000, 5_000_000, 20_000_000)),
+        *(find_step(count) for count in (1_000_000, 10_000_000)),
         load_step(2_000_000),
         wheel_step(18_000_000),
         import_step(100_000_000),

@@ -106,6 +106,7 @@ def machine(setup: Setup, filesystem: str) -> dict[str, Any]:
         "runs_on": "embedded bus" if setup.on == "embedded" else str(layout(setup)),
         "shards": setup.shards or "default",
         "read_by": _read_by(setup),
+        **({} if setup.traced is None else {"traced": setup.traced}),
     }
 
 

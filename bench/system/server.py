@@ -26,7 +26,8 @@ class EmbeddedServer:
     """A `Site` of one process.
 
     `url`: measure that server instead, and leave it alone. `data`: the data folder to use, never removed. `keep`: do
-    not remove the temporary folder either, where the server's log is. `settings`: by `section.key`.
+    not remove the temporary folder either, where the server's log is. `settings`: by `section.key`; with
+    `http.cert_file` it is reached by TLS, trusting DUEMQ_CA_FILE.
     """
 
     accepts_while_stopped = False
@@ -42,7 +43,8 @@ class EmbeddedServer:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.own = url is None
-        self.url = (url or f"http://127.0.0.1:{free_port()}").rstrip("/")
+        scheme = "https" if "http.cert_file" in (settings or {}) else "http"
+        self.url = (url or f"{scheme}://127.0.0.1:{free_port()}").rstrip("/")
         self.source = HttpSource(self.url, sse)
         self.data, self._keeps_folder, self._shards = data, keep, shards
         self._settings = dict(settings or {})

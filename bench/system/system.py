@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Protocol
 
 from duemq.bench.clients.reader import Received
+from duemq.bench.harness.session import trusted
 from duemq.bench.harness.workers import WorkerLink
 from duemq.dev.servers.usage import Bill
 
@@ -118,7 +119,13 @@ class Site(Protocol):
 
 def get(url: str, path: str) -> tuple[int, bytes]:
     """One GET on a connection of its own: status and body, or (0, b"") when nobody answers."""
-    connection = http.client.HTTPConnection(urllib.parse.urlsplit(url).netloc, timeout=5)
+    place = urllib.parse.urlsplit(url).netloc
+    context = trusted(url)
+    connection = (
+        http.client.HTTPConnection(place, timeout=5)
+        if isinstance(context, bool)
+        else http.client.HTTPSConnection(place, timeout=5, context=context)
+    )
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

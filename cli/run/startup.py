@@ -45,6 +45,18 @@ def begin(
     from duemq.cli.wiring.log_format import set_up
     from duemq.model.errors import DuemqError
 
+    try:
+        settings = Settings.load(config, nested_options(options, further))
+        set_up(log_level or settings.log_level, settings.log_format)
+    except DuemqError as error:
+        fail(error)
+    for sentence in settings.strange_variables():
+        log.warning("%s", sentence, extra={"action": "settings"})
+    return settings
+
+
+def nested_options(options: dict[str, Any], further: Sequence[str] | None) -> dict[str, Any]:
+    """The options of a command line as `Settings.load` takes them. `further`: of --set."""
     nested: dict[str, Any] = {}
     for key, value in options.items():
         _put(nested, key, value)
@@ -53,14 +65,7 @@ def begin(
         if not equals:
             raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--set")
         _put(nested, key, value)
-    try:
-        settings = Settings.load(config, nested)
-        set_up(log_level or settings.log_level, settings.log_format)
-    except DuemqError as error:
-        fail(error)
-    for sentence in settings.strange_variables():
-        log.warning("%s", sentence, extra={"action": "settings"})
-    return settings
+    return nested
 
 
 def keep_private() -> None:

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from duemq.bus.settings import EmbeddedSettings, KafkaSettings
 from duemq.cli.settings import variables
+from duemq.cluster.tracing.settings import TracingSettings
 from duemq.delay.settings import DeliverySettings, NodeSettings
 from duemq.election.settings import ZooKeeperSettings
 from duemq.model.errors import BadConfig
@@ -57,6 +58,7 @@ class Settings(BaseModel):
     http: HttpSettings = HttpSettings()
     console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
+    tracing: TracingSettings = TracingSettings()
 
     _no_switches = field_validator("*", mode="before")(no_switch)
 

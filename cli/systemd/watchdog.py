@@ -1,7 +1,7 @@
 """Tells systemd that the service starts, is ready, works and stops.
 
 A ping says that the event loop runs and no shard of any process of the service is stuck. Without pings systemd
-restarts the service. Brokers that are away make no shard stuck (`delay/liveness.py`).
+restarts the service. Brokers that are away make no shard stuck (`delay/probes/liveness.py`).
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ class Watchdog:
         if not self.stuck():
             notifier.note(ready=self._ready.is_set())
         assignments = []
-        if not self._told_ready:
+        all_well = board.all_well_since(monotonic() - (notifier.watchdog_s or _START_S))
+        if not self._told_ready and board.all_ready():
+            self._told_ready = True
+            assignments.append("READY=1")
+        elif not self._told_ready and all_well:
             # Waiting for brokers may take any time: a restart would not shorten it.
-            self._told_ready = board.all_ready()
-            assignments.append("READY=1" if self._told_ready else f"EXTEND_TIMEOUT_USEC={int(_START_S * 1_000_000)}")
-        if notifier.watchdog_s is not None and board.all_well_since(monotonic() - notifier.watchdog_s):
+            assignments.append(f"EXTEND_TIMEOUT_USEC={int(_START_S * 1_000_000)}")
+        if notifier.watchdog_s is not None and all_well:
             assignments.append("WATCHDOG=1")
         status = (self.status() or "ready")[:_STATUS_CHARS]
         if status != self._last_status:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 
 from duemq.cli.settings.settings import Settings
+from duemq.cli.tracing.open import gateway_for
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
-from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.request.ingress import Ingress
 from duemq.web.status import ReadinessCollector
+
+if TYPE_CHECKING:  # an extra
+    from duemq.cluster.tracing.spans import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +32,10 @@ def http_api(
     metrics: CollectorRegistry,
     closing: asyncio.Event,
     admin: Administration,
+    tracing: Tracing | None = None,
 ) -> tuple[Application, JobRunner]:
-    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. The log says
-    who may use it."""
+    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. `tracing`: None
+    traces nothing. The log says who may use it."""
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
@@ -43,8 +48,12 @@ def http_api(
             extra={"action": "http.keys", "keys": 0},
         )
     selection = selection_of(settings.proxy.selection, backend.shards)
-    gateway = CommandGateway(backend, selection, settings.http.answer_timeout_ms / 1000)
+    gateway = gateway_for(backend, selection, settings.http.answer_timeout_ms / 1000, tracing)
     metrics.register(ReadinessCollector(gateway.readiness))
+    lost = Counter(
+        "duemq_trail_lost_entries", "Entries of the audit trail that could not be written.", registry=metrics
+    )
+    admin.trail.on_lost = lost.inc
     ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(

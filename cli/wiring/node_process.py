@@ -11,6 +11,7 @@ from pathlib import Path
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.tracing.open import observer_for, open_tracing
 from duemq.cli.wiring.admin import administration_of, beside, key_maker
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.node_options import node_options
@@ -103,6 +104,7 @@ async def run_node(
         opened.push_async_callback(served.close)
         peers = HttpPeers(directory, name, settings.node.token, node_client_context)
         opened.push_async_callback(peers.close)
+        tracing = await opened.enter_async_context(open_tracing(settings, "node", name))
         node = Node(
             folder,
             lambda: open_bus(settings, clock),
@@ -112,6 +114,7 @@ async def run_node(
             clock,
             peers,
             [(served.expire, _EXPIRE_S)],
+            observer=observer_for(metrics, tracing),
         )
         admin = administration_of(node, clock)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))

@@ -10,6 +10,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.tracing.open import calls_of, open_tracing
 from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
@@ -102,7 +103,8 @@ async def run_proxy(
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
-        app, jobs = http_api(settings, backend, metrics, stop, admin)
+        tracing = await opened.enter_async_context(open_tracing(settings, "proxy", url_of(listener, settings.host)))
+        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -116,7 +118,7 @@ async def run_proxy(
                     task.cancel()
 
         await serve_http(
-            app,
+            calls_of(app, tracing),
             listener,
             url_of(listener, settings.host, secure=tls is not None),
             settings.http.shutdown_grace_s,

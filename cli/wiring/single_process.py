@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.tracing.open import calls_of, observer_for, open_tracing
 from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
@@ -50,8 +52,10 @@ async def serve(
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
     folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
-    try:
+    async with AsyncExitStack() as opened:
+        opened.callback(folder.close)
         url = url_of(listener, settings.host, secure=tls is not None)
+        tracing = await opened.enter_async_context(open_tracing(settings, "serve", url))
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,
@@ -60,21 +64,21 @@ async def serve(
             node_options(settings, alone=True, trims=own_log),
             metrics,
             clock,
+            observer=observer_for(metrics, tracing),
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        app, jobs = http_api(settings, backend, metrics, stop, admin)
+        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
         grace_s = settings.http.shutdown_grace_s
         work, ready = beside(admin, node.run, app.history.run, jobs.run), both(node.ready, admin.log.ready)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:
             systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
             limits = connection_limits(settings)
+            calls = calls_of(app, tracing)
             await serve_http(
-                app, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
+                calls, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
             )
-    finally:
-        folder.close()
 
 
 def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:

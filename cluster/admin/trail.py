@@ -72,13 +72,13 @@ class TrailPage(NamedTuple):
 
 
 class Trail:
-    """`bus`: as of `AdminLog`. `clock` gives epoch ms. `lost`: entries that could not be written, since the start."""
+    """`bus`: as of `AdminLog`. `clock` gives epoch ms. `on_lost` gets the number of entries that cannot be written."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
         self._denied: dict[tuple[str, ...], TrailEntry] = {}
         self._others = 0
-        self.lost = 0
+        self.on_lost: Callable[[int], None] = lambda entries: None
 
     async def act(self, entry: TrailEntry) -> None:
         """Write what was done, durably. A log that is away stops nobody: the entry is in the process's own log then."""
@@ -120,7 +120,7 @@ class Trail:
             if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
                 await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
         except (Unavailable, Rejected) as error:
-            self.lost += len(entries)
+            self.on_lost(len(entries))
             for entry in entries:
                 log.error("not in the trail (%s): %s", error, entry, extra={"action": "trail.lost"})
 

@@ -20,7 +20,7 @@ from duemq.model.errors import Fatal
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
 from duemq.model.row import shows_due
 from duemq.model.timing import WINDOW_MS
-from duemq.storage.message_index.index import Merge, MessageIndex
+from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 from duemq.storage.shard.keyspace import ENDED
@@ -65,9 +65,9 @@ class IndexWorker:
         index, state = store.index, store.index.state
         if state is None:
             return False
-        if (to_merge := index.to_merge(store.position.entry.at)) is not None:
-            await self._merge(index, to_merge)
-        elif state.stage is BuildStage.ROWS:
+        if await self._merge_some(index):
+            return True
+        if state.stage is BuildStage.ROWS:
             rows, last = await self._rows(state.after, HIGHEST)
             rows = [(key, row) for key, row in rows if self._was_before(key, row, state.applied)]
             done = state.at(BuildStage.ENDINGS, LOWEST) if last is None else state.at(BuildStage.ROWS, last)
@@ -86,12 +86,17 @@ class IndexWorker:
             return False
         return True
 
-    async def _merge(self, index: MessageIndex, to_merge: Merge) -> None:
+    async def _merge_some(self, index: MessageIndex) -> bool:
+        """Make fewer runs of some; False if there is no need to."""
+        to_merge = index.to_merge(self._replica.entry.at)
+        if to_merge is None:
+            return False
         parts = index.read_chunks(number for number, _ in to_merge.chunks)
         for run in to_merge.runs:
             parts += index.read_run(run)
             await asyncio.sleep(0)
         index.replace(to_merge, await in_thread(_merged, parts))
+        return True
 
     # --- what was there before ------------------------------------------------------------------------------------
 
@@ -141,6 +146,7 @@ class IndexWorker:
                     ]
                     assert index.state is not None
                     index.build(own, placed_ms, index.state)
+                    await self._merge_some(index)
                     await asyncio.sleep(thread_time() - began)
         index.end_file(offset)
 

@@ -18,7 +18,9 @@ from duemq.pipeline.audit.window import standing
 MESSAGE: Final = ("shard", "offset", "row")
 """What a message is known by: its shard, and offset and row of the command that made it."""
 
-_CHANGES: Final = ("cancel", "move", "deliver_now", "redrive")
+_CHANGES: Final = ("cancel", "move", "deliver_now", "redrive", "purge")
+_BY_TERMS: Final = (Answer.REPEATED, Answer.CHANGED_BEFORE, Answer.EXHAUSTED, Answer.PURGED)
+"""Answers that follow from the terms of a change (`model/message.py`), which are not looked at here."""
 _ABOUT_A_MESSAGE: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD, Answer.NOT_DEAD)
 
 
@@ -89,7 +91,7 @@ def deferrals(entries: DataFrame, changes: DataFrame) -> DataFrame:
         F.col("one.offset").alias("key_offset"), F.col("one.row").alias("key_row"), "one.to_due", "one.to_offset",
         "one.to_row", "one.attempt", "one.reason",
     )  # fmt: skip
-    placed = changes.where((F.col("answer") == int(Answer.OK)) & (F.col("kind") != "cancel")).select(
+    placed = changes.where((F.col("answer") == int(Answer.OK)) & ~F.col("kind").isin("cancel", "purge")).select(
         "shard", F.col("command").alias("key_offset"), "offset", "row"
     )
     return rows.join(placed, ["shard", "key_offset"], "left").select(
@@ -142,11 +144,12 @@ def decided(changes: DataFrame, deferrals: DataFrame, cycles: DataFrame) -> Data
     ended = F.coalesce(F.col("_state").isin("cancelled", "dead"), F.lit(False))
     right = (
         F.when(F.col("cursor_before").isNull() | happened.isin("defer", "dead"), None)
+        .when(F.col("answer").isin(*map(int, _BY_TERMS)), None)
         .when(F.col("_state") == "cancelled", int(Answer.CANCELLED_BEFORE))
-        .when((F.col("_state") == "dead") & (happened == "redrive"), int(Answer.OK))
+        .when((F.col("_state") == "dead") & happened.isin("redrive", "purge"), int(Answer.OK))
         .when(F.col("_state") == "dead", int(Answer.DEAD))
         .when(delivered, int(Answer.DELIVERED))
-        .when(happened == "redrive", int(Answer.NOT_DEAD))
+        .when(happened.isin("redrive", "purge"), int(Answer.NOT_DEAD))
         .otherwise(int(Answer.OK))
     )
     # A message that was due before the window the cursor was in got a later key, and may be remembered longer than this

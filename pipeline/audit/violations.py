@@ -79,7 +79,7 @@ RULES: dict[str, str] = {
     "after_death": "recorded AND outcome = 'dead' AND by_then",
     "unrecorded": "recorded AND mine AND by_then AND NOT unknown AND NOT before AND (waiting OR part = 'later')",
     "unknown_id": "(recorded AND unknown) OR (letters > 0 AND part = 'range' AND NOT mine)",
-    "wrong_topic": "recorded AND mine AND NOT (least_topic = topic_hash AND most_topic = topic_hash)",
+    "wrong_topic": "recorded AND mine AND redriven = 0 AND NOT (least_topic = topic_hash AND most_topic = topic_hash)",
     "altered": "recorded AND mine AND NOT (least_content = content AND most_content = content)",
     "altered_headers": "recorded AND mine AND NOT (least_metadata = metadata AND most_metadata = metadata)",
     "wrong_due": "outcome = 'delivered' AND NOT counted AND NOT (least_shown = coalesce(shown, first_due) "
@@ -89,11 +89,12 @@ RULES: dict[str, str] = {
     "stray_letter": "of_range AND letters > buried AND letter_at < ended_at",
     "altered_letter": "of_range AND letters > 0 AND NOT (least_letter_content = content "
     "AND most_letter_content = content AND least_letter_metadata = metadata AND most_letter_metadata = metadata "
-    "AND least_letter_topic = topic_hash AND most_letter_topic = topic_hash)",
+    "AND (redriven > 0 OR (least_letter_topic = topic_hash AND most_letter_topic = topic_hash)))",
     "false_answer": "(of_range AND (untrue > 0 OR (unknown_at IS NOT NULL AND there_then))) "
     "OR (part = 'range' AND NOT mine AND claims > 0)",
 }
-"""When a row is a violation of each kind. The kinds that are not here are found by `checks`."""
+"""When a row is a violation of each kind. The kinds that are not here are found by `checks`. A redrive may name another
+topic, so that of what was redriven topics are not judged."""
 
 _COLUMNS: Final = (
     "shard", "offset", "row", "part", "outcome", "topic", "accepts", "first_due", "key_due", "key_offset", "key_row",

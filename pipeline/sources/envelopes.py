@@ -20,6 +20,7 @@ from duemq.model.message import (
     MAX_HEADERS,
     MOVE,
     NO_KEY,
+    PURGE,
     REDRIVE,
     SCHEDULE,
 )
@@ -28,6 +29,7 @@ from duemq.model.timing import LAST_MS
 _LONG_MAX: Final = 2**63 - 1
 _KINDS: Final = {
     SCHEDULE: "schedule", CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive",
+    PURGE: "purge",
 }  # fmt: skip
 _TOPIC: Final = "^[A-Za-z0-9._-]{1,249}$"
 _HEAD: Final = ENVELOPE.size
@@ -41,6 +43,9 @@ _PARTS: Final = (
     ("_key", "_sizes", 40, 16), ("_labels", "_sizes", 24, 16), ("_name", "_sizes", 16, 8), ("_count", "_sizes", 0, 16),
 )  # fmt: skip
 _CHANGE: Final = (("_first_offset", 14, 8), ("_first_row", 22, 4), ("_to", 26, 8))
+_TERMS: Final = (("_tag_bytes", 2, 1), ("_to_topic_bytes", 3, 1))
+_TERMS_HEAD: Final = 38  # of a change with terms: most redrives (2 bytes), and the lengths of tag and topic
+_TAG: Final = "^[a-z0-9]{1,32}/[0-9]{1,10}$"
 
 
 def number(digits: Column | str, at: int, size: int, kind: str = "bigint") -> Column:
@@ -74,7 +79,8 @@ def decoded(records: DataFrame) -> DataFrame:
     starts = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
     numbers = starts.withColumns(_parts_of("_first"))
     is_schedule = c("_kind") == SCHEDULE
-    is_change = c("_kind").between(CANCEL, REDRIVE)
+    is_change = c("_kind").between(CANCEL, PURGE)
+    has_terms = is_change & (c("_size") > _HEAD)
     fields = numbers.withColumns(
         {name: F.when(is_schedule, number("_head", at, size)) for name, at, size in _SCHEDULE}
         | {name: F.when(is_change, number("_head", at, size)) for name, at, size in _CHANGE}
@@ -87,13 +93,25 @@ def decoded(records: DataFrame) -> DataFrame:
         "_whole": F.lit(_HEAD) + c("_topic") + key + c("_labels") + c("_headers") + named,
         "_carries": key + c("_labels") + c("_headers"),
     })  # fmt: skip
+    terms = {name: F.when(has_terms, number(F.hex(_bytes(_HEAD, F.lit(4))), at, size)) for name, at, size in _TERMS}
+    placed = placed.withColumns(terms).withColumns({
+        "_tag": F.when(has_terms, _bytes(_TERMS_HEAD, c("_tag_bytes")).cast("string")),
+        "_to_topic": F.when(
+            has_terms, _bytes(F.lit(_TERMS_HEAD) + c("_tag_bytes"), c("_to_topic_bytes")).cast("string")
+        ),
+    })  # fmt: skip
     sized = (c("_format") == FORMAT) & (c("_size") == F.octet_length("envelope"))
     schedule = (
         sized & (c("_size") == c("_whole")) & (c("_due") <= LAST_MS) & (c("_expires") <= LAST_MS) & _is_topic()
         & _are_headers(c("_middle") + key + c("_labels"))
         & ((c("_labels") == 0) | F.is_valid_utf8(_bytes(c("_middle") + key, c("_labels")).cast("string")))
     )  # fmt: skip
-    change = sized & (c("_size") == _HEAD) & (c("_to") <= LAST_MS)
+    sound_terms = (
+        (c("_size") == F.lit(_TERMS_HEAD) + c("_tag_bytes") + c("_to_topic_bytes"))
+        & ((c("_tag_bytes") == 0) | c("_tag").rlike(_TAG)) & ((c("_to_topic_bytes") == 0) | _is_topic("_to_topic"))
+    )  # fmt: skip
+    plain_change = (c("_size") == _HEAD) & (c("_kind") != PURGE)
+    change = sized & (plain_change | sound_terms) & (c("_to") <= LAST_MS)
     judged = placed.withColumn(
         "kind",
         F.when(~c("own"), F.lit(None).cast("string"))
@@ -105,10 +123,12 @@ def decoded(records: DataFrame) -> DataFrame:
         .otherwise("malformed"),
     )
     sent = c("kind") == "schedule"
-    changed = c("kind").isin("cancel", "move", "deliver_now", "redrive")
+    changed = c("kind").isin("cancel", "move", "deliver_now", "redrive", "purge")
     # What is delivered now or redriven is due when its command was appended (delay/core/cycle.py).
     due = (
-        F.when(sent, c("_due")).when(c("kind") == "move", c("_to")).when(changed & (c("kind") != "cancel"), c("at"))
+        F.when(sent, c("_due"))
+        .when(c("kind") == "move", c("_to"))
+        .when(changed & ~c("kind").isin("cancel", "purge"), c("at"))
     )  # fmt: skip
     # Of an idempotency key it is a digest, which is no text: to make it one would make one name of many.
     name = _bytes(c("_middle") + c("_carries"), c("_name"))
@@ -143,8 +163,8 @@ def _bytes(at: Column | int, size: Column) -> Column:
     return F.substring("envelope", first.cast("int"), size.cast("int"))
 
 
-def _is_topic() -> Column:
-    text = F.col("_topic_text")
+def _is_topic(column: str = "_topic_text") -> Column:
+    text = F.col(column)
     ours = text.startswith("duemq.") | text.startswith("__") | text.isin(".", "..")
     return text.rlike(_TOPIC) & ~ours
 

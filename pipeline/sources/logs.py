@@ -26,6 +26,7 @@ LEDGER: Final = "duemq.ledger"
 DEAD_LETTERS: Final = "duemq.dlq"
 COMMAND_HEADER: Final = "duemq-command"
 _BEFORE_PARTITION: Final = 2  # headers of the letter of a record that was malformed: duemq-reason, duemq-error
+_SHARE_GROUP_HEADERS: Final = 3  # of a dead letter, behind duemq-topic and duemq-reason (KIP-1191)
 _SYSTEM_HEADERS: Final = 3  # what every delivered record begins with: duemq-id, duemq-due, duemq-attempt
 _MAX_RECORDS: Final = 250_000
 """What one task reads, at most: a topic of one partition is read by many tasks."""
@@ -71,11 +72,11 @@ def commands(buffer: DataFrame) -> DataFrame:
     """One row per record of the buffer topic: what it asks for, by duemq's own records or by headers of a plain client.
 
     `shard`, `offset`, `at` (when it was appended), and
-    * `kind`: schedule, cancel, move, deliver_now, redrive, import, or malformed;
+    * `kind`: schedule, cancel, move, deliver_now, redrive, purge, import, or malformed;
     * `plain`: whether it came from a plain Kafka client;
     * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
-      of that message; `due`: when it is due then (null for a cancel);
+      of that message; `due`: when it is due then (null for a cancel or purge);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
       (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
@@ -208,9 +209,18 @@ def _record_columns() -> list[Column]:
 def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
     """Columns of a delivered record: its key, its labels as the header has them, and the sender's headers, behind
     duemq's, of which so many come before the labels."""
-    fourth = F.get("headers", F.lit(before))
+    # A dead letter has those of share groups, once it was redriven how often; older servers wrote neither.
+    letter = F.coalesce(
+        F.lit(before > _SYSTEM_HEADERS)
+        & (F.get("headers", F.lit(before))["key"] == "__dlq.errors.topic")
+        & (F.get("headers", F.lit(before + 2))["key"] == "__dlq.errors.message"),
+        F.lit(False),
+    )
+    at = F.lit(before) + _SHARE_GROUP_HEADERS * letter.cast("int")
+    at += F.coalesce(F.get("headers", at)["key"] == "duemq-redrives", F.lit(False)).cast("int")
+    fourth = F.get("headers", at)
     labelled = F.coalesce(fourth["key"] == "duemq-labels", F.lit(False))
-    first = F.lit(before + 1) + labelled.cast("int")
+    first = at + 1 + labelled.cast("int")
     return [
         F.col("key"),
         F.when(labelled, fourth["value"]).alias("labels"),

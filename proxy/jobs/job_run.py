@@ -175,7 +175,7 @@ class JobRun:
                 async for step, start, entries in batches:
                     while len(under_way) >= _IN_FLIGHT or (under_way and under_way[0].task.done()):
                         await self._settle(under_way.popleft())
-                    count = await self._may_begin(len(entries))
+                    count = await self._may_begin(len(entries), under_way)
                     await asyncio.sleep(pacer.wait(count, loop.time()))
                     if not count or not self._goes_on():
                         break
@@ -209,11 +209,13 @@ class JobRun:
         """What somebody may have begun is done in any case: until then nobody knows the counts."""
         return self._job.state is JobState.RUNNING or self._sent < self._must
 
-    async def _may_begin(self, count: int) -> int:
+    async def _may_begin(self, count: int, under_way: deque[_Batch]) -> int:
         """Wait until the item says that so many more may be begun. Returns how many may; fewer where the job stops."""
         while self._job.state is JobState.RUNNING:
             if self._sent + count <= max(self._allowed, self._must):
                 return count
+            while under_way:  # how many may be begun counts from what is counted
+                await self._settle(under_way.popleft())
             self._saved.clear()
             self._save_now.set()
             await self._saved.wait()

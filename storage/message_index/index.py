@@ -11,6 +11,7 @@ together, when no row of it can be left.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,11 +37,8 @@ from duemq.storage.message_index.state import BuildStage, IndexState
 from duemq.storage.message_index.terms import ENTRY_BYTES, HASH_BYTES, IndexedTopics
 from duemq.storage.shard.keyspace import INDEX_CHUNK, INDEX_FILE, INDEX_RUN, INDEX_STATE, U32, U64
 
-MAX_RUN = 1 << 18
-"""Entries of a run that is not merged any more; twice as many are the most that one has."""
-
 _MAX_CHUNKS, _MAX_CHUNK_ENTRIES = 128, 1 << 16  # before they are merged
-_MAX_MERGED = 1 << 18  # entries that are merged at once, about
+_MAX_MERGED = 1 << 18  # entries that are merged at once, about; a run with half of them stays as it is
 _FAN_IN = 10
 _RUNS_TOGETHER = 64  # that are read before others get their turn
 
@@ -200,7 +198,7 @@ class MessageIndex:
             return Merge(chunks=tuple(some))
         groups: defaultdict[Group, list[Run]] = defaultdict(list)
         for run in self._runs:
-            if run.size < MAX_RUN // 2:
+            if run.size < _MAX_MERGED // 2:
                 groups[run.group].append(run)
         for group, runs in groups.items():
             if len(runs) >= _FAN_IN or (len(runs) > 1 and group.end_ms <= now):
@@ -272,7 +270,7 @@ class MessageIndex:
         """Whether this row is indexed, whenever it was placed."""
         for entry in self._topics.entries([(key, row)])[:1]:
             hash_, after = entry[:HASH_BYTES], bytes(PLACE_BYTES)
-            return any(key_at(place) == key for part in self.search(hash_, after, 2 * MAX_RUN) for place in part)
+            return any(key_at(place) == key for part in self.search(hash_, after, sys.maxsize) for place in part)
         return False
 
     def _in_chunks(self, hash_: bytes, after: bytes) -> Iterator[bytes]:

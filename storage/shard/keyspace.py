@@ -1,8 +1,8 @@
 """The rows of a shard's store: one database, one-byte prefixes, so that one write batch is atomic over all kinds.
 
 p key                     -> row of a message (model/row.py): pending above the cursor, delivered up to it
-e key                     -> how a message ended otherwise: cancelled or dead (`EndedMessage`); without its row where
-                             `d` says that this is to be read from a delay file yet
+e key                     -> how a message ended otherwise: cancelled, dead, purged (`EndedMessage`); without its row
+                             where `d` says that this is to be read from a delay file yet
 m first key               -> current key of a message that was moved
 n name                    -> first key | fingerprint of a named message
 x window | name           -> (nothing): names by the window their message is due in, for cleaning

@@ -16,10 +16,15 @@ from pyspark.sql import functions as F
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.violations import listed
 
-_OF_CHANGES: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.UNKNOWN, Answer.DEAD)
+_OF_CHANGES: Final = (
+    Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.UNKNOWN, Answer.DEAD, Answer.REPEATED,
+    Answer.CHANGED_BEFORE,
+)  # fmt: skip
+_OF_THE_DEAD: Final = (*_OF_CHANGES, Answer.NOT_DEAD, Answer.PURGED)
 POSSIBLE: Final[Mapping[str, tuple[Answer, ...]]] = {
     "schedule": (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT),
-    "cancel": _OF_CHANGES, "move": _OF_CHANGES, "deliver_now": _OF_CHANGES, "redrive": (*_OF_CHANGES, Answer.NOT_DEAD),
+    "cancel": _OF_CHANGES, "move": _OF_CHANGES, "deliver_now": _OF_CHANGES, "purge": _OF_THE_DEAD,
+    "redrive": (*_OF_THE_DEAD, Answer.EXHAUSTED),
     "import": (Answer.FILE_PENDING, Answer.FILE_DUPLICATE),
     "malformed": (),
 }  # fmt: skip

@@ -132,10 +132,10 @@ def test_what_each_change_must_be_told(spark: SparkSession) -> None:
 
 MUTANTS = (
     ('.when(F.col("_state") == "cancelled", int(Answer.CANCELLED_BEFORE))', ""),
-    ('.when((F.col("_state") == "dead") & (happened == "redrive"), int(Answer.OK))', ""),
+    ('.when((F.col("_state") == "dead") & happened.isin("redrive", "purge"), int(Answer.OK))', ""),
     ('.when(F.col("_state") == "dead", int(Answer.DEAD))', ""),
     (".when(delivered, int(Answer.DELIVERED))", ""),
-    ('.when(happened == "redrive", int(Answer.NOT_DEAD))', ""),
+    ('.when(happened.isin("redrive", "purge"), int(Answer.NOT_DEAD))', ""),
     ('F.when(F.col("cursor_before").isNull() | happened', "F.when(happened"),
     ("(key <= F.col(\"cursor_before\"))", "(key < F.col(\"cursor_before\"))"),
     ('(F.col("_placed.position") < F.col("applied_before"))', "F.lit(True)"),

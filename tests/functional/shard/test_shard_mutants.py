@@ -14,12 +14,14 @@ import pytest
 from duemq.bus.memory import MemoryBus
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core import command_batch as batch
+from duemq.delay.core import cycle
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View
 from duemq.delay.core.cycle import Cycle, Phase
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
+from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry
@@ -173,7 +175,34 @@ def no_names_of_changes(patch: Patch) -> None:
     patch.setattr(Lookups, "__init__", init_without)
 
 
+def repeat_changes(patch: Patch) -> None:
+    """A change of a job that was made before is made again."""
+    patch.setattr(cycle, "same_job", lambda tag, other: False)
+
+
+def one_answer_for_all_steps(patch: Patch) -> None:
+    """A change of another step of the job counts as a repeat."""
+    decide = Cycle._decide
+
+    def decide_by_job(self: Cycle, *args: Any) -> Answer:
+        answer = decide(self, *args)
+        return Answer.REPEATED if answer is Answer.CHANGED_BEFORE else answer
+
+    patch.setattr(Cycle, "_decide", decide_by_job)
+
+
+def redrive_without_limit(patch: Patch) -> None:
+    """How often a message was redriven is not looked at."""
+    patch.setattr(cycle, "redrives_of", lambda row: 0)
+
+
+def purge_for_show(patch: Patch) -> None:
+    """A purged dead letter can be redriven."""
+    patch.setattr(cycle, "PURGED", DEAD)
+
+
 MUTANTS = (
+    repeat_changes, one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
     decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
 )  # fmt: skip

@@ -24,8 +24,10 @@ from duemq.model.message import (
     COMMAND_BODY,
     DELIVER_NOW,
     MOVE,
+    PURGE,
     REDRIVE,
     Draft,
+    Terms,
     change_frame,
     read_change,
     read_schedule,
@@ -104,7 +106,7 @@ def test_envelopes_are_sound_by_the_rules_of_the_server(spark: SparkSession) -> 
         frames.append(HEAD.pack(-1, 1, size - 1 - HEAD.size) + HEADER.pack(13, size - 1 - COMMAND_BODY) + cut[16:])
     rows = [record("b", 0, n, NOW, frame) for n, frame in enumerate(frames)]
     found = commands(kafka_frame(spark, rows)).where("not plain").select("offset", "kind").collect()
-    kinds = {CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive"}
+    kinds = {CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive", PURGE: "purge"}
 
     def kind(frame: bytes) -> str:
         if (change := read_change(frame)) is not None:
@@ -174,13 +176,17 @@ def test_changes_and_what_is_no_command(spark: SparkSession) -> None:
         change_frame(REDRIVE, key), pack_record(None, (("duemq-command", b"\x01"),), b""),
         schedule_frame(Draft("orders", b""), NOW).replace(b"orders", b"orde"), pack_record(b"k", (), b"v"),
         pack_record(None, (("duemq-command", bytes(34)), ("x", b"")), b""),
+        change_frame(PURGE, key, 0, Terms("ab/1")), change_frame(REDRIVE, key, 0, Terms("ab/2", 3, "orders.again")),
+        change_frame(PURGE, key), change_frame(REDRIVE, key, 0, Terms("", 0, "duemq.ledger")),
     ]  # fmt: skip
     rows = [record("b", 4, n, 100 + n, frame) for n, frame in enumerate(frames)]
     found = sorted(rows_of(commands(kafka_frame(spark, rows))), key=lambda row: row["offset"])
-    assert [row["kind"] for row in found] == ["cancel", "move", "deliver_now", "redrive", *["malformed"] * 4]
-    assert [row["due"] for row in found] == [None, NOW + 5, 102, 103, *[None] * 4]
-    assert {(row["first_due"], row["first_offset"], row["first_row"]) for row in found[:4]} == {(NOW, 2**40, 17)}
-    assert [row["plain"] for row in found] == [*[False] * 6, True, True]
+    kinds = ["cancel", "move", "deliver_now", "redrive", *["malformed"] * 4, "purge", "redrive", *["malformed"] * 2]
+    assert [row["kind"] for row in found] == kinds
+    assert [row["due"] for row in found] == [None, NOW + 5, 102, 103, *[None] * 5, 109, *[None] * 2]
+    changes = [*found[:4], *found[8:10]]
+    assert {(row["first_due"], row["first_offset"], row["first_row"]) for row in changes} == {(NOW, 2**40, 17)}
+    assert [row["plain"] for row in found] == [*[False] * 6, True, True, *[False] * 4]
 
 
 def test_plain_clients(spark: SparkSession) -> None:

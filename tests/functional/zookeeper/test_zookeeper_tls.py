@@ -7,6 +7,7 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -80,11 +81,12 @@ async def test_new_files_are_used_for_the_next_connection(options: ZooKeeperOpti
 
 def test_what_cannot_work_is_told_before_anything_connects(options: ZooKeeperOptions, tmp_path: Path) -> None:
     stranger = Authority.make(tmp_path).issue("stranger")
-    for change, told in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"tls": False}, r"^zookeeper\.ca_file is set, but zookeeper\.tls is off"),
         ({"key_file": stranger.key}, r"^zookeeper\.key_file: the key in .* does not belong to the certificate"),
         ({"key_file": ""}, r"^zookeeper\.cert_file and zookeeper\.key_file belong together"),
         ({"ca_file": stranger.key}, r"^zookeeper\.ca_file: .* has no certificates"),
-    ):
+    ]
+    for change, told in changes:
         with pytest.raises(BadConfig, match=told):
             replace(options, **change)

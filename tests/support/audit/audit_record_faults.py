@@ -114,7 +114,7 @@ def no_id(chosen: random.Random, world: World) -> list[Found]:
 
 
 def wrong_topic(chosen: random.Random, world: World) -> list[Found]:
-    victim = world.take(chosen, _unkeyed(world))
+    victim = world.take(chosen, _never_redriven(world, _unkeyed(world)))
     victim["topic"] = "nowhere"
     return [found("wrong_topic", victim)]
 
@@ -213,6 +213,12 @@ def _letters(world: World) -> list[Record]:
     ]  # fmt: skip
 
 
+def _never_redriven(world: World, records: list[Record]) -> list[Record]:
+    """Those of messages that went where they were sent: a redrive may name another topic."""
+    redriven = {(one["shard"], one["first_offset"]) for one in world.commands if one["kind"] == "redrive"}
+    return [one for one in records if (one["shard"], one["first_offset"]) not in redriven]
+
+
 def lost_letter(chosen: random.Random, world: World) -> list[Found]:
     victim = world.take(chosen, _letters(world))
     world.letters.remove(victim)
@@ -250,6 +256,6 @@ def altered_letter(chosen: random.Random, world: World) -> list[Found]:
 
 
 def letter_for_another_topic(chosen: random.Random, world: World) -> list[Found]:
-    victim = world.take(chosen, _letters(world))
+    victim = world.take(chosen, _never_redriven(world, _letters(world)))
     victim["destination"] = "other"
     return [found("altered_letter", victim)]

@@ -32,7 +32,7 @@ STATUSES: dict[str, Status] = {
 }
 SETTINGS = ((), ("*",), ("*",), ("one", "t*"))
 SMALL = {
-    (index, "_MAX_CHUNKS"): 3, (index, "_FAN_IN"): 3, (index, "_MAX_MERGED"): 6, (index, "MAX_RUN"): 8,
+    (index, "_MAX_CHUNKS"): 3, (index, "_FAN_IN"): 3, (index, "_MAX_MERGED"): 8,
     (index, "_RUNS_TOGETHER"): 1, (runs, "PAGE_ENTRIES"): 2, (index_worker, "_PART"): 2,
     (indexed_reads, "_TOGETHER"): 2, (indexed_reads, "_LOOK_AT"): 4,
 }  # fmt: skip

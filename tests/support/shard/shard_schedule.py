@@ -84,14 +84,15 @@ class Schedule:
             return draft if rng.random() < 0.7 else plain_schedule(rng, draft)
         if rng.random() < 0.4:  # of messages that are still pending, or just so: the races
             messages = messages[-6:]
-        first_key = rng.choice(messages)
+        dead = [key for key, message in self.world.oracle.messages.items() if message.state == DEAD]
+        first_key = rng.choice(dead if dead and rng.random() < 0.2 else messages)
         if rng.random() < 0.05:
             first_key = make_key(due_of(first_key), offset_of(first_key) + 1, 7)
         found = self.world.oracle.messages.get(first_key)
         odds = (1, 1, 1, 8, 1) if found is not None and found.state == DEAD else (4, 4, 2, 1, 1)
         kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE), odds)[0]
         change = Change(kind, first_key, self._due() if kind == MOVE else 0)
-        if kind == PURGE or rng.random() < 0.4:
+        if kind == PURGE or rng.random() < (0.8 if kind == REDRIVE else 0.4):
             return change._replace(terms=self._terms())
         if rng.random() < 0.5:
             return change
@@ -101,7 +102,7 @@ class Schedule:
     def _terms(self) -> Terms:
         rng = self.rng
         tag = rng.choice(("", "a/1", "a/1", "a/2", "b/1"))
-        return Terms(tag, rng.choice((0, 1, 2)), rng.choice(("", "", "one", "two")))
+        return Terms(tag, rng.choice((0, 1, 1, 2)), rng.choice(("", "", "never", "one", "two")))
 
     def _schedule(self) -> Draft:
         rng = self.rng

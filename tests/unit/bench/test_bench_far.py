@@ -53,6 +53,8 @@ def test_counts_are_numbers_with_a_letter() -> None:
         (["load", "--count", "20K"], [("load", 20_000)]),
         (["pending"], [("pending", 1_000_000), ("pending", 5_000_000), ("pending", 20_000_000)]),
         (["pending", "--count", "3K,4K", "--days", "2"], [("pending", 3_000), ("pending", 4_000)]),
+        (["find"], [("find", 1_000_000), ("find", 10_000_000)]),
+        (["find", "--count", "3K", "--no-indexed"], [("find", 3_000)]),
         (["wheel"], [("wheel", 18_000_000)]),
         (["import", "--count", "1M"], [("import", 1_000_000)]),
     ],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from duemq.delay.liveness import Liveness
+from duemq.delay.probes.liveness import Liveness
 from duemq.delay.shard.states import ShardState
 
 LIMIT_S = 60.0

@@ -126,7 +126,9 @@ def test_what_cannot_be_written_is_counted_and_stops_nobody(caplog: pytest.LogCa
             raise StoreFailed("the disk is away")
 
         bus.append = append  # type: ignore[assignment,method-assign]
+        lost: list[int] = []
+        trail.on_lost = lost.append
         await trail.act(entry(1))
-        assert trail.lost == 1 and "the disk is away" in caplog.text
+        assert lost == [1] and "the disk is away" in caplog.text
 
     asyncio.run(scenario())

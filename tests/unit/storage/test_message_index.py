@@ -16,6 +16,7 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.place import PLACE_BYTES, key_at, place_of
 from duemq.model.row import row_of, shows_due
 from duemq.model.timing import WINDOW_MS, window_of
+from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.message_index import index as index_module
 from duemq.storage.message_index import runs
 from duemq.storage.message_index.index import MessageIndex
@@ -92,7 +93,6 @@ def test_what_is_found_is_what_was_added(store: ShardStore, seed: int, monkeypat
     rng = random.Random(seed)
     monkeypatch.setattr(index_module, "_MAX_CHUNKS", rng.randint(1, 6))
     monkeypatch.setattr(index_module, "_FAN_IN", rng.randint(2, 5))
-    monkeypatch.setattr(index_module, "MAX_RUN", rng.choice((8, 1 << 18)))
     monkeypatch.setattr(index_module, "_MAX_MERGED", rng.choice((8, 1 << 18)))
     monkeypatch.setattr(runs, "PAGE_ENTRIES", rng.choice((1, 2, 256)))
     store.index.switch(["*"], START)
@@ -182,6 +182,15 @@ def test_a_merge_is_given_up_where_its_runs_are_gone(store: ShardStore, monkeypa
     store.index.switch(["t"], START)
     store.index.replace(merge, [(runs.Group(3, 1), 1, [(bytes(12), b"page")])])
     assert not list(store.each(INDEX_RUN))
+
+
+def test_a_checkpoint_has_the_index(store: ShardStore, tmp_path: Path) -> None:
+    store.index.switch(["*"], START)
+    add(store, [row(Draft("t", b"", NOW, b"k"), 1)], NOW)
+    make_checkpoint(store, tmp_path / "copy")
+    copy = ShardStore(tmp_path / "copy", Memory(1 << 20, 4 << 20), IDS)
+    assert search(copy.index, key_hash(b"k")) == search(store.index, key_hash(b"k")) != []
+    copy.close()
 
 
 def test_other_topics_begin_anew_and_none_leave_nothing(store: ShardStore) -> None:

@@ -54,3 +54,7 @@ class Liveness:
                     )  # fmt: skip
         self._logged = set(stuck)
         return stuck
+
+    async def watch(self) -> None:
+        """One look, as a job of the node."""
+        self.look()

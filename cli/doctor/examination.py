@@ -1,0 +1,85 @@
+"""All checks of one process, one after the other. A check that fails is itself a finding."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from duemq.bus.base import wall_clock
+from duemq.cli.doctor.certificates import check_certificates
+from duemq.cli.doctor.configuration import check_configuration
+from duemq.cli.doctor.finding import Finding, Role, error
+from duemq.cli.doctor.folder import check_folder
+from duemq.cli.doctor.kafka import check_brokers
+from duemq.cli.doctor.machine import check_clock, check_open_files, check_versions, judge_unit, unit_fields
+from duemq.cli.doctor.server import check_server
+from duemq.cli.doctor.zookeeper import judge_zookeeper, look_at_zookeeper, unreachable
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.node_options import node_options
+from duemq.cli.wiring.parts import kafka_options, zookeeper_options
+from duemq.model.errors import DuemqError
+
+
+def role_of(settings: Settings) -> Role:
+    """What a machine with these settings most likely runs."""
+    return Role.NODE if settings.kafka.bootstrap and settings.zookeeper.hosts else Role.SERVE
+
+
+async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
+    """Nothing is changed, and no lock is needed: the server may run."""
+    for finding in _of_machine(settings, role):
+        yield finding
+    shards = settings.shards if "shards" in settings.model_fields_set else None
+    if role is not Role.SERVE and settings.zookeeper.hosts:
+        try:
+            identity, nodes = await look_at_zookeeper(zookeeper_options(settings), settings.cluster)
+        except DuemqError as failed:
+            yield unreachable(failed)
+        else:
+            shards = identity.shards if identity is not None else shards
+            for finding in judge_zookeeper(settings, identity, nodes):
+                yield finding
+    if settings.kafka.bootstrap and (role is not Role.SERVE or settings.bus == "kafka"):
+        async for finding in _brokers(settings, shards):
+            yield finding
+
+
+def _of_machine(settings: Settings, role: Role) -> Iterator[Finding]:
+    marks = node_options(settings, alone=True, trims=True).marks
+    checks: list[tuple[str, Iterable[Finding]]] = [
+        ("configuration", check_configuration(settings, role)),
+        ("versions", check_versions()),
+        ("certificates", check_certificates(settings)),
+    ]
+    if role is not Role.PROXY:
+        checks.append(("data folder", check_folder(settings.data, marks)))
+    checks += [
+        ("machine", (check() for check in (check_clock, check_open_files))),
+        ("systemd", judge_unit(unit_fields())),
+        ("server", check_server(settings, role)),
+    ]
+    for subject, findings in checks:
+        try:
+            yield from findings
+        except Exception as failed:  # one check must not hide what the others find
+            yield _broken(subject, failed)
+
+
+async def _brokers(settings: Settings, shards: int | None) -> AsyncIterator[Finding]:
+    from duemq.bus.kafka.topics.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does without
+
+    try:
+        inspection = await Inspection.open(kafka_options(settings), wall_clock)
+    except DuemqError as failed:
+        yield error("brokers", str(failed), "start the brokers, or correct kafka.*")
+        return
+    try:
+        async for finding in check_brokers(inspection, settings, shards):
+            yield finding
+    except DuemqError as failed:
+        yield error("brokers", str(failed), "look at the brokers and their logs")
+    finally:
+        await inspection.close()
+
+
+def _broken(subject: str, failed: Exception) -> Finding:
+    return error(subject, f"this check failed: {failed!r}", "report it")

@@ -1,0 +1,102 @@
+"""The brokers, duemq's own topics on them, and how far their clocks are from this one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+from duemq.cli.doctor.finding import Finding, error, ok, warning
+from duemq.cli.settings.settings import Settings
+from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
+from duemq.model.errors import DuemqError
+
+_FAR_SHARE = 0.5  # of the bound, from which an offset of a clock is worth a warning
+
+
+class Topic(Protocol):
+    """`trouble`: partitions that cannot be written, with the reasons."""
+
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def copies(self) -> int: ...
+    @property
+    def trouble(self) -> Mapping[int, str]: ...
+
+
+class Brokers(Protocol):
+    """See `Inspection`."""
+
+    def brokers(self) -> int: ...
+    async def has_transactions_v2(self) -> bool: ...
+    async def topic(self, name: str) -> Topic | None: ...
+    async def misfit(self, name: str, *, expires: bool) -> str | None: ...
+    async def clock_offset_ms(self) -> float | None: ...
+
+
+async def check_brokers(brokers: Brokers, settings: Settings, shards: int | None) -> AsyncIterator[Finding]:
+    """`shards`: of the cluster, None where that is not known here."""
+    count, copies = brokers.brokers(), settings.kafka.replication_factor
+    if count < copies:
+        yield error(
+            "brokers", f"{count} brokers are known, and kafka.replication_factor = {copies} needs {copies}",
+            "start the other brokers, or lower kafka.replication_factor before the first start",
+        )  # fmt: skip
+    else:
+        yield ok("brokers", f"{count} brokers answer")
+    if settings.kafka.transactions == "auto" and not await brokers.has_transactions_v2():
+        yield warning(
+            "brokers", "they have no transactions of version 2 (KIP-890): a late request may join a newer transaction",
+            "use Kafka 4, or raise the feature transaction.version to 2 (kafka-features.sh)",
+        )  # fmt: skip
+    for name, partitions in ((BUFFER, shards), (LEDGER, shards), (ADMIN, 1)):
+        yield await _own_topic(brokers, name, partitions)
+    dead = settings.topics.dead_letter
+    if (about := await brokers.topic(dead)) is not None:
+        yield _trouble(dead, about) or ok("topics", f"{dead}: {about.partitions} partitions")
+    elif settings.topics.partitions == 0:
+        yield error(
+            "topics", f"the dead-letter topic {dead} is not there, and topics.partitions = 0: messages that cannot be "
+            "delivered are tried for ever",
+            f"create {dead}, or set topics.partitions = 1",
+        )  # fmt: skip
+    yield await _clock(brokers, settings.node.max_clock_offset_ms)
+
+
+async def _own_topic(brokers: Brokers, name: str, partitions: int | None) -> Finding:
+    about = await brokers.topic(name)
+    if about is None:
+        return warning(
+            "topics", f"{name} is not there, or duemq's user may not describe it",
+            "nothing before the first start; after it: grant the rights that docs/cluster.md lists",
+        )  # fmt: skip
+    if partitions is not None and about.partitions != partitions:
+        return error(
+            "topics", f"{name} has {about.partitions} partitions, and the cluster {partitions} shards",
+            "name the right brokers in kafka.bootstrap; if somebody altered the topic, it cannot be undone: restore it",
+        )  # fmt: skip
+    if (misfit := await brokers.misfit(name, expires=name == BUFFER)) is not None:
+        return error("topics", f"{name}: {misfit}", "alter the topic (kafka-configs.sh), or duemq's settings")
+    return _trouble(name, about) or ok("topics", f"{name}: {about.partitions} partitions, {about.copies} replicas")
+
+
+def _trouble(name: str, about: Topic) -> Finding | None:
+    if not about.trouble:
+        return None
+    partition, reason = min(about.trouble.items())
+    return error("topics", f"{name}: partition {partition}: {reason}", "start the brokers that hold its replicas")
+
+
+async def _clock(brokers: Brokers, bound_ms: int) -> Finding:
+    try:
+        offset = await brokers.clock_offset_ms()
+    except DuemqError as failed:
+        return warning("clocks", f"not compared with the brokers': {failed}", "look at the topic duemq.clock")
+    if offset is None:
+        return ok("clocks", "not compared with the brokers' before the first start")
+    detail = f"this clock is {offset:+.0f} ms from the brokers', and may be {bound_ms} (node.max_clock_offset_ms)"
+    if abs(offset) > bound_ms:
+        return error("clocks", detail, "set this machine's clock and the brokers' by NTP: a server delivers nothing")
+    if abs(offset) > bound_ms * _FAR_SHARE:
+        return warning("clocks", detail, "look at NTP here and at the brokers")
+    return ok("clocks", detail)

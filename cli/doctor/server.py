@@ -1,0 +1,69 @@
+"""The server that listens on this machine, if it does: whether it works, is ready, and is of this version."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+
+import httpx
+
+from duemq import __version__
+from duemq.cli.doctor.finding import Finding, Role, error, ok, warning
+from duemq.cli.settings.settings import Settings
+
+_SUBJECT = "server"
+_WITHIN_S = 5.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+def check_server(settings: Settings, role: Role) -> Iterator[Finding]:
+    own = settings.node if role is Role.NODE else settings.http
+    listen = settings.node.listen if role is Role.NODE else settings.listen
+    host, _, port = listen.rpartition(":")
+    secure = bool(own.cert_file)
+    url = f"http{'s' if secure else ''}://{_EVERYWHERE.get(host, host)}:{port}"
+    try:
+        trust = _own_certificate(own.cert_file, own.key_file) if secure else True
+        with httpx.Client(base_url=url, timeout=_WITHIN_S, trust_env=False, verify=trust) as http:
+            live, ready, metrics = (http.get(path) for path in ("/livez", "/readyz", "/metrics"))
+    except httpx.ConnectError:
+        yield ok(_SUBJECT, f"nobody listens on {listen}")
+        return
+    except (httpx.HTTPError, OSError) as failed:
+        yield error(_SUBJECT, f"{listen} does not answer: {failed!r}", "look at its log; restart it")
+        return
+    yield from judge_server(listen, live, ready, metrics.text)
+
+
+def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
+    """Presents the server's own certificate, where it asks for one. Whether that is a good one, others find out."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(cert, key or None)
+    return context
+
+
+def judge_server(listen: str, live: httpx.Response, ready: httpx.Response, metrics: str) -> Iterator[Finding]:
+    if live.status_code != 200:
+        yield error(_SUBJECT, f"{listen}: {_detail(live)}", "keep its log, and restart it")
+    if ready.status_code != 200:
+        yield error(_SUBJECT, f"{listen} is not ready: {_detail(ready)}", "docs/operations.md#health-and-readiness")
+    elif shards := ready.json().get("shards"):
+        yield warning(
+            _SUBJECT,
+            f"{listen} is ready, but for shards {', '.join(shards)}: {next(iter(shards.values()))['detail']}",
+            "docs/operations.md#health-and-readiness",
+        )
+    else:
+        yield ok(_SUBJECT, f"{listen} is ready")
+    runs = re.search(r'^duemq_build_info\{version="([^"]*)"\}', metrics, re.MULTILINE)
+    if runs is not None and runs[1] != __version__:
+        yield warning(_SUBJECT, f"{listen} runs duemq {runs[1]}, installed is {__version__}", "restart it")
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"it answers {answer.status_code}"

@@ -1,0 +1,62 @@
+"""From settings to what traces, and nothing of it where tracing is off."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
+
+from duemq.cli.settings.settings import Settings
+from duemq.cluster.backend import Backend
+from duemq.model.errors import BadConfig
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.shard_router import Selection
+from duemq.proxy.tracing.caller import TracedCalls
+
+if TYPE_CHECKING:
+    from duemq.cluster.tracing.spans import Tracing
+    from duemq.delay.metrics import Observer
+
+
+@asynccontextmanager
+async def open_tracing(settings: Settings, kind: str, instance: str) -> AsyncIterator[Tracing | None]:
+    """None where tracing is off. `kind`: serve, node or proxy. Raises BadConfig where the extra is missing."""
+    if not settings.tracing.enabled:
+        yield None
+        return
+    try:
+        from duemq.cluster.tracing.spans import Tracing  # an extra, and 200 ms
+    except ModuleNotFoundError as error:
+        raise BadConfig(
+            f"tracing.enabled = true needs {error.name}, which is not installed: pip install 'duemq[otel]'"
+        ) from error
+    tracing = Tracing.open(kind, instance)
+    try:
+        yield tracing
+    finally:
+        await tracing.close()
+
+
+def observer_for(metrics: CollectorRegistry, tracing: Tracing | None) -> Observer | None:
+    """What a node that traces observes its cycles by; None: by what it has itself."""
+    if tracing is None:
+        return None
+    from duemq.delay.shard.traced_observer import TracedObserver
+
+    return TracedObserver(metrics, tracing)
+
+
+def gateway_for(backend: Backend, selection: Selection, answer_s: float, tracing: Tracing | None) -> CommandGateway:
+    if tracing is None:
+        return CommandGateway(backend, selection, answer_s)
+    from duemq.proxy.tracing.gateway import TracedGateway
+
+    return TracedGateway(backend, selection, answer_s, tracing)
+
+
+def calls_of(app: ASGIApp, tracing: Tracing | None) -> ASGIApp:
+    """The application as it is served: of a process that traces, its requests know their caller's trace."""
+    return app if tracing is None else TracedCalls(app)

@@ -1,0 +1,107 @@
+"""Spans by OpenTelemetry's conventions for messaging: `schedule`, `cancel` and `deliver`.
+
+`schedule` and `cancel` are children of who asked. `deliver` begins a trace of its own, which is linked to the one of
+the message: weeks may lie between, and no backend keeps a trace open for so long. Spans leave the process in batches,
+by a thread. Imported only where tracing is on: it needs the extra `duemq[otel]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Self
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from duemq import __version__
+from duemq.cluster.tracing.trace_context import Carrier
+from duemq.model.errors import DuemqError, Rejected
+
+_SYSTEM = "duemq"
+_CLOSE_MS = 5_000
+_MAX_LINKS = 128  # of a span, OpenTelemetry's own limit
+_NS_PER_MS = 1_000_000
+
+_propagator = TraceContextTextMapPropagator()
+Attributes = Mapping[str, str | int | float]
+
+
+class Tracing:
+    """Makes spans. All names and attributes are here."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("duemq", __version__)
+
+    @classmethod
+    def open(cls, kind: str, instance: str) -> Self:
+        """To where OTEL_EXPORTER_OTLP_ENDPOINT says. `kind`: serve, node or proxy; `instance`: of this process."""
+        own = {"service.version": __version__, "service.instance.id": instance}
+        if "OTEL_SERVICE_NAME" not in os.environ:
+            own["service.name"] = f"duemq-{kind}"
+        provider = TracerProvider(resource=Resource.create(own))
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        return cls(provider)
+
+    async def close(self) -> None:
+        """Send what is left, within 5 s."""
+        await asyncio.to_thread(self._provider.force_flush, _CLOSE_MS)
+        await asyncio.to_thread(self._provider.shutdown)
+
+    @contextmanager
+    def request(
+        self, operation: str, caller: Carrier | None, messages: Sequence[Carrier], attributes: Attributes
+    ) -> Iterator[Span]:
+        """A span of a request: a child of the caller, or where that is not traced, of the first message; linked to the
+        messages. An error that leaves it is noted."""
+        parent = _context(caller or messages[0])
+        links = [link for each in messages[:_MAX_LINKS] if (link := _link(each)) is not None]
+        name = _name(operation, attributes)
+        with self._tracer.start_as_current_span(
+            name, parent, SpanKind.SERVER, {**_operation(operation), **attributes}, links if caller else (),
+            record_exception=False, set_status_on_exception=False,
+        ) as span:  # fmt: skip
+            try:
+                yield span
+            except DuemqError as error:
+                code = error.code if isinstance(error, Rejected) else type(error).__name__
+                span.set_attribute("error.type", code)
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+    def delivered(self, message: Carrier, attributes: Attributes, begun_ms: int, ended_ms: int) -> None:
+        """A delivery that was made between these times (epoch ms)."""
+        link = _link(message)
+        if link is None:
+            return
+        attributes = {**_operation("deliver"), "messaging.operation.type": "send", **attributes}
+        span = self._tracer.start_span(
+            _name("deliver", attributes), Context(), SpanKind.CLIENT, attributes, [link], begun_ms * _NS_PER_MS
+        )
+        span.end(ended_ms * _NS_PER_MS)
+
+
+def _operation(name: str) -> dict[str, str | int | float]:
+    return {"messaging.system": _SYSTEM, "messaging.operation.name": name}
+
+
+def _name(operation: str, attributes: Attributes) -> str:
+    destination = attributes.get("messaging.destination.name")
+    return operation if destination is None else f"{operation} {destination}"
+
+
+def _context(carrier: Carrier) -> Context:
+    return _propagator.extract(carrier, Context())
+
+
+def _link(carrier: Carrier) -> Link | None:
+    context = get_current_span(_context(carrier)).get_span_context()
+    return Link(context) if context.is_valid else None

@@ -1,0 +1,37 @@
+"""Whose trace a request belongs to: what its own `traceparent` header says, kept beside the request's task."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duemq.cluster.tracing.trace_context import Carrier
+
+CALLER: ContextVar[Carrier | None] = ContextVar("caller", default=None)
+"""The trace context of the request that is served, if it is sampled."""
+
+_SAMPLED_FLAGS = frozenset("13579bdf")
+_LENGTH = 55  # of a traceparent of version 00
+
+
+class TracedCalls:
+    """An application whose requests know their caller's trace."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            CALLER.set(_carrier(scope))  # of the task of this request
+        await self._app(scope, receive, send)
+
+
+def _carrier(scope: Scope) -> Carrier | None:
+    carrier = {
+        name.decode(): value.decode("latin-1")
+        for name, value in scope["headers"]
+        if name in (b"traceparent", b"tracestate")
+    }
+    parent = carrier.get("traceparent", "")
+    return carrier if len(parent) >= _LENGTH and parent[_LENGTH - 1] in _SAMPLED_FLAGS else None

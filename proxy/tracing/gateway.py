@@ -1,0 +1,75 @@
+"""A gateway that also traces. Only a process that traces has one: without, a request does nothing for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duemq.cluster.backend import Backend
+from duemq.cluster.tracing.spans import Tracing
+from duemq.cluster.tracing.trace_context import Carrier, sampled_in
+from duemq.model.errors import Rejected
+from duemq.model.message import CANCEL, Draft, Terms
+from duemq.proxy.gateway.base import ChangeOutcome, Receipt
+from duemq.proxy.gateway.gateway import CommandGateway
+from duemq.proxy.gateway.shard_router import Selection
+from duemq.proxy.tracing.caller import CALLER
+
+
+class TracedGateway(CommandGateway):
+    """Makes a span of each `send` and each cancel that a sampled caller asks for, or that has a sampled message."""
+
+    def __init__(self, backend: Backend, selection: Selection | None, answer_s: float, tracing: Tracing) -> None:
+        super().__init__(backend, selection, answer_s)
+        self._tracing = tracing
+
+    async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        caller, messages = CALLER.get(), _distinct(drafts)
+        if caller is None and not messages:
+            return await super().send(drafts)
+        topics = {draft.topic for draft in drafts}
+        attributes: dict[str, str | int | float] = {"messaging.operation.type": "send"}
+        if len(topics) == 1:
+            attributes["messaging.destination.name"] = next(iter(topics))
+        if len(drafts) > 1:
+            attributes["messaging.batch.message_count"] = len(drafts)
+        with self._tracing.request("schedule", caller, messages, attributes) as span:
+            answers = await super().send(drafts)
+            refused = [answer for answer in answers if isinstance(answer, Rejected)]
+            if refused:
+                span.set_attribute("error.type", refused[0].code)
+            elif len(answers) == 1 and isinstance(answers[0], Receipt):
+                span.set_attribute("messaging.message.id", answers[0].id)
+            return answers
+
+    async def change(
+        self,
+        kind: int,
+        refs: Sequence[str],
+        due: int | Sequence[int] = 0,
+        *,
+        times: bool = False,
+        terms: Terms | None = None,
+    ) -> list[ChangeOutcome]:
+        caller = CALLER.get()
+        if caller is None or kind != CANCEL:
+            return await super().change(kind, refs, due, times=times, terms=terms)
+        count = {"messaging.batch.message_count": len(refs)} if len(refs) > 1 else {}
+        with self._tracing.request("cancel", caller, (), count) as span:
+            outcomes = await super().change(kind, refs, due, times=times, terms=terms)
+            if len(outcomes) == 1:
+                (outcome,) = outcomes
+                span.set_attribute("messaging.message.id", outcome.id)
+                answer = "pending" if outcome.answer is None else outcome.answer.name.lower()
+                span.set_attribute("duemq.answer", answer)
+            return outcomes
+
+
+def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
+    """The sampled contexts of messages, each once."""
+    contexts: dict[str, Carrier] = {}
+    for draft in drafts:
+        if draft.header_count:
+            carrier = sampled_in(draft.headers, 0, draft.header_count, len(draft.headers))
+            if carrier is not None:
+                contexts.setdefault(carrier["traceparent"], carrier)
+    return list(contexts.values())

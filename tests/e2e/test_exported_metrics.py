@@ -1,0 +1,82 @@
+"""Real servers export what the alert rules and the dashboard ask for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from duemq.dev.cluster.cluster import LocalCluster
+from tests.e2e.server import Server, wait_for
+from tests.support.node.expressions import asked_for, of_alerts, of_dashboard
+from tests.support.servers.real_servers import need_servers
+
+EXPRESSIONS = [*of_alerts().values(), *of_dashboard()]
+NAMES = {name for expression in EXPRESSIONS for name in asked_for(expression)}
+NEVER_HERE = {
+    "duemq_destination_refused": {"topic", "reason"},  # only while one refuses
+    "duemq_tls_certificate_expiry_timestamp_seconds": {"setting"},  # only with TLS: tests/unit/cli/test_tls_settings.py
+}
+
+
+def exported(text: str) -> dict[str, set[str]]:
+    """The labels of each series of a scrape; of a family without series those it is known to have."""
+    found: dict[str, set[str]] = {}
+    for name, labels in re.findall(r"^([a-z_]\w*)(\{.*\})? \S+$", text, re.MULTILINE):
+        found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    for name, labels_of_name in NEVER_HERE.items():
+        found.setdefault(name, labels_of_name)
+    return found
+
+
+def missing(text: str, names: set[str] = NAMES) -> list[str]:
+    there = exported(text)
+    wrong = []
+    for expression in EXPRESSIONS:
+        asked = {name: labels for name, labels in asked_for(expression).items() if name in names}
+        any_label = set().union(*(there.get(name, set()) for name in asked))
+        for name, labels in asked.items():
+            if name not in there:
+                wrong.append(f"{name} of {expression}")
+            elif not labels <= any_label:
+                wrong.append(f"{sorted(labels - any_label)} of {expression}")
+    return wrong
+
+
+def test_a_server_exports_what_is_asked_for(shared_server: Server, promtool: Path) -> None:
+    id_ = shared_server.send("measured", deliver_after="10ms")
+    wait_for(lambda: shared_server.state(id_)["status"] == "delivered", "a delivery")
+    text = shared_server.call("GET", "/metrics").text
+    assert missing(text) == []
+    assert missing(text.replace("duemq_ready", "duemq_other")), "the test finds a name that is not there"
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, ""), "names and help are as Prometheus has them"
+
+
+def test_exemplars_are_messages(shared_server: Server) -> None:
+    id_ = shared_server.send("exemplary", deliver_after="10ms")
+    wait_for(lambda: shared_server.state(id_)["status"] == "delivered", "a delivery")
+    answer = httpx.get(
+        f"{shared_server.url}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"}, timeout=300
+    )
+    line = next(line for line in answer.text.splitlines() if 'topic="exemplary"' in line and " # " in line)
+    assert f'message_id="{id_}"' in line
+
+
+@pytest.mark.servers
+@pytest.mark.slow
+@pytest.mark.xdist_group("servers")
+def test_a_node_and_a_proxy_export_what_is_asked_for(tmp_path: Path) -> None:
+    need_servers()
+    settings = {"shards": "2", "storage.refuse_percent": "100"}
+    with LocalCluster(tmp_path, nodes=1, proxies=1, settings=settings) as cluster:
+        (node,), (proxy,) = cluster.nodes, cluster.proxies
+        sent = httpx.post(f"{proxy.url}/v1/messages", json={"topic": "t", "deliver_after": "10ms"}, timeout=300)
+        where = f"{proxy.url}/v1/messages/{sent.json()['id']}"
+        wait_for(lambda: httpx.get(where, timeout=300).json()["status"] == "delivered", "a delivery")
+        assert missing(httpx.get(f"{node.url}/metrics", timeout=300).text) == []
+        of_proxy = exported(httpx.get(f"{proxy.url}/metrics", timeout=300).text)
+        assert {"duemq_ready", "duemq_build_info", "duemq_direct_total", "duemq_clock_out_of_bounds"} <= of_proxy.keys()
