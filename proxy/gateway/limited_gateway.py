@@ -121,10 +121,14 @@ class LimitedGateway(Gateway):
         return self._gateway.trouble(topic)
 
     def troubles(self) -> dict[str, str]:
-        return self._gateway.troubles()
+        return self._own(self._gateway.troubles())
 
     def cluster(self) -> dict[str, Any]:
-        return self._gateway.cluster()
+        document = self._gateway.cluster()
+        return document | {"destinations": self._own(document.get("destinations", {}))}
+
+    def _own(self, by_topic: Mapping[str, str]) -> dict[str, str]:
+        return {topic: text for topic, text in by_topic.items() if self._grant.covers(topic)}
 
     async def figures(self) -> Sequence[Figures]:
         return await self._gateway.figures()
