@@ -59,6 +59,8 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> Verified
     if settings.client_secret:
         auth = httpx.BasicAuth(quote_plus(settings.client_id), quote_plus(settings.client_secret))  # RFC 6749, 2.3.1
     tokens = await issuer.post_form(await _endpoint(issuer, "token_endpoint"), fields, auth)
+    if "error" in tokens:
+        raise Rejected("unauthorised", f"the provider takes this code for no login: {str(tokens['error'])[:200]}")
     verified = await issuer.verify(str(tokens.get("id_token", "")), settings.client_id, nonce=parts[1])
     if verified is None:
         raise Rejected("unauthorised", "the provider's token is not good here, or names no role of login.roles")

@@ -125,16 +125,19 @@ class Issuer:
         return await self._ask(lambda: self._http.get(url), url)
 
     async def post_form(self, url: str, fields: Mapping[str, str], auth: httpx.Auth) -> Mapping[str, Any]:
-        """Send a form and read the JSON document that answers it. Raises Unavailable."""
-        return await self._ask(lambda: self._http.post(url, data=dict(fields), auth=auth), url)
+        """Send a form and read the JSON document that answers it, or (400) that says why it is refused (RFC 6749, 5.2).
 
-    async def _ask(self, call: Callable[[], Any], url: str) -> Mapping[str, Any]:
+        Raises Unavailable.
+        """
+        return await self._ask(lambda: self._http.post(url, data=dict(fields), auth=auth), url, (200, 400))
+
+    async def _ask(self, call: Callable[[], Any], url: str, statuses: tuple[int, ...] = (200,)) -> Mapping[str, Any]:
         try:
             response: httpx.Response = await call()
             document = response.json() if len(response.content) <= _MAX_KEYS_BYTES else None
         except (httpx.HTTPError, ValueError) as error:
             raise Unavailable(f"{url} cannot be read: {error or type(error).__name__}") from error
-        if response.status_code != 200 or not isinstance(document, dict):
+        if response.status_code not in statuses or not isinstance(document, dict):
             raise Unavailable(f"{url} answered {response.status_code} without the document that is expected")
         return document
 

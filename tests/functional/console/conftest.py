@@ -38,7 +38,8 @@ class Site(NamedTuple):
         return status
 
 
-@pytest.fixture(scope="session")
+# Of a module and not of the session: while Playwright runs, its thread has an event loop, and others cannot begin one.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as one:
         yield one
@@ -49,7 +50,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     return axe_source(tmp_path_factory.mktemp("axe"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder: Path = tmp_path_factory.mktemp("console")
     with Server(folder / "data", "--set", "http.access=keys") as server:

@@ -8,6 +8,8 @@ from playwright.sync_api import Browser, expect
 from tests.functional.console.conftest import Site
 from tests.support.http.browser import Visitor
 
+pytestmark = pytest.mark.xdist_group("browser")  # one browser and one server for all of them
+
 PAGES = (
     "",
     "messages",
@@ -21,11 +23,12 @@ PAGES = (
     "messages?key=none",
 )
 OPERATOR_PAGES = ("schedule", "messages?topic=topic-1")
+MORE_PAGES = {"viewer": (), "operator": OPERATOR_PAGES, "admin": (*OPERATOR_PAGES, "keys", "trail")}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("role", ["viewer", "operator"])
+@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
 def test_every_page_is_for_everybody(
     browser: Browser, axe: str, console: Site, role: str, size: str, scheme: str
 ) -> None:
@@ -36,7 +39,7 @@ def test_every_page_is_for_everybody(
     assert visitor.violations(axe) == []
     visitor.log_in(console.keys[role])
     (message,) = console.call("GET", "/v1/messages?key=key-1").json()["messages"]
-    for path in (*PAGES, f"messages/{message['id']}", *(OPERATOR_PAGES if role == "operator" else ())):
+    for path in (*PAGES, f"messages/{message['id']}", *MORE_PAGES[role]):
         visitor.go(path)
         if not path:
             expect(page.locator("#live-text")).to_have_text("live")

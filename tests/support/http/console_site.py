@@ -18,6 +18,7 @@ from duemq.cluster.shard_reader import Query
 from duemq.model.record import pack_record
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway, ImportStatus, MessagePage
+from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.settings import ConsoleSettings
 from duemq.web.settings import HttpSettings
@@ -116,7 +117,7 @@ class ConsoleSite:
 
 
 @asynccontextmanager
-async def _site(settings: ConsoleSettings | None) -> Any:
+async def _site(settings: ConsoleSettings | None, login: LoginSettings | None) -> Any:
     bus = MemoryBus(MemoryLog(lambda: NOW))
     await create_logs(bus, 1)
     await bus.create_topic("orders", 1)
@@ -125,7 +126,7 @@ async def _site(settings: ConsoleSettings | None) -> Any:
     admin, gateway = Administration(lambda: bus, lambda: NOW), ConsoleGateway(bus)
     app = create_app(
         cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: NOW,
-        asyncio.Event(), admin=admin, console=settings,
+        asyncio.Event(), admin=admin, login=login, console=settings,
     )  # fmt: skip
     transport = httpx.ASGITransport(cast(Any, app))
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(transport=transport, base_url="http://x") as http:
@@ -138,9 +139,13 @@ async def _site(settings: ConsoleSettings | None) -> Any:
             following.cancel()
 
 
-def with_console(scenario: Callable[[ConsoleSite], Awaitable[None]], settings: ConsoleSettings | None = None) -> None:
+def with_console(
+    scenario: Callable[[ConsoleSite], Awaitable[None]],
+    settings: ConsoleSettings | None = None,
+    login: LoginSettings | None = None,
+) -> None:
     async def run() -> None:
-        async with _site(settings) as site:
+        async with _site(settings, login) as site:
             await scenario(site)
 
     asyncio.run(run())

@@ -1,0 +1,99 @@
+"""Login to the console by an OpenID Connect provider: the code flow with PKCE, and all that may be wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import httpx
+import pytest
+
+from duemq.proxy.login.settings import LoginSettings
+from tests.support.http.console_site import ConsoleSite, with_console
+from tests.support.http.provider import CLIENT, ISSUER, SECRET, Provider
+
+SETTINGS = LoginSettings(issuer=ISSUER, client_id=CLIENT, client_secret=SECRET, url="https://duemq.example.com/mq/")
+Scenario = Callable[[ConsoleSite, Provider], Awaitable[None]]
+
+
+@pytest.fixture
+def with_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]:
+    provider, client = Provider(), httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", lambda **options: client(**{"transport": provider.transport, **options}))
+
+    def run(scenario: Scenario) -> None:
+        async def with_site(site: ConsoleSite) -> None:
+            await scenario(site, provider)
+
+        with_console(with_site, login=SETTINGS)
+
+    return run
+
+
+async def begin(site: ConsoleSite) -> str:
+    """Where the browser is sent; it has the cookie of the login then."""
+    response = await site.ask("GET", "/login/provider")
+    assert response.status_code == 303 and "HttpOnly" in response.headers["Set-Cookie"]
+    site.headers = {"Cookie": response.headers["Set-Cookie"].partition(";")[0]}
+    return str(response.headers["Location"])
+
+
+async def come_back(site: ConsoleSite, query: dict[str, str]) -> httpx.Response:
+    return await site.ask("GET", "/login/callback?" + urlencode(query))
+
+
+def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        assert (await site.ask("GET", "/")).status_code == 303  # to the login
+        assert "login/provider" in await site.page("/login")
+        url = await begin(site)
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        assert asked["redirect_uri"] == "https://duemq.example.com/mq/console/login/callback"
+        assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
+        response = await come_back(site, provider.log_in(url))
+        assert response.status_code == 303 and response.headers["Location"] == "../"
+        site.headers = {"Cookie": response.headers.get_list("Set-Cookie")[0].partition(";")[0]}
+        assert "Log out" in await site.page("/")
+        assert (await site.ask("GET", "/schedule")).status_code == 200  # an operator's
+        assert (await site.ask("GET", "/keys")).status_code == 403
+        assert (await site.ask("GET", "/../v1/messages")).status_code == 401  # the cookie opens the console alone
+
+    with_provider(scenario)
+
+
+@pytest.mark.parametrize(
+    ("query", "claims"),
+    [({"state": "another"}, {}), ({"iss": "https://evil.example.com"}, {}), ({"code": "guess"}, {}),
+     ({"error": "access_denied"}, {}), ({}, {"nonce": "another"}), ({}, {"aud": "another"}), ({}, {"roles": []})],
+)  # fmt: skip
+def test_a_wrong_answer_begins_no_session(
+    query: dict[str, str], claims: dict[str, Any], with_provider: Callable[[Scenario], None]
+) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        response = await come_back(site, provider.log_in(await begin(site), **claims) | query)
+        assert response.status_code == 401 and "duemq_session" not in response.headers.get("Set-Cookie", "")
+
+    with_provider(scenario)
+
+
+def test_a_login_that_another_browser_began_ends_in_none(with_provider: Callable[[Scenario], None]) -> None:
+    """Somebody who sends a victim the link back from his own login would have the victim act as him."""
+
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        answer = provider.log_in(await begin(site))
+        await begin(site)  # the victim's own
+        assert (await come_back(site, answer)).status_code == 401
+        site.headers = {}
+        assert (await come_back(site, answer)).status_code == 401
+
+    with_provider(scenario)
+
+
+def test_a_code_is_good_once(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        answer = provider.log_in(await begin(site))
+        assert (await come_back(site, answer)).status_code == 303
+        assert (await come_back(site, answer)).status_code == 401
+
+    with_provider(scenario)
