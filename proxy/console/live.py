@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from duemq.model.errors import Unavailable
 from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.history import Point
 from duemq.proxy.console.pages.overview import live_values
 from duemq.proxy.response.topic_reader import Ending, ending
@@ -27,9 +28,11 @@ def _event(service: Service, points: list[Point]) -> bytes:
     return b"id: %d\ndata: %b\n\n" % (service.history.now.at, orjson.dumps(document))
 
 
-def _latest(service: Service) -> bytes:
-    """The event of the last sample, the same for all streams."""
+def _latest(service: Service, *, shared: bool) -> bytes:
+    """The event of the last sample: the same for all streams that are `shared`, those of callers for all topics."""
     history = service.history
+    if not shared:
+        return _event(service, history.points[-1:])
     at, event = history.event
     if history.now.at != at:
         history.event = _, event = history.now.at, _event(service, history.points[-1:])
@@ -41,11 +44,11 @@ class LiveStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, service: Service, after: int) -> None:
-        """`after`: what the client has, epoch ms."""
+    def __init__(self, service: Service, after: int, *, shared: bool) -> None:
+        """`after`: what the client has, epoch ms. `shared`: see `_latest`."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._service, self._after = service, after
+        self._service, self._after, self._shared = service, after, shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         history = self._service.history
@@ -70,7 +73,7 @@ class LiveStream(Response):
                 await end.or_done(sampled)
             finally:
                 sampled.cancel()
-            event = _latest(service)
+            event = _latest(service, shared=self._shared)
 
 
 async def get_live(service: Service, request: Request) -> Response:
@@ -78,4 +81,5 @@ async def get_live(service: Service, request: Request) -> Response:
     if streams >= MAX_STREAMS:
         raise Unavailable(f"{streams} consoles are open here: this one shows what is new when it is loaded")
     last = request.headers.get("last-event-id", "")
-    return LiveStream(service, int(last) if last.isdecimal() and len(last) < _DIGITS else 0)
+    after = int(last) if last.isdecimal() and len(last) < _DIGITS else 0
+    return LiveStream(service, after, shared=not grant_of(request).topics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -80,3 +81,15 @@ def test_a_node_and_a_proxy_export_what_is_asked_for(tmp_path: Path) -> None:
         assert missing(httpx.get(f"{node.url}/metrics", timeout=300).text) == []
         of_proxy = exported(httpx.get(f"{proxy.url}/metrics", timeout=300).text)
         assert {"duemq_ready", "duemq_build_info", "duemq_direct_total", "duemq_clock_out_of_bounds"} <= of_proxy.keys()
+        later = {"topic": "t", "deliver_after": "30d"}
+        assert httpx.post(f"{proxy.url}/v1/messages", json=later, timeout=300).status_code == 201
+        wait_for(lambda: values_of(proxy.url)["pending"] == "1", "figures of the node at the proxy's console")
+        assert "Everything is in order" in httpx.get(f"{proxy.url}/console/", timeout=300).text
+
+
+def values_of(url: str) -> dict[str, str]:
+    """What the overview of a console shows."""
+    with httpx.stream("GET", f"{url}/console/live", timeout=300) as stream:
+        line = next(line for line in stream.iter_lines() if line.startswith("data: "))
+    values: dict[str, str] = json.loads(line.removeprefix("data: "))["values"]
+    return values

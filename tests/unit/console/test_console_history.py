@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from duemq.cluster.figures import Figures
+from duemq.model.access import Grant, Scope
 from duemq.model.errors import Unavailable
 from duemq.proxy.console.history import History
-from duemq.proxy.console.live import MAX_STREAMS
+from duemq.proxy.console.live import MAX_STREAMS, _latest
+from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from tests.support.http.console_site import ConsoleSite, with_console
 from tests.support.http.http_site import NOW
 
@@ -115,13 +118,27 @@ def test_one_event_is_made_for_all_who_look_and_streams_are_bounded() -> None:
         history.streams = MAX_STREAMS
         assert (await site.ask("GET", "/live")).status_code == 503
         history.streams = 0
-        from duemq.proxy.console.live import _latest
-
-        assert _latest(service) is _latest(service)
-        document = orjson.loads(_latest(service).split(b"data: ")[1])
+        assert _latest(service, shared=True) is _latest(service, shared=True)
+        document = orjson.loads(_latest(service, shared=True).split(b"data: ")[1])
         assert document["values"]["pending"] == "3" and len(document["horizon"]) == 8
         service.closing.set()
         closed = await site.ask("GET", "/live")
         assert closed.headers["Content-Type"].startswith("text/event-stream") and history.streams == 0
+
+    with_console(scenario)
+
+
+def test_a_stream_for_some_topics_neither_shows_others_nor_is_shown_to_others() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.refusing = {"payments": "no broker leads it"}
+        service = site.app._service
+        grant = Grant("k", frozenset((Scope.READ,)), topics=("orders",))
+        limited = replace(service, gateway=LimitedGateway(service.gateway, grant, lambda count: None))
+        await site.app.history.sample()
+        assert b"payments" in _latest(service, shared=True)
+        assert b"payments" not in _latest(limited, shared=False)
+        await site.app.history.sample()
+        assert b"payments" not in _latest(limited, shared=False)
+        assert b"payments" in _latest(service, shared=True)
 
     with_console(scenario)
