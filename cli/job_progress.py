@@ -1,4 +1,4 @@
-"""Waiting for a bulk job, with a bar in a terminal, and telling how it stands."""
+"""Beginning a bulk job, waiting for it, with a bar in a terminal, and telling how it stands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ if TYPE_CHECKING:
     from duemq.client import Client
 
 _LOOK_S: Final = 0.5
+
+
+def begin_job(
+    client: Client, kind: str, fields: dict[str, Any], what: str, dry_run: bool, wait: bool, yes: bool, as_json: bool
+) -> Exit:
+    """Begin a job, after it was said of how many of `what`, and asked."""
+    if dry_run or not yes:
+        count = client.begin_job(kind, dry_run=True, **fields)
+        if dry_run:
+            if as_json:
+                echo_json(count)
+            else:
+                typer.echo(f"{count['total']:,} {what} match.")
+            return Exit.DONE
+        if as_json or not sys.stdin.isatty():
+            raise typer.BadParameter("without a terminal to ask at a job needs --yes", param_hint="--yes")
+        typer.confirm(f"{kind.capitalize()} {count['total']:,} {what}?", abort=True)
+    job = client.begin_job(kind, **fields)
+    if wait:
+        return wait_for_job(client, job, as_json)
+    tell_job(job, as_json)
+    return Exit.DONE
 
 
 def tell_job(job: dict[str, Any], as_json: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from duemq.cli.exit_codes import Exit
-from duemq.cli.job_progress import tell_job, wait_for_job
+from duemq.cli.job_progress import begin_job
 from duemq.cli.messages import pending
 from duemq.cli.messages.pending import DueFrom, DueTo, Everything, Key, Label, Limit, Topic
 from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
@@ -18,6 +17,8 @@ from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:
     from duemq.client import Client
+
+_WHAT = "dead letters"
 
 app = typer.Typer(no_args_is_help=True, help="Look after the dead letters: messages that could not be delivered.")
 
@@ -127,7 +128,7 @@ def redrive(
         if ids and whence is None and not (rate or dry_run or wait or chosen):
             raise typer.Exit(_one_by_one(client, ids, to, as_json))
         fields = _job(ids, chosen, whence, rate) | ({} if to is None else {"topic": to})
-        raise typer.Exit(_run(client, "redrive", fields, dry_run, wait, yes, as_json))
+        raise typer.Exit(begin_job(client, "redrive", fields, _WHAT, dry_run, wait, yes, as_json))
 
 
 @app.command(
@@ -163,7 +164,7 @@ def purge(
     chosen = _filter(topic, key, label, due_from, due_to, dead_from, dead_to, reason)
     with connected(url, as_json) as client:
         fields = _job(ids, chosen, _source(source, group), rate)
-        raise typer.Exit(_run(client, "purge", fields, dry_run, wait, yes, as_json))
+        raise typer.Exit(begin_job(client, "purge", fields, _WHAT, dry_run, wait, yes, as_json))
 
 
 def _source(source: str | None, group: str | None) -> str | None:
@@ -193,28 +194,6 @@ def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate
     fields: dict[str, Any] = {"ids": ids} if ids else {"filter": chosen}
     fields |= {} if source is None else {"source": source}
     return fields | ({} if rate is None else {"rate": rate})
-
-
-def _run(
-    client: Client, kind: str, fields: dict[str, Any], dry_run: bool, wait: bool, yes: bool, as_json: bool
-) -> Exit:
-    """Begin a job, after it was said of how many, and asked."""
-    if dry_run or not yes:
-        count = client.begin_job(kind, dry_run=True, **fields)
-        if dry_run:
-            if as_json:
-                echo_json(count)
-            else:
-                typer.echo(f"{count['total']:,} dead letters match.")
-            return Exit.DONE
-        if as_json or not sys.stdin.isatty():
-            raise typer.BadParameter("without a terminal to ask at a job needs --yes", param_hint="--yes")
-        typer.confirm(f"{kind.capitalize()} {count['total']:,} dead letters?", abort=True)
-    job = client.begin_job(kind, **fields)
-    if wait:
-        return wait_for_job(client, job, as_json)
-    tell_job(job, as_json)
-    return Exit.DONE
 
 
 def _one_by_one(client: Client, ids: list[str], to: str | None, as_json: bool) -> Exit:

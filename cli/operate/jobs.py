@@ -1,18 +1,56 @@
-"""`duemq jobs ls`, `show`, `pause`, `resume` and `cancel`."""
+"""`duemq jobs begin`, `ls`, `show`, `pause`, `resume` and `cancel`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from duemq.cli.job_progress import tell_job, wait_for_job
+from duemq.cli.job_progress import begin_job, tell_job, wait_for_job
+from duemq.cli.messages import pending
+from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, Topic
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.cli.session import AsJson, Url, connected, examples, instant
 
-app = typer.Typer(help="List, pause, resume and cancel bulk jobs.", no_args_is_help=True)
+app = typer.Typer(help="Begin, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duemq jobs ls` lists it.")]
+
+
+@app.command(
+    "begin",
+    epilog=examples(
+        "duemq jobs begin cancel --topic orders --label reminder --dry-run",
+        "duemq jobs begin move --topic orders --shift 2h --rate 2000 --wait",
+        "duemq jobs begin deliver-now --key order-17 --yes",
+    ),
+)
+def begin(
+    kind: Annotated[Literal["cancel", "move", "deliver-now"], typer.Argument(help="What becomes of the messages.")],
+    topic: Topic = None,
+    key: Key = None,
+    label: Label = None,
+    due_from: DueFrom = None,
+    due_to: DueTo = None,
+    at: Annotated[str | None, typer.Option(help="Of a move: to this time.")] = None,
+    after: Annotated[str | None, typer.Option(help="Of a move: to so long after now.")] = None,
+    shift: Annotated[str | None, typer.Option(help="Of a move: each by so much, such as 2h or -30m.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Cancel, move or deliver now all pending messages that match, each once, also where processes are killed.
+
+    Dead letters: `duemq dlq redrive` and `purge`.
+    """
+    chosen = pending.filters(topic, key, label, due_from, due_to)
+    given = {"deliver_at": instant(at), "deliver_after": instant(after), "shift": instant(shift), "rate": rate}
+    fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
+    with connected(url, as_json) as client:
+        raise typer.Exit(begin_job(client, kind, fields, "messages", dry_run, wait, yes, as_json))
 
 
 @app.command("ls", epilog=examples("duemq jobs ls", "duemq jobs ls --json | jq -r '.jobs[].state'"))

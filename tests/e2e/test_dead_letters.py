@@ -94,6 +94,23 @@ def test_pending_messages_are_moved_and_cancelled_by_jobs(server: Server) -> Non
     assert rest["state"] == "done" and not server.call("GET", "/v1/messages?topic=later").json()["messages"]
 
 
+def test_jobs_over_pending_messages_begin_by_the_command_line(server: Server) -> None:
+    due = int(time.time() * 1000) + 3_600_000
+    ids = [server.send("by-hand", payload="x", deliver_at=due + n) for n in range(4)]
+
+    def begin(kind: str, *more: str) -> Any:
+        return duemq(server, "jobs", "begin", kind, "--topic", "by-hand", *more)
+
+    assert begin("cancel", "--dry-run")["total"] == 4
+    assert begin("move", "--shift", "10m", "--yes", "--wait")["done"] == 4
+    assert [server.state(id_)["deliver_at_ms"] for id_ in ids] == [due + n + 600_000 for n in range(4)]
+    refused = run("jobs", "begin", "cancel", "--topic", "by-hand", url=server.url)
+    assert refused.returncode == 2 and "--yes" in refused.stderr
+    assert run("jobs", "begin", "cancel", "--yes", url=server.url).returncode == 7, "an empty filter"
+    assert begin("cancel", "--yes", "--wait")["done"] == 4
+    assert {server.state(id_)["status"] for id_ in ids} == {"cancelled"}
+
+
 def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     for n in range(4):
         origin = {"x-duemq-topic": "orders", "x-duemq-reason": "retries", "x-duemq-error": "no", "kind": "a"}
