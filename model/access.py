@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from fnmatch import translate
-from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Any, Final, NamedTuple, Self
@@ -19,6 +17,7 @@ from zlib import crc32
 
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
+from duemq.model.topic_patterns import topic_matcher
 
 _KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -65,12 +64,7 @@ class Grant(NamedTuple):
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def covers(self, topic: str) -> bool:
-        return not self.topics or _matcher(self.topics)(topic) is not None
-
-
-@lru_cache(maxsize=1024)
-def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
-    return re.compile("|".join(map(translate, patterns))).match
+        return not self.topics or topic_matcher(self.topics)(topic) is not None
 
 
 EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))

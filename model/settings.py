@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -24,9 +25,10 @@ from pydantic import (
 )
 
 from duemq.model.errors import Rejected
-from duemq.model.timing import parse_duration, parse_levels
+from duemq.model.timing import parse_duration, parse_levels, shown
 
 _LISTEN = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})", re.ASCII)
+_TOPIC_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _BYTE_SIZE = TypeAdapter(ByteSize)
 ORIGIN = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+")
 """An origin as browsers write it: scheme, host and port."""
@@ -62,6 +64,13 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def _topic_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if not _TOPIC_PATTERN.fullmatch(pattern):
+            raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
+    return patterns
+
+
 def delays(text: str) -> tuple[int, ...]:
     """Milliseconds of each of several delays, such as `1s 5s 1m`."""
     return parse_levels(text.replace(",", " "), "it")
@@ -85,6 +94,7 @@ Size = Annotated[int, reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]
 Switch = Annotated[StrictBool, reader(_switch)]
 Words = Annotated[tuple[str, ...], reader(_words)]
+TopicPatterns = Annotated[Words, AfterValidator(_topic_patterns)]
 Delays = Annotated[tuple[Duration, ...], reader(delays), Field(min_length=1)]
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.rules import TOPIC, TOPIC_FORM
-from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, Words, delays, duration
-from duemq.model.timing import CLASSIC_LEVELS, shown
-
-_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
+from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, TopicPatterns, delays, duration
+from duemq.model.timing import CLASSIC_LEVELS
 
 
 class LimitSettings(Section):
@@ -33,18 +30,10 @@ class TimingSettings(Section):
 
 
 class TopicSettings(Section):
-    allowed: Words = ()
+    allowed: TopicPatterns = ()
     partitions: Annotated[int, Field(ge=0, le=1024)] = 1
     dead_letter: str = "duemq.dlq"
     max_redrives: Annotated[int, Field(ge=0, le=65_535)] = 16
-
-    @field_validator("allowed")
-    @classmethod
-    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            if not _PATTERN.fullmatch(pattern):
-                raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
-        return patterns
 
     @field_validator("dead_letter")
     @classmethod

@@ -7,11 +7,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, Words, duration
-from duemq.model.timing import WINDOW_MS, shown
+from duemq.model.settings import KIB, MIB, ORIGIN, Duration, Percent, Section, Size, TopicPatterns, Words, duration
+from duemq.model.timing import WINDOW_MS
 from duemq.storage.imports.object_store import is_object, wrong_uri
 
-_PATTERN = re.compile(r"[A-Za-z0-9._*?!\[\]-]{1,249}")
 _TIME = re.compile(r"(?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 
 
@@ -47,15 +46,7 @@ class StorageSettings(Section):
 
 
 class IndexSettings(Section):
-    topics: Words = ()
-
-    @field_validator("topics")
-    @classmethod
-    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in patterns:
-            if not _PATTERN.fullmatch(pattern):
-                raise ValueError(f"{shown(pattern)} is neither a topic nor a pattern such as orders.*")
-        return patterns
+    topics: TopicPatterns = ()
 
 
 class DelayFileSettings(Section):

@@ -7,11 +7,9 @@ lost on the way must not go out at once.
 
 from __future__ import annotations
 
-import re
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import translate
 from typing import Any
 
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
@@ -27,6 +25,7 @@ from duemq.model.rules import (
     TOPIC_RULE,
 )
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
@@ -65,7 +64,7 @@ class Ingress:
     def __init__(self, limits: MessageLimits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
         self.limits, self._why_clock_out = limits, why_clock_out
         self._time = limits.time
-        self._allowed = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
+        self._allows = topic_matcher(limits.topics) if limits.topics else None
         self._known_topics: set[str] = set()
 
     def draft(self, item: Mapping[str, Any], now: int) -> Draft:
@@ -163,7 +162,7 @@ class Ingress:
         if topic.startswith(RESERVED_TOPICS):
             whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
             raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
-        if self._allowed is not None and not self._allowed.match(topic):
+        if self._allows is not None and not self._allows(topic):
             raise RejectedNow(
                 "unknown_topic", f"topic {topic} is not among the topics this server delivers to", "topic"
             )

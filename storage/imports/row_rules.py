@@ -5,9 +5,7 @@ Whole batches are checked at once; Python looks at single rows only to say what 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from fnmatch import translate
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +18,7 @@ from duemq.model.message import is_topic
 from duemq.model.record import HEADER
 from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
 from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
+from duemq.model.topic_patterns import topic_matcher
 from duemq.storage.imports.limits import ImportLimits
 
 _KNOWN_TOPICS = 10_000
@@ -40,7 +39,7 @@ class ImportRules:
     def __init__(self, limits: ImportLimits, window: int | None) -> None:
         self.window, self._limits = window, limits
         self.rows, self.first_due, self.last_due = 0, 0, 0
-        self._topic_pattern = re.compile("|".join(map(translate, limits.topics))) if limits.topics else None
+        self._allows = topic_matcher(limits.topics) if limits.topics else None
         self._known_topics: set[str] = set()
 
     def check(self, batch: pa.RecordBatch) -> None:
@@ -103,7 +102,7 @@ class ImportRules:
                 f"{TOPIC_RULE}, neither . nor .., and not begin with duemq. (those "
                 f"are duemq's own) or __ (those are the brokers' own), not {shown(text)}"
             )
-        if self._topic_pattern is not None and not self._topic_pattern.match(text):
+        if self._allows is not None and not self._allows(text):
             return f"{text} is not among the topics this server delivers to"
         return None
 

@@ -6,14 +6,13 @@ apart. An entry is this hash and the key of the row (`model/key.py`), 28 bytes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from fnmatch import translate
 from hashlib import blake2b
 
 from duemq.model.key import KEY_BYTES
 from duemq.model.record import HEAD
 from duemq.model.row import ROW, TOPIC_BYTES_AT
+from duemq.model.topic_patterns import topic_matcher
 
 HASH_BYTES = 8
 ENTRY_BYTES = HASH_BYTES + KEY_BYTES
@@ -40,18 +39,18 @@ class IndexedTopics:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
-        self._pattern = re.compile("|".join(map(translate, self.patterns))) if self.patterns else None
+        self._matches = topic_matcher(self.patterns) if self.patterns else None
         self._known: dict[bytes, bool] = {}
 
     def __bool__(self) -> bool:
-        return self._pattern is not None
+        return bool(self.patterns)
 
     def has_all(self) -> bool:
         """Whether messages of any topic are indexed."""
         return "*" in self.patterns
 
     def has(self, topic: str) -> bool:
-        return self._pattern is not None and self._pattern.match(topic) is not None
+        return self._matches is not None and self._matches(topic) is not None
 
     def entries(self, rows: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
         """The entries of messages, given as keys and rows, as far as their topics are indexed."""
