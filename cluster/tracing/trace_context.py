@@ -18,6 +18,10 @@ Carrier = dict[str, str]
 """`traceparent` and `tracestate`, as far as they are there."""
 
 
+def is_sampled(traceparent: str) -> bool:
+    return _SAMPLED.match(traceparent) is not None
+
+
 def sampled_in(packed: bytes, count: int) -> Carrier | None:
     """The context in packed headers, of which there are `count`, if it is sampled."""
     return _context(packed, 0, count) if _may_be_sampled(packed) else None
@@ -46,4 +50,4 @@ def _context(packed: bytes, start: int, count: int) -> Carrier | None:
     for name, content in unpack_headers(packed, start, count):
         if name in ("traceparent", "tracestate"):
             carrier.setdefault(name, content.decode("latin-1"))
-    return carrier if _SAMPLED.match(carrier.get("traceparent", "")) else None
+    return carrier if is_sampled(carrier.get("traceparent", "")) else None

@@ -246,11 +246,8 @@ class Cycle:
         return answer
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
-        kind, terms, before = (
-            change.kind,
-            change.terms,
-            self.before,
-        )  # what it says is forgotten, whether or not this replica has cleaned it away yet
+        kind, terms = change.kind, change.terms
+        before = self.before  # what it says is forgotten, whether or not this replica has cleaned it away yet
         if due_of(key) < before.horizon and (ended is not None or self._is_delivered(key)):
             return Answer.UNKNOWN
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:

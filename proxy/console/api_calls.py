@@ -67,12 +67,6 @@ async def _content(response: Response, inner: Request) -> bytes:
     return b"".join(pieces)
 
 
-@cache
-def knows(method: str, path: str) -> bool:
-    """Whether the API has this endpoint, by its path in the table."""
-    return any(one.method == method and one.path == path for one in ENDPOINTS)
-
-
 def _scope(
     request: Request, method: str, path: str, query: Mapping[str, str] | None, content: bytes,
     headers: Mapping[str, str] | None,

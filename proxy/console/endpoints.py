@@ -26,6 +26,7 @@ from duemq.proxy.console.pages import (
     topics,
     trail,
 )
+from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 
 PREFIX: Final = "/console"
 
@@ -55,7 +56,7 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/login", login.get_login, "Log in", "next", None),
     _form("/login", login.post_login, "Log in by an API key", None),
     _page("/login/provider", login.get_provider, "Log in by the provider", scope=None),
-    _page("/login/callback", login.get_callback, "Back from the provider", login.CALLBACK_QUERY, None),
+    _page("/login/callback", login.get_callback, "Back from the provider", " ".join(CALLBACK_PARAMETERS), None),
     _form("/logout", login.post_logout, "Log out", None),
     _page("/", overview.get_overview, "Overview"),
     _page("/messages", messages.get_messages, "Find messages", messages.QUERY),

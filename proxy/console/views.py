@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse, Response
 from duemq.model.access import Scope
 from duemq.model.timing import LAST_MS, format_duration, format_ms
 from duemq.proxy.access import caller_name
-from duemq.proxy.console.api_calls import knows
 from duemq.proxy.console.assets import asset_name
 from duemq.proxy.console.caller import csrf_token, grant_of
 
@@ -61,7 +60,6 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
                 "may": {str(scope): grant.allows(scope) for scope in Scope},
                 "csrf": csrf_token(request),
                 "caller": caller_name(request),
-                "runs_jobs": knows("POST", "/v1/jobs"),
                 "layout": "parts/bare.html" if is_partial(request) else "layout.html",
             }
         )

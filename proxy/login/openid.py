@@ -20,11 +20,6 @@ from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.login.tokens import Issuer, VerifiedToken
 
 CALLBACK: Final = "/console/login/callback"
-PARAMETERS: Final = (
-    "code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "hd",
-    "prompt",
-)  # fmt: skip
-"""What providers send back."""
 
 
 async def begin(issuer: Issuer) -> tuple[str, str]:

@@ -11,6 +11,12 @@ from duemq.model.access import ROLES
 from duemq.model.settings import ORIGIN, Duration, Section, Words, duration
 from duemq.model.timing import shown
 
+CALLBACK_PARAMETERS: Final = (
+    "code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "hd",
+    "prompt",
+)  # fmt: skip
+"""What providers send back with the browser."""
+
 MAX_TOKEN_BYTES: Final = 16 << 10
 
 _ROLE = re.compile(r"(?P<value>[^=,]{1,200})=(?P<role>[a-z]+)(?::(?P<topics>[A-Za-z0-9._*-]{1,249}))?")

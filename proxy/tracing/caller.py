@@ -6,13 +6,10 @@ from contextvars import ContextVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from duemq.cluster.tracing.trace_context import Carrier
+from duemq.cluster.tracing.trace_context import Carrier, is_sampled
 
 CALLER: ContextVar[Carrier | None] = ContextVar("caller", default=None)
 """The trace context of the request that is served, if it is sampled."""
-
-_SAMPLED_FLAGS = frozenset("13579bdf")
-_LENGTH = 55  # of a traceparent of version 00
 
 
 class TracedCalls:
@@ -33,5 +30,4 @@ def _carrier(scope: Scope) -> Carrier | None:
         for name, value in scope["headers"]
         if name in (b"traceparent", b"tracestate")
     }
-    parent = carrier.get("traceparent", "")
-    return carrier if len(parent) >= _LENGTH and parent[_LENGTH - 1] in _SAMPLED_FLAGS else None
+    return carrier if is_sampled(carrier.get("traceparent", "")) else None

@@ -18,7 +18,7 @@ from duemq.model.access import Scope
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.console.api_calls import call_api, knows
+from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import ASKED, grant_of
 from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
@@ -81,7 +81,7 @@ async def confirm_redrive(service: Service, request: Request) -> Response:
 async def confirm_matching(service: Service, request: Request) -> Response:
     """Asks about all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
-    by_job = has_jobs() and grant_of(request).allows(Scope.OPERATE)
+    by_job = grant_of(request).allows(Scope.OPERATE)
     kind = _kind(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
     if not given(fields, *FILTERS):
         raise Rejected("bad_field", "Filter the messages first: by topic, key, label or time.", "filter")
@@ -102,11 +102,6 @@ async def confirm_dead_matching(service: Service, request: Request) -> Response:
         request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=True,
         action="jobs", filter=given(fields, *FILTERS) | {"dead_to": format_ms(now)}, now=now,
     )  # fmt: skip
-
-
-def has_jobs() -> bool:
-    """Whether this version runs bulk jobs."""
-    return knows("POST", "/v1/jobs")
 
 
 def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:

@@ -17,10 +17,9 @@ from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.login import cookie
+from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 from duemq.proxy.request.query import read_query
 
-CALLBACK_QUERY: Final = "code state iss error error_description error_uri session_state scope authuser hd prompt"
-"""What providers send back, as in `proxy/login/openid.py`, which needs the extra login."""
 _FORM_BYTES: Final = 16 << 10
 _PAGE = re.compile(r"[A-Za-z0-9._~:/?&=%+-]{0,1000}")
 
@@ -56,7 +55,7 @@ async def get_callback(service: Service, request: Request) -> Response:
         raise Rejected("not_found", "This server has no provider to log in by.")
     from duemq.proxy.login import openid
 
-    query = read_query(request, openid.PARAMETERS)
+    query = read_query(request, CALLBACK_PARAMETERS)
     verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
     response = await _begin(service, request, verified.grant, "")
     cookie.set_cookie(response, request, cookie.LOGIN, "", 0)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from duemq.model.access import Scope
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.console.api_calls import call_api, knows
+from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text
 from duemq.proxy.console.views import redirect, render
@@ -64,7 +64,7 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     return render(
         request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
         wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
-        limits=_LIMITS, by_job=knows("POST", "/v1/jobs") and grant_of(request).allows(Scope.OPERATE),
+        limits=_LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
         filtered=bool(given(fields, *FILTERS)),
         next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(shown),
     )  # fmt: skip
