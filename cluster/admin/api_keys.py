@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from duemq.cluster.admin.log import AdminLog
 from duemq.model.access import ROLES, ApiKey, new_key, rotated
-from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, parse_duration, parse_instant, shown
 
 DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
@@ -26,10 +26,7 @@ class ApiKeys:
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        try:
-            self.by_id = {id_: ApiKey.from_value(value) for id_, value in self.admin.state.of_kind(_KIND)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptStore(f"an API key in the administrative log cannot be read: {error}") from error
+        self.by_id = self.admin.state.parsed(_KIND, ApiKey.from_value)
 
     def described(self) -> list[dict[str, Any]]:
         """What may be shown of each, oldest first."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
-from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.errors import Rejected
 from duemq.model.job import ENDED, Job, JobEvent, JobState
 from duemq.model.state_table import IllegalStep
 from duemq.model.timing import shown
@@ -40,10 +40,7 @@ class Jobs:
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        try:
-            jobs = {slot: Job.from_value(value) for slot, value in self.admin.state.of_kind(_KIND)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptStore(f"a job in the administrative log cannot be read: {error}") from error
+        jobs = self.admin.state.parsed(_KIND, Job.from_value)
         self.by_id = {job.id: job for job in jobs.values()}
         self._slots = {job.id: slot for slot, job in jobs.items()}
         self.versions = {job.id: self.admin.state.version_of(f"{_KIND}/{slot}") for slot, job in jobs.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
-from duemq.model.errors import CorruptStore, Rejected
+from duemq.model.errors import Rejected
 from duemq.model.session import Session
 
 MAX_SESSIONS: Final = 200
@@ -25,10 +25,7 @@ class Sessions:
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        try:
-            self._places = {place: Session.from_value(value) for place, value in self._admin.state.of_kind(_KIND)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptStore(f"a session in the administrative log cannot be read: {error}") from error
+        self._places = self._admin.state.parsed(_KIND, Session.from_value)
         self._by_digest = {session.sha256: session for session in self._places.values()}
 
     def find(self, digest: str) -> Session | None:

@@ -7,8 +7,8 @@ Now and then a record holds a snapshot of all items, so that what is before it c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 
@@ -19,6 +19,8 @@ MAX_ITEM_BYTES: Final = 8 << 10
 MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log
 
 _FORMAT = 1
+
+T = TypeVar("T")
 
 Value = Mapping[str, Any]
 
@@ -109,6 +111,13 @@ class AdminState:
         for name, item in self.items.items():
             if item.value is not None and name.startswith(prefix):
                 yield name[len(prefix) :], item.value
+
+    def parsed(self, kind: str, parse: Callable[[Value], T]) -> dict[str, T]:
+        """The items of a kind, by the rest of their names. Raises CorruptStore for one that `parse` cannot read."""
+        try:
+            return {name: parse(value) for name, value in self.of_kind(kind)}
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptStore(f"an item of {kind} in the administrative log cannot be read: {error}") from error
 
     @property
     def size_bytes(self) -> int:
