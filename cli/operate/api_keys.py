@@ -56,14 +56,11 @@ def create(
         with connected(url, as_json) as client:
             key = client.create_key(name, scope or (), instant(expires), role=role, topics=topic or (), rate=rate)
     else:
+        from duemq.client.http.operations import key_fields
         from duemq.delay.api.control_socket import ask_for_key
 
-        fields: dict[str, Any] = {"name": name, "topics": topic or [], "rate": rate}
-        fields |= {"scopes": scope} if role is None else {"role": role}
-        if expires is not None:
-            fields["expires_after"] = instant(expires)
         try:
-            key = ask_for_key(data, fields)
+            key = ask_for_key(data, key_fields(name, scope or (), instant(expires), role, topic or (), rate))
         except DuemqError as error:
             raise failure(error, as_json) from error
     _show_text(key, as_json)

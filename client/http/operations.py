@@ -372,15 +372,32 @@ def create_key(
     topics: Iterable[str],
     rate: int,
 ) -> Plan[dict[str, Any]]:
-    body: dict[str, Any] = {"name": name}
-    body |= {"scopes": list(scopes)} if role is None else {"role": role}
-    if patterns := list(topics):
-        body["topics"] = patterns
-    if rate:
-        body["rate"] = rate
-    if expires_after is not None:
-        body["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
+    body = key_fields(name, scopes, expires_after, role, topics, rate)
     return _document(Call("POST", "/v1/keys", body=orjson.dumps(body)))
+
+
+def key_fields(
+    name: str,
+    scopes: Iterable[str],
+    expires_after: timedelta | int | str | None,
+    role: str | None,
+    topics: Iterable[str],
+    rate: int,
+) -> dict[str, Any]:
+    """What is said of a new key, as the server reads it. Scopes beside a role are for the server to refuse."""
+    fields: dict[str, Any] = {"name": name}
+    allowed, patterns = list(scopes), list(topics)
+    if allowed or role is None:
+        fields["scopes"] = allowed
+    if role is not None:
+        fields["role"] = role
+    if patterns:
+        fields["topics"] = patterns
+    if rate:
+        fields["rate"] = rate
+    if expires_after is not None:
+        fields["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
+    return fields
 
 
 def rotate_key(key_id: str, overlap: timedelta | int | str | None) -> Plan[dict[str, Any]]:

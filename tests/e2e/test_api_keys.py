@@ -96,6 +96,9 @@ def test_a_key_for_some_topics_sees_and_changes_only_theirs(tmp_path: Path) -> N
         assert ask(shop, "DELETE", f"/v1/messages/{ids['payments']}").status_code == 404
         assert ask(admin, "GET", f"/v1/messages/{ids['payments']}").json()["status"] == "scheduled"
         assert ask(shop, "GET", "/v1/messages").headers["RateLimit-Policy"] == '"key";q=1000;w=1'
+        for more in ((), ("--data", tmp_path / "data")):  # by the server, and by its folder
+            both = run("keys", "create", "a", "--scope", "admin", "--role", "viewer", *more, url=server.url, key=admin)
+            assert both.returncode != 0 and "scopes and role are both given" in both.stderr
         listed = run("keys", "ls", url=server.url, key=admin).stdout.splitlines()[1].split("\t")
         assert listed[4:6] == ["orders reports.*", "1000"]
 
