@@ -55,8 +55,8 @@ def tell_job(job: dict[str, Any], as_json: bool) -> None:
 
 
 def wait_for_job(client: Client, job: dict[str, Any], as_json: bool) -> Exit:
-    """Wait until nobody works on the job any more, and tell how it ended. The exit code: 1 where it failed or a message
-    did."""
+    """Wait until the job has ended or is paused, and print the result. The exit code: 1 where the job failed or a
+    message did."""
     if sys.stderr.isatty():
         job = _watch(client, job)
     else:

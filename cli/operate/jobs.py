@@ -72,7 +72,7 @@ def list_jobs(url: Url = None, as_json: AsJson = False) -> None:
 @app.command("show", epilog=examples("duemq jobs show ab3kd7m2q9xz", "duemq jobs show ab3kd7m2q9xz --wait"))
 def show(
     job_id: JobId,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until nobody works on it any more.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended or is paused.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

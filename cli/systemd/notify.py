@@ -41,7 +41,7 @@ class Board:
 class Notifier:
     """One process of a service. `watchdog_s`: within which time systemd wants a ping, None = it wants none.
 
-    Without an `address` nobody is told anything.
+    Without an `address` nothing is sent.
     """
 
     address: str = ""
@@ -63,7 +63,7 @@ class Notifier:
         return Notifier(self.address, self.watchdog_s, self.board, worker or 0)
 
     def tell(self, *assignments: str) -> None:
-        """Send assignments such as READY=1. Where systemd cannot be told, it finds out: nothing is raised."""
+        """Send assignments such as READY=1. A failure is logged, not raised: systemd misses the message by itself."""
         if not self.address:
             return
         # A leading @ stands for the abstract namespace.
@@ -73,7 +73,7 @@ class Notifier:
                 sender.setblocking(False)
                 sender.sendto("\n".join(assignments).encode(), address)
         except OSError as error:
-            log.warning("systemd could not be told: %s", error, extra={"action": "notify"})
+            log.warning("systemd could not be notified: %s", error, extra={"action": "notify"})
 
     def note(self, *, ready: bool) -> None:
         """This process is well now."""

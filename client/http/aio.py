@@ -195,7 +195,7 @@ class AsyncClient:
         return self._pages("/v1/dlq", page_size, filters)
 
     async def redrive(self, message_id: str, topic: str | None = None) -> AsyncMessage:
-        """Take a message out of the dead letters and deliver it again, to `topic` instead of its own if that is given.
+        """Take a message out of the dead letters and deliver it again, to its own topic or to `topic`.
 
         Raises `RedrivesExhausted`, `AlreadyPurged`.
         """

@@ -108,8 +108,8 @@ class Jobs:
             raise JobTaken from error
 
     async def save(self, job: Job, *, release: bool = False) -> Job:
-        """Write what its owner knows of a job; with `release` for the last time, as nobody's. Returns it with the state
-        that others changed meanwhile.
+        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job, with the
+        state that others asked for meanwhile.
 
         Raises JobTaken where it is somebody else's by now.
         """

@@ -76,11 +76,11 @@ def hang_cycles(path: Path) -> None:
     """Let cycles begin, and not end, while there is the file."""
     tick = Master.tick
 
-    def wanted() -> str:
+    def mode() -> str:
         return path.read_text() if path.exists() else ""
 
     async def hanging(self: Master) -> float:
-        while what := wanted():
+        while what := mode():
             if what == "loop":
                 time.sleep(0.1)  # noqa: ASYNC251  # it is to block
             else:

@@ -31,7 +31,7 @@ class Systemd:
     def close(self) -> None:
         self._socket.close()
 
-    def told(self) -> list[str]:
+    def received(self) -> list[str]:
         """All since the last time."""
         lines: list[str] = []
         while True:
@@ -44,7 +44,7 @@ class Systemd:
         lines: list[str] = []
         async with asyncio.timeout(60):
             while wanted not in lines:
-                lines += self.told()
+                lines += self.received()
                 await asyncio.sleep(0.01)
         return lines
 
@@ -97,9 +97,9 @@ def test_a_stuck_shard_stops_the_pings(systemd: Systemd) -> None:
         await systemd.until("WATCHDOG=1")
         watching.stuck = lambda: {0: 61.0}
         await asyncio.sleep(WATCHDOG_S * 2)
-        systemd.told()
+        systemd.received()
         await asyncio.sleep(WATCHDOG_S * 2)
-        assert "WATCHDOG=1" not in systemd.told()
+        assert "WATCHDOG=1" not in systemd.received()
         watching.stuck = dict
         await systemd.until("WATCHDOG=1")
 
@@ -110,14 +110,14 @@ def test_one_worker_that_is_not_well_stops_the_pings_of_all(systemd: Systemd) ->
     async def scenario(watching: Watchdog, stopping: asyncio.Event) -> None:
         await ready(watching)
         await asyncio.sleep(WATCHDOG_S * 2)
-        assert not {"READY=1", "WATCHDOG=1"}.intersection(systemd.told()), "the other one is not there yet"
+        assert not {"READY=1", "WATCHDOG=1"}.intersection(systemd.received()), "the other one is not there yet"
         other = Notifier(systemd.address, WATCHDOG_S, watching._notifier.board).of_worker(1)
         other.note(ready=True)
         await systemd.until("READY=1")
         await asyncio.sleep(WATCHDOG_S * 2)
-        systemd.told()
+        systemd.received()
         await asyncio.sleep(WATCHDOG_S * 2)
-        assert "WATCHDOG=1" not in systemd.told(), "the other one said nothing more"
+        assert "WATCHDOG=1" not in systemd.received(), "the other one said nothing more"
         other.note(ready=True)
         await systemd.until("WATCHDOG=1")
 
