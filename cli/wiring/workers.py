@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -34,58 +34,73 @@ def run_workers(count: int, run: Run) -> None:
 
 
 def _watch(numbers: Sequence[int | None], run: Run) -> None:
-    children: set[int] = set()
+    """Fork, then take one signal after the other.
+
+    All of them are blocked and waited for: a handler would not run while `os.wait` sleeps if its signal came a moment
+    before, and nobody would be stopped.
+    """
+    awaited = {*_SIGNALS, signal.SIGCHLD}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    handlers = {number: signal.signal(number, _nothing) for number in awaited}  # what is ignored would not be seen
+
+    def as_before() -> None:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    children = {_fork(number, run, as_before) for number in numbers}
     end_signals: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
+    def pass_on(number: int) -> None:
         if number in _ENDING:
             end_signals.append(number)
         for child in children:
-            with suppress(ProcessLookupError):  # waited for a moment ago
+            with suppress(ProcessLookupError):  # ended, and not waited for yet
                 os.kill(child, number)
-
-    before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
-
-    def as_before() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    for number in numbers:
-        children.add(_fork(number, run, as_before))
-    if end_signals:  # before all of them were there
-        pass_on(end_signals[-1], None)
 
     code = 0
     while children:
-        child, status = os.wait()
-        if child not in children:
-            continue  # an orphan of somebody else's, which was given to us
-        children.discard(child)
-        ended = os.waitstatus_to_exitcode(status)
-        if end_signals and (ended == 0 or -ended in end_signals):  # the latter where it had no handlers yet
+        number = signal.sigwait(awaited)
+        if number != signal.SIGCHLD:
+            pass_on(number)
             continue
-        if len(numbers) == 1:
-            code = ended if ended >= 0 else 128 - ended  # as shells say it
-            continue
-        code = 1
-        if not end_signals:
-            print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
-            pass_on(signal.SIGTERM, None)
+        for child, ended in _ended_children():
+            if child not in children:
+                continue  # an orphan of somebody else's, which was given to us
+            children.discard(child)
+            if end_signals and (ended == 0 or -ended in end_signals):  # the latter where it had no handlers yet
+                continue
+            if len(numbers) == 1:
+                code = ended if ended >= 0 else 128 - ended  # as shells say it
+                continue
+            code = 1
+            if not end_signals:
+                print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
+                pass_on(signal.SIGTERM)
+    as_before()
     if code:
         sys.exit(code)
 
 
+def _nothing(number: int, frame: object) -> None:
+    """A handler."""
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """Process ids and exit codes of all that have ended: signals of the same number come once for several."""
+    with suppress(ChildProcessError):  # there are no more
+        while True:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if not child:
+                return
+            yield child, os.waitstatus_to_exitcode(status)
+
+
 def _fork(number: int | None, run: Run, as_before: Callable[[], None]) -> int:
     """The process id of a new process, whose signals are `as_before`."""
-    # A signal that comes in between would be heard by the parent's handler, in the child.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        child = os.fork()
-        if not child:
-            as_before()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    child = os.fork()
     if not child:
+        as_before()
         _work(number, run)
     return child
 

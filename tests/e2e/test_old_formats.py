@@ -107,7 +107,11 @@ def test_a_kafka_log_and_the_folder_of_a_node(tmp_path: Path) -> None:
                 return all(shard["master"] == new.name for shard in http.get("/v1/cluster").json()["shards"])
 
             old.process.kill()
-            wait_for(is_master_of_all, "the node that began with the log alone")
+            try:
+                wait_for(is_master_of_all, "the node that began with the log alone")
+            except AssertionError:
+                print(http.get("/v1/cluster").text, new.process.last_words(100), sep="\n")
+                raise
             check_everything(http, expected)
             change_something(http, expected)
         assert new.process.running
