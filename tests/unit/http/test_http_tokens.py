@@ -77,8 +77,8 @@ def test_a_token_before_or_after_its_time_opens_nothing(
     claim: str, from_now_s: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(site: Site, provider: Provider) -> None:
-        token = provider.token(**{claim: int(time.time()) + from_now_s})
-        assert (await site.ask("GET", "/v1/limits", token)).status_code == 401
+        claims: dict[str, Any] = {claim: int(time.time()) + from_now_s}
+        assert (await site.ask("GET", "/v1/limits", provider.token(**claims))).status_code == 401
 
     with_provider(scenario, monkeypatch)
 
