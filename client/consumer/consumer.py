@@ -152,6 +152,12 @@ class Consumer:
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
+    def working(self) -> asyncio.Task[None]:
+        """Ends, with what ended the consumer, if it ends by itself. There is one from `start` on."""
+        assert self._running is not None
+        return self._running
+
+    @property
     def paused(self) -> bool:
         """A handler asked for a pause (`Pause`), and no message has got through since."""
         return self._lanes.paused

@@ -102,7 +102,7 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     if (labels := labels_in(headers)) is not None:
         pairs.append((LABELS, labels))
     if origin.attempts:
-        pairs.append((ATTEMPTS, orjson.dumps(origin.attempts)))
+        pairs.append((ATTEMPTS, orjson.dumps([list(attempt) for attempt in origin.attempts])))
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))
