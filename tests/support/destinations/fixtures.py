@@ -1,0 +1,25 @@
+"""The systems that messages are handed on to: one of each for all tests of a process, or one for a test alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.destinations.rabbitmq_node import RabbitMQNode
+from tests.support.servers.real_servers import need
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQNode]:
+    """One node. Tests that share it declare queues and exchanges with names of their own, and leave it running."""
+    with need(lambda: RabbitMQNode(tmp_path_factory.mktemp("rabbitmq"))) as node:
+        yield node
+
+
+@pytest.fixture
+def own_rabbitmq(tmp_path: Path) -> Iterator[RabbitMQNode]:
+    """One node for one test, which may kill it."""
+    with need(lambda: RabbitMQNode(tmp_path / "rabbitmq")) as node:
+        yield node
