@@ -29,7 +29,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
-_DESTINATIONS = ("rabbitmq", "own_rabbitmq")
+_DESTINATIONS = ("rabbitmq", "own_rabbitmq", "nats_server", "own_nats")
 _PLUGS = ("kafka", "zookeeper", "redis")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.destinations.nats_node import NatsNode
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.servers.real_servers import need
 
@@ -22,4 +23,18 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQNode]
 def own_rabbitmq(tmp_path: Path) -> Iterator[RabbitMQNode]:
     """One node for one test, which may kill it."""
     with need(lambda: RabbitMQNode(tmp_path / "rabbitmq")) as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsNode]:
+    """One server. Tests that share it use subjects and streams with names of their own, and leave it running."""
+    with need(lambda: NatsNode(tmp_path_factory.mktemp("nats"))) as node:
+        yield node
+
+
+@pytest.fixture
+def own_nats(tmp_path: Path) -> Iterator[NatsNode]:
+    """One server for one test, which may kill it."""
+    with need(lambda: NatsNode(tmp_path / "nats")) as node:
         yield node
