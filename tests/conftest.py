@@ -29,7 +29,9 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
-_DESTINATIONS = ("rabbitmq", "own_rabbitmq", "nats_server", "own_nats")
+_DESTINATIONS = (
+    "rabbitmq", "own_rabbitmq", "nats_server", "own_nats", "redis_node", "own_redis", "redis_cluster",
+)  # fmt: skip
 _PLUGS = ("kafka", "zookeeper", "redis")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.destinations.nats_node import NatsNode
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
+from tests.support.destinations.redis_nodes import RedisCluster, RedisNode
 from tests.support.servers.real_servers import need
 
 
@@ -38,3 +39,24 @@ def own_nats(tmp_path: Path) -> Iterator[NatsNode]:
     """One server for one test, which may kill it."""
     with need(lambda: NatsNode(tmp_path / "nats")) as node:
         yield node
+
+
+@pytest.fixture(scope="session")
+def redis_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisNode]:
+    """One Redis. Tests that share it use keys with names of their own, and leave it running."""
+    with need(lambda: RedisNode(tmp_path_factory.mktemp("redis"))) as node:
+        yield node
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisNode]:
+    """One Redis for one test, which may kill it."""
+    with need(lambda: RedisNode(tmp_path / "redis")) as node:
+        yield node
+
+
+@pytest.fixture
+def redis_cluster(tmp_path: Path) -> Iterator[RedisCluster]:
+    """A cluster for one test, which may kill its nodes."""
+    with need(lambda: RedisCluster(tmp_path / "redis")) as cluster:
+        yield cluster
