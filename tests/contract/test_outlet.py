@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-SITES = {"memory": MemorySite, "http": HttpSite}
+SITES: dict[str, Callable[[], OutletSite]] = {"memory": MemorySite, "http": HttpSite}
 
 
 @pytest.fixture(params=SITES)
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    site: OutletSite = SITES[request.param]()
+    site = SITES[request.param]()
     await site.start()
     yield site
     await site.stop()

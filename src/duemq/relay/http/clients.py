@@ -16,7 +16,6 @@ from typing import Final
 
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
-from pyreqwest.http import Url
 
 from duemq.relay.http.addresses import ForbiddenAddress, Network, check_address
 
@@ -38,12 +37,15 @@ class UnusableCredentials(Exception):
 
 
 class Clients:
-    """One client at a time, with its pool of connections. `build`: a builder with everything but the address."""
+    """One client at a time, with its pool of connections.
+
+    `host`: as the client's parser of URLs has it. `build`: gives a builder with everything but the address.
+    """
 
     def __init__(
-        self, url: Url, allowed: Sequence[Network], build: Callable[[], ClientBuilder], lookup: Lookup | None = None
+        self, host: str, allowed: Sequence[Network], build: Callable[[], ClientBuilder], lookup: Lookup | None = None
     ) -> None:
-        self._host: Final = url.host_str or ""
+        self._host: Final = host
         self._allowed, self._build = allowed, build
         self._threads: ThreadPoolExecutor | None = None
         self._lookup: Final = lookup or self._look_up

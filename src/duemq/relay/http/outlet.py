@@ -49,10 +49,13 @@ class HttpOutlet:
         self._credentials: Final = credentials
         self._format: Final = RequestFormat(options, credentials)
         self._secrets: Final = _secrets(credentials)
-        self._url: Final = Url(destination.url)
-        self._clients: Final = Clients(self._url, policy.private_networks, self._builder, lookup)
+        self._url: Final = _url(destination.url)
+        host = "" if self._url is None else self._url.host_str or ""
+        self._clients: Final = Clients(host, policy.private_networks, self._builder, lookup)
 
     async def send(self, message: Message) -> Reply:
+        if self._url is None:
+            return Reply(Result.FAILED, "bad_url", "the host of its URL is neither a name nor an address")
         headers, body = self._format.request(message, time.time())
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -65,9 +68,10 @@ class HttpOutlet:
             return Reply(Result.AWAY, "bad_credentials", str(error))
         except TimeoutError:
             return timed_out("its name was not looked up in time")
-        request = client.request(self._options.method, self._url).headers(headers).body_bytes(body).build_streamed()
+        request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
-            async with request as response:
+            # Without a buffer the answer is there with its head, whatever becomes of its body.
+            async with request.streamed_read_buffer_limit(0).build_streamed() as response:
                 return await self._reply(response)
         except PyreqwestError as error:
             if not_connected(error):
@@ -95,10 +99,22 @@ class HttpOutlet:
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip
         if credentials.ca:
+            if (
+                "-----BEGIN CERTIFICATE-----" not in credentials.ca
+            ):  # the client would trust nobody more, and not say so
+                raise ValueError("the CA has no certificate in PEM form")
             builder = builder.add_root_certificate_pem(credentials.ca.encode())
         if credentials.cert:
             builder = builder.identity_pem(f"{credentials.key.get_secret_value()}\n{credentials.cert}".encode())
         return builder
+
+
+def _url(text: str) -> Url | None:
+    """None where the client's parser is stricter than the declaration."""
+    try:
+        return Url(text)
+    except ValueError:
+        return None
 
 
 async def _first_text(response: Response) -> str:
