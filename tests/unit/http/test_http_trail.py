@@ -11,7 +11,8 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin import trail as admin_trail
 from duemq.cluster.admin.trail import Trail, TrailEntry
 from duemq.cluster.internal_topics import TRAIL, create_logs
-from duemq.model.errors import Rejected, StoreFailed
+from duemq.model.errors import Rejected, StoreFailed, Unavailable
+from duemq.model.record import StoredRecord
 from tests.support.http.http_site import ORDER
 from tests.unit.http.test_http_access import Site, with_site
 
@@ -110,6 +111,9 @@ class RemoteBus(MemoryBus):
         known = (topic, partition) in self.asked and not self.away
         self.asked.add((topic, partition))
         return await super().read(topic, partition, *more) if known else []
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        return super().reach(topic, partition)
 
     def reach(self, topic: str, partition: int) -> int:
         return 0 if self.away else super().reach(topic, partition)
