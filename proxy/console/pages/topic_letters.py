@@ -90,7 +90,7 @@ async def get_letters(service: Service, request: Request) -> Response:
     shown = {name: value for name, value in fields.items() if name != "cursor"}
     filters = given(fields, *FILTERS)
     return render(
-        request, "dead/letters.html", 400 if wrong else 200, source=source, prefix=GROUP_PREFIX, wrong=wrong,
+        request, "dead/letters.html", 400 if wrong else 200, source=source, wrong=wrong,
         letters=[_ABSENT | one for one in letters], limits=LIMITS, fields=dict.fromkeys(_FIELDS, "") | fields,
         filtered=bool(filters), purges=filters.keys() <= {"dead_to"}, visible=sees_payloads(service, request),
         next=urlencode(shown | {"cursor": cursor}) if cursor else "", query=urlencode(shown),
@@ -104,7 +104,7 @@ async def get_letter(service: Service, request: Request) -> Response:
     payload, visible = payload_of(letter) or b"", sees_payloads(service, request)
     form, text = formatted(payload, form) if visible else ("", "")
     return render(
-        request, "dead/letter.html", source=source, prefix=GROUP_PREFIX, letter=_ABSENT | letter, visible=visible,
+        request, "dead/letter.html", source=source, letter=_ABSENT | letter, visible=visible,
         redriven_from=letter["headers"].get(REDRIVEN_FROM), bytes=len(payload), form=form, text=text,
         cut=is_cut(payload), can_redrive=grant_of(request).allows(Scope.OPERATE),
     )  # fmt: skip

@@ -314,7 +314,12 @@ def test_all_that_match_are_changed_by_a_job_which_is_watched_and_cancelled() ->
         for step, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
             assert (await site.ask("POST", path, {"step": step})).status_code == 303
             assert state in await site.page("/jobs")
-        for wrong in ({"kind": "purge"}, {"kind": "odd", "topic": "orders"}, form | {"rate": "fast"}):
+        for wrong in (
+            {"kind": "purge"},
+            {"kind": "odd", "topic": "orders"},
+            form | {"rate": "fast"},
+            form | {"rate": "nan"},
+        ):
             assert (await site.ask("POST", "/jobs", wrong)).status_code == 400
         assert (await site.ask("POST", path, {"step": "explode"})).status_code == 400
         assert (await site.ask("GET", "/jobs/nobody")).status_code == 404

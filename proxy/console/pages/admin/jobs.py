@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from duemq.proxy.console.views import redirect, render
 
 _TIMES: Final = ("due_from", "due_to", "dead_from", "dead_to")
 _FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES)
+_A_RATE: Final = "The rate is a number of messages/s."
 _STEPS: Final = ("pause", "resume", "cancel")
 _ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what the API leaves out of jobs
 
@@ -72,11 +74,18 @@ def _order(form: Form) -> dict[str, Any]:
         if value:
             order[name] = value
     if rate := form.get("rate"):
-        try:
-            order["rate"] = float(rate)
-        except ValueError as error:
-            raise Rejected("bad_field", "The rate is a number of messages/s.", "rate") from error
+        order["rate"] = _rate(rate)
     return order
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError as error:
+        raise Rejected("bad_field", _A_RATE, "rate") from error
+    if not isfinite(rate):  # JSON has none of these: the API would take it for no rate
+        raise Rejected("bad_field", _A_RATE, "rate")
+    return rate
 
 
 def _value(name: str, text: str) -> str:
