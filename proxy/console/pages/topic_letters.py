@@ -143,12 +143,12 @@ async def _search(
     service: Service, request: Request, chosen: _Filter, query: dict[str, str]
 ) -> tuple[list[Any], str | None]:
     """The next page that has something, or how far the search came in its time."""
-    found: tuple[list[Any], str | None] = [], None
+    page: tuple[list[Any], str | None] = [], None
     async with aclosing(_pages(service, request, chosen, query, PATIENCE_S)) as pages:
-        async for found in pages:
-            if found[0]:
+        async for page in pages:
+            if page[0]:
                 break
-    return found
+    return page
 
 
 async def _pages(
