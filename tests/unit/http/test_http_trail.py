@@ -107,7 +107,7 @@ class RemoteBus(MemoryBus):
         super().__init__(log)
         self.away, self.asked = away, set[tuple[str, int]]()
 
-    async def read(self, topic: str, partition: int, *more: int) -> list[StoredRecord]:  # type: ignore[override]
+    async def read(self, topic: str, partition: int, *more: int) -> list[StoredRecord]:
         known = (topic, partition) in self.asked and not self.away
         self.asked.add((topic, partition))
         return await super().read(topic, partition, *more) if known else []
