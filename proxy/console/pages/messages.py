@@ -23,8 +23,8 @@ from duemq.proxy.request.query import STATUSES, read_query
 FILTERS: Final = ("topic", "key", "label", "due_from", "due_to")
 QUERY: Final = f"ref status {' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
-_LIMITS: Final = ("25", "50", "100", "250")
-_PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
+LIMITS: Final = ("25", "50", "100", "250")
+PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
 _SHOWN_BYTES: Final = 64 << 10
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
@@ -64,7 +64,7 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     return render(
         request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
         wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
-        limits=_LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
+        limits=LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
         filtered=bool(given(fields, *FILTERS)),
         next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(shown),
     )  # fmt: skip
@@ -75,7 +75,7 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
     path = "/v1/dlq" if dead else "/v1/messages"
     if dead:
         query.pop("status", None)
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while True:
         listed = await call_api(service, request, "GET", path, query)
         if listed["messages"] or listed["cursor"] is None or time.monotonic() >= until:
@@ -86,7 +86,7 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
 def api_filter(fields: dict[str, str]) -> dict[str, str]:
     """The query of the API that the fields of the page say."""
     query = given(fields, "status", *FILTERS, "cursor")
-    query["limit"] = fields.get("limit") or _LIMITS[1]
+    query["limit"] = fields.get("limit") or LIMITS[1]
     return query | {name: instant_text(query[name]) for name in ("due_from", "due_to") if name in query}
 
 
@@ -114,6 +114,11 @@ def payload_of(state: dict[str, Any]) -> bytes | None:
         return b64decode(state["payload_base64"])
     payload: str | None = state.get("payload")
     return None if payload is None else payload.encode()
+
+
+def is_cut(payload: bytes) -> bool:
+    """Whether no more than the beginning of a payload is shown."""
+    return len(payload) > _SHOWN_BYTES
 
 
 def formatted(payload: bytes, form: str) -> tuple[str, str]:

@@ -25,6 +25,9 @@ PAGES = (
     "/messages",
     "/messages/m1",
     "/dlq",
+    "/dlq/topics",
+    "/dlq/topics/orders",
+    "/dlq/topics/orders/0:0",
     "/topics",
     "/topics/orders",
     "/cluster",
@@ -93,7 +96,7 @@ def test_what_comes_from_senders_is_escaped_everywhere() -> None:
         for path in (*PAGES, f"/messages?topic=x&key={EVIL}&ref=", f"/dlq?label={EVIL}"):
             text = (await site.ask("GET", path)).text
             assert EVIL not in text and "<script>" not in text, path
-            if path not in ("/topics", "/files", "/imports", "/jobs"):
+            if path not in ("/topics", "/dlq/topics", "/dlq/topics/orders", "/files", "/imports", "/jobs"):
                 assert "&lt;script&gt;" in text, path
         gateway.error = Rejected("bad_field", EVIL, EVIL)
         schedule = {"topic": "orders", "payload": EVIL, "headers": f"{EVIL}: {EVIL}", "key": f'"{EVIL}', "once": EVIL}
@@ -311,7 +314,12 @@ def test_all_that_match_are_changed_by_a_job_which_is_watched_and_cancelled() ->
         for step, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
             assert (await site.ask("POST", path, {"step": step})).status_code == 303
             assert state in await site.page("/jobs")
-        for wrong in ({"kind": "purge"}, {"kind": "odd", "topic": "orders"}, form | {"rate": "fast"}):
+        for wrong in (
+            {"kind": "purge"},
+            {"kind": "odd", "topic": "orders"},
+            form | {"rate": "fast"},
+            form | {"rate": "nan"},
+        ):
             assert (await site.ask("POST", "/jobs", wrong)).status_code == 400
         assert (await site.ask("POST", path, {"step": "explode"})).status_code == 400
         assert (await site.ask("GET", "/jobs/nobody")).status_code == 404
