@@ -11,4 +11,4 @@ from duemq.model.settings import Section, Switch
 
 class TracingSettings(Section):
     enabled: Switch = False
-    spans_per_s: Annotated[int, Field(ge=1, le=10_000)] = 20
+    spans_per_s: Annotated[int, Field(ge=1, le=10_000)] = 10
