@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
-from duemq.model.row_notes import Attempt
+from duemq.model.row_notes import UNCHANGED, Attempt, ChangeHistory
 from duemq.storage.imports.records import ImportRecord
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
@@ -20,7 +20,7 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 @dataclass(frozen=True, slots=True)
 class MessageState:
     """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held. `attempts`:
-    that failed, and its deaths, as far as they are noted."""
+    that failed, and its deaths, as far as they are noted. `history`: the changes, a cancel included."""
 
     id: str
     status: Status
@@ -38,6 +38,7 @@ class MessageState:
     reason: str = ""
     redrives: int = 0
     attempts: tuple[Attempt, ...] = ()
+    history: ChangeHistory = UNCHANGED
 
 
 class NamedMessage(NamedTuple):

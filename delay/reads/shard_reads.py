@@ -14,8 +14,9 @@ from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
+from duemq.model.message import CANCEL
 from duemq.model.row import read_row, topic_of
-from duemq.model.row_notes import notes_of
+from duemq.model.row_notes import PastChange, notes_of
 from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
@@ -116,7 +117,9 @@ class Reads:
 
     def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
-            return self._make(ended.row, "cancelled", cancelled_at=ended.at)
+            state = self._make(ended.row, "cancelled", cancelled_at=ended.at)
+            cancel = PastChange(CANCEL, ended.at, by=ended.cancelled_by)
+            return replace(state, history=state.history.with_change(cancel))
         reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
         state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
         return replace(state, payload=None) if ended.status == PURGED else state
@@ -131,13 +134,13 @@ class Reads:
         dead_at: int = 0,
         reason: str = "",
     ) -> MessageState:
-        row = read_row(raw)
+        row, notes = read_row(raw), notes_of(raw)
         return MessageState(
             id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
-            redrives=row.redrives, attempts=notes_of(raw).attempts,
+            redrives=row.redrives, attempts=notes.attempts, history=notes.history,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
