@@ -7,7 +7,7 @@ A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) asks the nod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
@@ -39,6 +39,10 @@ class MessageState:
     redrives: int = 0
     attempts: tuple[Attempt, ...] = ()
     history: ChangeHistory = UNCHANGED
+
+    def head(self) -> MessageState:
+        """The state as lists have it: without payload and history, of which a page could have a gigabyte."""
+        return replace(self, payload=None, history=UNCHANGED)
 
 
 class NamedMessage(NamedTuple):

@@ -92,7 +92,7 @@ class Reads:
                     if row is None
                     else self._live_state(key, row)
                 )
-                states.append(None if state is None else replace(state, payload=None))
+                states.append(None if state is None else state.head())
             await asyncio.sleep(0)
         return states
 
@@ -117,9 +117,7 @@ class Reads:
 
     def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
-            state = self._make(ended.row, "cancelled", cancelled_at=ended.at)
-            cancel = PastChange(CANCEL, ended.at, by=ended.cancelled_by)
-            return replace(state, history=state.history.with_change(cancel))
+            return self._make(ended.row, "cancelled", cancelled_at=ended.at, cancelled_by=ended.cancelled_by)
         reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
         state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
         return replace(state, payload=None) if ended.status == PURGED else state
@@ -131,16 +129,20 @@ class Reads:
         *,
         delivered_at: int = 0,
         cancelled_at: int = 0,
+        cancelled_by: str = "",
         dead_at: int = 0,
         reason: str = "",
     ) -> MessageState:
         row, notes = read_row(raw), notes_of(raw)
+        history = notes.history
+        if status == "cancelled":
+            history = history.with_change(PastChange(CANCEL, cancelled_at, by=cancelled_by))
         return MessageState(
             id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
-            redrives=row.redrives, attempts=notes.attempts, history=notes.history,
+            redrives=row.redrives, attempts=notes.attempts, history=history,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
@@ -184,8 +186,7 @@ class Reads:
                         continue
             for key, row, ended in messages:
                 if (state := self.match(query, key, row, ended)) is not None:
-                    # A page of a thousand could hold a gigabyte of payloads.
-                    matches.append((key, replace(state, payload=None)))
+                    matches.append((key, state.head()))
                     size += len(row) - len(state.payload or b"")
                     if len(matches) == query.limit or size > _PAGE_BYTES:
                         return SearchPart(matches, key)

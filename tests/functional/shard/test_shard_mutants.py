@@ -28,7 +28,7 @@ from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.model.record import Partition
-from duemq.model.row_notes import ChangeHistory, PastChange
+from duemq.model.row_notes import ChangeHistory, PastChange, with_change
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 
@@ -205,7 +205,7 @@ def purge_for_show(patch: Patch) -> None:
 
 def nobody_asked(patch: Patch) -> None:
     """The history of a message does not say who asked for its changes."""
-    with_change = cycle.with_change
+
     patch.setattr(cycle, "with_change", lambda row, past, tag: with_change(row, past._replace(by=""), tag))
 
 
@@ -221,7 +221,7 @@ def only_the_last_changes(patch: Patch) -> None:
 
 def own_time_of_changes(patch: Patch) -> None:
     """Each replica notes when it made a change itself."""
-    with_change, readings = cycle.with_change, count()
+    readings = count()
 
     def with_own_time(row: bytes, past: PastChange, tag: str) -> bytes:
         return with_change(row, past._replace(at=past.at + next(readings) % 2), tag)
