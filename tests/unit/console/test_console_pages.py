@@ -194,8 +194,8 @@ def test_a_message_shows_its_changes_and_who_asked_for_them() -> None:
             STATE, status="cancelled", cancelled_at=NOW + 5, history=ChangeHistory(changes, left_out=2)
         )
         text = " ".join(re.sub(r"<(?!/?b>)[^>]+>", " ", await site.page("/messages/m1")).split())
-        assert "moved, due" in text and " before by <b>key:&lt;script&gt;" in text
-        assert "2 more changes, not kept" in text and "delivered now, due" in text
+        assert "moved by <b>key:&lt;script&gt;alert(1)&lt;/script&gt;</b>; it was due" in text
+        assert "2 more changes, not kept" in text and "delivered now; it was due" in text
         assert text.count("cancelled by <b>user:ann@x</b>") == 1
         site.gateway.found = replace(STATE, status="cancelled", cancelled_at=NOW + 5)
         assert "<span>cancelled</span>" in await site.page("/messages/m1")
