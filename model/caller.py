@@ -6,17 +6,19 @@ so it is for people to read, and nothing is decided by it.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 MAX_CALLER_BYTES: Final = 128
 SETTINGS: Final = "settings"  # a key of the configuration
 
 _KINDS = ("key:", "user:")
+_NO_CONTROLS = re.compile(r"[^\x00-\x1f\x7f-\x9f]+")  # not isprintable: by it Pythons differ, and so would replicas
 
 
 def caller_bytes(caller: str) -> bytes:
     """A caller as a command carries it, cut to what it may have."""
-    return caller.encode()[:MAX_CALLER_BYTES].decode(errors="ignore").encode()
+    return caller.encode(errors="replace")[:MAX_CALLER_BYTES].decode(errors="ignore").encode()
 
 
 def read_caller(raw: bytes) -> str:
@@ -27,7 +29,7 @@ def read_caller(raw: bytes) -> str:
         text = raw.decode()
     except UnicodeDecodeError:
         return ""
-    return text if is_caller(text) and text.isprintable() else ""
+    return text if is_caller(text) and _NO_CONTROLS.fullmatch(text) else ""
 
 
 def is_caller(text: str) -> bool:

@@ -170,6 +170,8 @@ def test_a_payload_that_names_no_caller_makes_a_change_of_nobody(value: bytes) -
 def test_a_long_caller_is_cut_between_characters() -> None:
     change = read_change(change_frame(CANCEL, bytes(20), by="user:" + "ü" * 100))
     assert change is not None and change.by == "user:" + "ü" * 61
+    change = read_change(change_frame(CANCEL, bytes(20), by="user:\ud800"))  # JSON of a provider can have such
+    assert change is not None and change.by == "user:?"
 
 
 @given(st.none() | st.binary(max_size=30), header_lists, st.binary(max_size=99))
