@@ -55,13 +55,14 @@ class TracedGateway(CommandGateway):
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         caller = CALLER.get()
         if caller is None or kind != CANCEL or not self._tracing.take("cancel", 1):
-            return await super().change(kind, refs, due, times=times, terms=terms)
+            return await super().change(kind, refs, due, times=times, terms=terms, by=by)
         count = {"messaging.batch.message_count": len(refs)} if len(refs) > 1 else {}
         with self._tracing.request("cancel", caller, (), count) as span:
-            outcomes = await super().change(kind, refs, due, times=times, terms=terms)
+            outcomes = await super().change(kind, refs, due, times=times, terms=terms, by=by)
             if len(outcomes) == 1:
                 (outcome,) = outcomes
                 span.set_attribute("messaging.message.id", outcome.id)

@@ -29,7 +29,7 @@ _SHOWN_BYTES: Final = 64 << 10
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
-    ("key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at")
+    ("key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "changes_left_out")
 )  # what the API leaves out of messages
 _DONE: Final = {
     "cancel": "It is cancelled and will not be delivered.",
@@ -99,13 +99,18 @@ async def get_message(service: Service, request: Request) -> Response:
     payload, visible = payload_of(state), sees_payloads(service, request)
     form, text = formatted(payload or b"", form if form in _FORMS else "auto") if visible else ("", "")
     return render(
-        request, "message.html", message=_ABSENT | state, visible=visible,
+        request, "message.html", message=_ABSENT | state, visible=visible, changes=changes_of(state),
         bytes=None if payload is None else len(payload), form=form, text=text,
         cut=payload is not None and len(payload) > _SHOWN_BYTES,
         done=_DONE.get(query.get("done", ""), ""),
         can_change=state["status"] == "scheduled" and grant.allows(Scope.CANCEL),
         can_redrive=state["status"] == "dead" and grant.allows(Scope.OPERATE), now=service.clock(),
     )  # fmt: skip
+
+
+def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was changed, oldest first, with all that the page asks for."""
+    return [{"from": None, "to": None, "by": None} | change for change in state.get("changes", ())]
 
 
 def payload_of(state: dict[str, Any]) -> bytes | None:

@@ -183,7 +183,14 @@ def gateway_of(site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception | N
         return [Receipt(f"m{n}", "scheduled", draft.topic, NOW) for n, draft in enumerate(drafts)]
 
     async def change(
-        self: CommandGateway, kind: int, refs: Sequence[str], due: Any = 0, *, times: bool = False, terms: Any = None
+        self: CommandGateway,
+        kind: int,
+        refs: Sequence[str],
+        due: Any = 0,
+        *,
+        times: bool = False,
+        terms: Any = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         return [ChangeOutcome(ref, Answer.OK) for ref in refs]
 

@@ -13,6 +13,7 @@ from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.row_notes import ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from duemq.proxy.settings import ConsoleSettings
@@ -181,6 +182,26 @@ def test_a_payload_is_shown_as_json_text_or_hexadecimal(payload: bytes, form: st
     async def scenario(site: ConsoleSite) -> None:
         site.gateway.found = replace(STATE, payload=payload)
         assert shown in await site.page(f"/messages/m1{form}")
+
+    with_console(scenario)
+
+
+def test_a_message_shows_its_changes_and_who_asked_for_them() -> None:
+    changes = (
+        PastChange(MOVE, NOW, NOW + 1_000, NOW + 9_000, f"key:{EVIL}"), PastChange(DELIVER_NOW, NOW, NOW, NOW),
+        PastChange(CANCEL, NOW + 5, by="user:ann@x"),
+    )  # fmt: skip
+
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.found = replace(
+            STATE, status="cancelled", cancelled_at=NOW + 5, history=ChangeHistory(changes, left_out=2)
+        )
+        text = " ".join(re.sub(r"<(?!/?b>)[^>]+>", " ", await site.page("/messages/m1")).split())
+        assert "moved by <b>key:&lt;script&gt;alert(1)&lt;/script&gt;</b>; it was due" in text
+        assert "2 more changes, not kept" in text and "delivered now; it was due" in text
+        assert text.count("cancelled by <b>user:ann@x</b>") == 1
+        site.gateway.found = replace(STATE, status="cancelled", cancelled_at=NOW + 5)
+        assert "<span>cancelled</span>" in await site.page("/messages/m1")
 
     with_console(scenario)
 
