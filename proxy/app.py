@@ -83,7 +83,8 @@ def create_app(
     same_origin = SameOrigin(
         settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
     )
-    return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+    admission = Admission(settings.max_requests, settings.max_inflight_bytes)
+    return Application(service, admission, same_origin, open_metrics=settings.open_metrics)
 
 
 def _issuer_of(login: LoginSettings | None) -> Issuer | None:
@@ -101,10 +102,13 @@ def _issuer_of(login: LoginSettings | None) -> Issuer | None:
 class Application:
     """See `create_app`."""
 
-    def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
+    def __init__(
+        self, service: Service, admission: Admission, same_origin: SameOrigin, *, open_metrics: bool = False
+    ) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
         self.history = service.history
         self._router = Router(ENDPOINTS)
+        self._open_metrics = open_metrics
         self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,11 +160,11 @@ class Application:
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
-        access = self._service.access
-        if request.scope["path"].startswith("/console"):
+        access, path = self._service.access, request.scope["path"]
+        if path.startswith("/console"):
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
-        if request.scope["path"].startswith("/v1/"):
+        if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"

@@ -103,7 +103,8 @@ async def run_proxy(
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
-        tracing = await opened.enter_async_context(open_tracing(settings, "proxy", url_of(listener, settings.host)))
+        instance = url_of(listener, settings.host)
+        tracing = await opened.enter_async_context(open_tracing(settings, "proxy", instance, metrics))
         api = http_api(settings, backend, metrics, stop, admin, tracing)
 
         async def follow(shut: asyncio.Event) -> None:

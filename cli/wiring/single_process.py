@@ -56,7 +56,7 @@ async def serve(
     async with AsyncExitStack() as opened:
         opened.callback(folder.close)
         url = url_of(listener, settings.host, secure=tls is not None)
-        tracing = await opened.enter_async_context(open_tracing(settings, "serve", url))
+        tracing = await opened.enter_async_context(open_tracing(settings, "serve", url, metrics))
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,

@@ -77,7 +77,7 @@ class Endpoint:
     """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. `errors` are
     the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
     `notes` is what a caller has to know besides, in Markdown. `audited`: what it does is written to the trail, as is
-    each change that needs the scope operate or admin."""
+    each change that needs the scope operate or admin. `all_topics`: it is refused to a caller for some topics only."""
 
     method: str
     path: str
@@ -92,6 +92,7 @@ class Endpoint:
     examples: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
     audited: bool = False
+    all_topics: bool = False
     scope: Scope | None = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -128,7 +129,7 @@ class _Route:
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         audited = endpoint.path if endpoint.audited else None
         self.match, self.rules = RouteMatch(_handler_of(endpoint), (), audited), _rules_of(endpoint)
-        self.scope = endpoint.scope
+        self.scope, self.all_topics = endpoint.scope, endpoint.all_topics
 
 
 class Router:
@@ -151,6 +152,8 @@ class Router:
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):
                     raise Rejected("forbidden", f"this key has not the scope {route.scope}")
+                if route.all_topics and grant.topics:
+                    raise Rejected("forbidden", "this needs a key for all topics")
                 scope["path_params"] = parameters = path_match.groupdict()
                 if "topic" in parameters and not grant.covers(parameters["topic"]):
                     raise no_topic(parameters["topic"])

@@ -138,7 +138,7 @@ def _answer(answer: ResponseSpec) -> dict[str, Any]:
 
 def _problems(endpoint: Endpoint) -> Iterator[tuple[str, Any]]:
     """One response per status, with its codes and an example of each."""
-    everywhere = {"internal", *(_EVERYWHERE if endpoint.path.startswith("/v1/") else ())}
+    everywhere = {"internal", *(_EVERYWHERE if endpoint.scope is not None else ())}
     if endpoint.method not in SAFE_METHODS:
         everywhere.add("foreign_origin")
     codes = sorted(everywhere.union(endpoint.errors), key=lambda code: (CODES[code].status, code))

@@ -197,6 +197,17 @@ class FailedAttempt(Shape):
     reason: str
 
 
+class MessageChange(Shape):
+    change: Literal["moved", "delivered_now", "redriven", "purged", "cancelled"]
+    at: Rfc3339
+    at_ms: Ms
+    from_: Rfc3339 = Field(default="", alias="from", description="When it was due. Not of what ends a message.")
+    from_ms: Ms = 0
+    to: Rfc3339 = Field(default="", description="When it is due since.")
+    to_ms: Ms = 0
+    by: str = Field(default="", description="Who asked: key:NAME, user:NAME, settings or job:ID, where that is known.")
+
+
 class MessageState(Shape):
     id: str
     status: Status
@@ -224,6 +235,12 @@ class MessageState(Shape):
         default_factory=list,
         description="Deliveries that failed, and deaths, oldest first, as far as they are noted. Not in lists.",
     )
+    changes: list[MessageChange] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Changes, oldest first: the first and the last 15. Not in lists.",
+    )
+    changes_left_out: int = Field(default=0, description="How many more there were, after the first one.")
 
 
 class MessageList(Shape):

@@ -114,6 +114,8 @@ _IDS = (
 _READY = """\
 Where it is not ready, the problem has the members `reason` and `shards`, the latter in the form that is described for
 200. It says no topics and addresses; `/v1/cluster` and the log say more."""
+_METRICS = """\
+It names topics. With `http.open_metrics = true` it needs no key."""
 _STATE = ResponseSpec("The message.", schemas.MessageState)
 _MOVED = ResponseSpec("The message as it is now.", schemas.MessageState)
 _PENDING = ResponseSpec(
@@ -350,8 +352,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/metrics", status.metrics, "Metrics for Prometheus", "service",
-        {200: ResponseSpec("The text format.", {"text/plain": _TEXT})},
-        scope=None,
+        {200: ResponseSpec("The text format.", {"text/plain": _TEXT})}, notes=_METRICS, all_topics=True,
+        scope=Scope.READ,
     ),
     Endpoint(
         "GET", "/openapi.json", openapi, "This document", "service",

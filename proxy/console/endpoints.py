@@ -17,15 +17,15 @@ from duemq.proxy.console.pages import (
     changes,
     cluster,
     files,
-    jobs,
-    keys,
+    imports,
     login,
     messages,
     overview,
     schedule,
+    topic_letters,
     topics,
-    trail,
 )
+from duemq.proxy.console.pages.admin import jobs, keys, trail
 from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 
 PREFIX: Final = "/console"
@@ -62,6 +62,13 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/messages", messages.get_messages, "Find messages", messages.QUERY),
     _page("/messages/{id}", messages.get_message, "One message", "as done"),
     _page("/dlq", messages.get_dead_letters, "Dead letters", messages.QUERY),
+    _page("/dlq/topics", topic_letters.get_topics, "Topics of dead letters", "topic"),
+    _form("/dlq/topics/{topic}:confirm", topic_letters.confirm_selected,
+          "Ask whether to redrive dead letters of a topic", Scope.OPERATE),
+    _page("/dlq/topics/{topic}:matching", topic_letters.confirm_matching,
+          "Ask whether to redrive or purge all of a topic that match", f"kind {topic_letters.QUERY}", Scope.OPERATE),
+    _page("/dlq/topics/{topic}", topic_letters.get_letters, "Dead letters in a topic", topic_letters.QUERY),
+    _page("/dlq/topics/{topic}/{place}", topic_letters.get_letter, "One dead letter in a topic", "as"),
     _form("/changes:confirm", changes.confirm_change, "Ask whether to change messages", Scope.CANCEL),
     _page("/changes:matching", changes.confirm_matching, "Ask whether to change all that match",
           f"kind {messages.QUERY}", Scope.CANCEL),
@@ -81,7 +88,9 @@ CONSOLE_ENDPOINTS: Final = (
     _form("/jobs", jobs.post_job, "Begin a bulk job", Scope.OPERATE),
     _form("/jobs/{id}", jobs.post_step, "Pause, resume or cancel a bulk job", Scope.OPERATE),
     _page("/files", files.get_files, "Delay files by window", "from"),
-    _page("/imports", files.get_imports, "Imported files", "state below"),
+    _page("/imports", imports.get_imports, "Imported files", "state below"),
+    _form("/imports", imports.post_import, "Hand over a file of messages", Scope.SEND),
+    _page("/imports/{id}", imports.get_import, "One imported file", "done"),
     _page("/keys", keys.get_keys, "API keys", "done", Scope.ADMIN),
     _form("/keys", keys.post_key, "Make an API key", Scope.ADMIN),
     _form("/keys/{id}:rotate", keys.post_rotate, "Give an API key a new text", Scope.ADMIN),
