@@ -56,6 +56,7 @@ _COMMANDS = {
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
     "node": _Command(_SERVER, "run.node", "app"),
     "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
+    "destination": _Command(_SERVER, "destinations.command", "app"),
     "jobs": _Command(_SERVER, "operate.jobs", "app"),
     "keys": _Command(_SERVER, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
 from duemq.proxy.destinations.relay_access import SystemReply
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from duemq.relay.base import Outlet
 
 HEADER: Final = ("duemq-test", b"1")
+"""Of a test message; producers cannot send it, for the prefix is duemq's own."""
 _CLOSE_S: Final = 10.0
 
 OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
@@ -37,6 +39,14 @@ class _TestRecord:
     key: bytes | None = None
 
 
+class _TestMessage(Message):
+    __slots__ = ()
+
+    @property
+    def headers(self) -> list[tuple[str, bytes]]:
+        return [HEADER]
+
+
 def open_plug(destination: Destination, credentials: Credentials) -> Outlet:
     """Raises Rejected `not_supported` where its client library is not installed."""
     # Most servers test none, and start sooner without.
@@ -53,13 +63,12 @@ async def send_test(
     destination: Destination, credentials: Credentials, open_with: OpenOutlet = open_plug
 ) -> SystemReply:
     """Send one message within the destination's time-out."""
-    from duemq.client.consumer.message import Message
     from duemq.relay.base import MAX_DETAIL, Result
 
     now = int(time.time() * 1000)
     value = orjson.dumps({"duemq": "test", "destination": destination.name})
     own = [("duemq-id", f"test-{secrets.token_hex(8)}".encode()), ("duemq-due", b"%d" % now)]
-    message = Message(_TestRecord(destination.own_topic, now, value, [*own, HEADER]))
+    message = _TestMessage(_TestRecord(destination.own_topic, now, value, own))
     outlet = open_with(destination, credentials)
     begun = time.perf_counter()
     try:
