@@ -61,7 +61,7 @@ def test_declared_paused_kept_and_removed(tmp_path: Path) -> None:
 def test_those_of_the_settings_are_declared_at_the_start(tmp_path: Path) -> None:
     settings = tmp_path / "duemq.toml"
     settings.write_text(f'[destinations.shop]\nurl = "{URL}"\ntopics = ["orders"]\n')
-    with Server(tmp_path / "data", "--config", settings) as server:
+    with Server(tmp_path / "data", "--config", str(settings)) as server:
         server.start()
         wait_for(lambda: run("destination", "show", "shop", url=server.url).returncode == 0, "the destination")
         assert shown(server)["topics"] == ["orders"]

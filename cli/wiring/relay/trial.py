@@ -26,13 +26,13 @@ _CLOSE_S: Final = 10.0
 OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _TestRecord:
     """As a record of the destination's own topic, where it never was."""
 
     topic: str
     timestamp: int
-    value: bytes
+    value: bytes | None
     headers: Sequence[tuple[str, bytes]]
     partition: int = 0
     offset: int = 0

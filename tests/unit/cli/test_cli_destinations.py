@@ -46,7 +46,7 @@ def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
 
 
 def test_credentials_come_by_a_file_or_by_stdin(shell: Shell, tmp_path: Path) -> None:
-    shell.answers = [ok(SHOP, 201)] * 4
+    shell.answers = [ok(SHOP, 201) for _ in range(4)]
     add = ("destination", "add", "shop", "https://shop.example.com")
     (tmp_path / "c.toml").write_text('token = "t"\nsigning_secrets = ["whsec_a"]\n[headers]\nx-key = "k"\n')
     (tmp_path / "c.json").write_text('{"password": "p"}')
@@ -86,7 +86,8 @@ def test_what_is_not_understood(
 def test_ls_and_show(shell: Shell) -> None:
     figures = {"lag": 12, "rates": {"accepted": 3.5}}
     disabled = SHOP | {"state": "disabled", "disabled": "410 \x1b[31mGone", "credentials": [], "figures": figures}
-    shell.answers = [ok({"destinations": [SHOP, disabled]})] * 2 + [ok(disabled)] * 2
+    listed = {"destinations": [SHOP, disabled]}
+    shell.answers = [ok(listed), ok(listed), ok(disabled), ok(disabled)]
     shell("destination", "ls")
     assert [line.split("\t") for line in shell.out.splitlines()] == [
         ["shop", "http", "active", SHOP["url"], "destination.shop orders", "?", "password username"],

@@ -22,7 +22,7 @@ from tests.support.http.http_site import FORM, NOW
 from tests.unit.http.test_http_access import Site, code_of
 
 SECRET = "s3cret-of-the-shop"
-SHOP = {
+SHOP: dict[str, Any] = {
     "name": "shop", "url": "https://shop.example.com/hook", "topics": ["orders"], "rate": 5, "timeout": "30s",
     "retry": {"kind": "exponential", "first": "2s"}, "options": {"method": "PUT"},
     "credentials": {"username": "u", "password": SECRET, "headers": {"x-key": SECRET}},
