@@ -112,7 +112,7 @@ def show(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("test", epilog=examples("duemq destination test billing", "duemq destination test billing --json"))
 def test(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Send a test message, with the header duemq-test: 1. The exit code is 0 where it was accepted."""
+    """Send a test message, with the header x-duemq-test: 1. The exit code is 0 where it was accepted."""
     with connected(url, as_json) as client:
         reply = client.test_destination(name)
     accepted = reply["result"] == "accepted"

@@ -28,6 +28,7 @@ from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.relay.settings import RelaySettings
 from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
@@ -59,6 +60,7 @@ class Settings(BaseModel):
     http: HttpSettings = HttpSettings()
     console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
+    relay: RelaySettings = RelaySettings()
     tracing: TracingSettings = TracingSettings()
     destinations: DeclaredDestinations = Field(default_factory=dict)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.http_site import HttpSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +16,15 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-@pytest.fixture(params=["memory"])
+SITES: dict[str, Callable[[], OutletSite]] = {"memory": MemorySite, "http": HttpSite}
+
+
+@pytest.fixture(params=SITES)
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    yield MemorySite()
+    site = SITES[request.param]()
+    await site.start()
+    yield site
+    await site.stop()
 
 
 @pytest.fixture

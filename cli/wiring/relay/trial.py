@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from duemq.client.consumer.message import Message
+from duemq.cli.settings.settings import Settings
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
 from duemq.proxy.destinations.relay_access import SystemReply
@@ -19,8 +19,7 @@ from duemq.proxy.destinations.relay_access import SystemReply
 if TYPE_CHECKING:
     from duemq.relay.base import Outlet
 
-HEADER: Final = ("duemq-test", b"1")
-"""Of a test message; producers cannot send it, for the prefix is duemq's own."""
+HEADER: Final = ("x-duemq-test", b"1")
 _CLOSE_S: Final = 10.0
 
 OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
@@ -39,36 +38,31 @@ class _TestRecord:
     key: bytes | None = None
 
 
-class _TestMessage(Message):
-    __slots__ = ()
+def outlet_opener(settings: Settings) -> OpenOutlet:
+    """Opens outlets as this operator allows. They raise Rejected `not_supported` where a client library is missing."""
 
-    @property
-    def headers(self) -> list[tuple[str, bytes]]:
-        return [HEADER]
+    def open_with(destination: Destination, credentials: Credentials) -> Outlet:
+        # Most servers have none, and start sooner without.
+        from duemq.relay.base import OutletMissing
+        from duemq.relay.outlets import RelayPolicy, open_outlet
 
+        try:
+            return open_outlet(destination, credentials, RelayPolicy(settings.relay.networks))
+        except OutletMissing as error:
+            raise Rejected("not_supported", str(error)) from error
 
-def open_plug(destination: Destination, credentials: Credentials) -> Outlet:
-    """Raises Rejected `not_supported` where its client library is not installed."""
-    # Most servers test none, and start sooner without.
-    from duemq.relay.base import OutletMissing
-    from duemq.relay.outlets import RelayPolicy, open_outlet
-
-    try:
-        return open_outlet(destination, credentials, RelayPolicy())
-    except OutletMissing as error:
-        raise Rejected("not_supported", str(error)) from error
+    return open_with
 
 
-async def send_test(
-    destination: Destination, credentials: Credentials, open_with: OpenOutlet = open_plug
-) -> SystemReply:
+async def send_test(destination: Destination, credentials: Credentials, open_with: OpenOutlet) -> SystemReply:
     """Send one message within the destination's time-out."""
+    from duemq.client.consumer.message import Message
     from duemq.relay.base import MAX_DETAIL, Result
 
     now = int(time.time() * 1000)
     value = orjson.dumps({"duemq": "test", "destination": destination.name})
     own = [("duemq-id", f"test-{secrets.token_hex(8)}".encode()), ("duemq-due", b"%d" % now)]
-    message = _TestMessage(_TestRecord(destination.own_topic, now, value, own))
+    message = Message(_TestRecord(destination.own_topic, now, value, [*own, HEADER]))
     outlet = open_with(destination, credentials)
     begun = time.perf_counter()
     try:

@@ -14,10 +14,10 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.topics.consumer_offsets import MAX_CURSOR_BYTES
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.response.topic_cursor import encode_cursor
 from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers

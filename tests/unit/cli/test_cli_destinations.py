@@ -84,7 +84,7 @@ def test_what_is_not_understood(
 
 
 def test_ls_and_show(shell: Shell) -> None:
-    figures = {"lag": 12, "rates": {"accepted": 3.5}}
+    figures = {"lag": 12, "results": {"accepted": 3}}
     disabled = SHOP | {"state": "disabled", "disabled": "410 \x1b[31mGone", "credentials": [], "figures": figures}
     listed = {"destinations": [SHOP, disabled]}
     shell.answers = [ok(listed), ok(listed), ok(disabled), ok(disabled)]

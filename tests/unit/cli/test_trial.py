@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from duemq.cli.wiring.relay import trial
-from duemq.cli.wiring.relay.trial import open_plug, send_test
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.relay.trial import outlet_opener, send_test
 from duemq.model.destinations.destination import Credentials, read_destination
 from duemq.model.errors import Rejected
 from duemq.relay import outlets
@@ -21,7 +21,7 @@ def test_it_is_a_message_of_the_destinations_own_topic_with_a_mark() -> None:
     outlet = MemoryOutlet()
     reply = asyncio.run(send_test(SHOP, Credentials(), lambda *_: outlet))
     (message,) = outlet.messages
-    assert (message.topic, message.headers, message.attempt) == ("destination.shop", [("duemq-test", b"1")], 1)
+    assert (message.topic, message.headers, message.attempt) == ("destination.shop", [("x-duemq-test", b"1")], 1)
     assert message.id.startswith("test-") and message.due_ms and message.json["destination"] == "shop"
     assert (reply.result, reply.status, reply.detail) == ("accepted", "ok", "") and reply.took_ms >= 0
     assert outlet.closed
@@ -42,6 +42,5 @@ def test_it_ends_with_the_time_out_of_the_destination() -> None:
 def test_a_client_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(outlets._MODULES, SHOP.system, ("missing_library", "Outlet"))
     with pytest.raises(Rejected, match=r"pip install 'duemq\[nats\]'") as error:
-        open_plug(SHOP, Credentials())
+        outlet_opener(Settings())(SHOP, Credentials())
     assert error.value.code == "not_supported"
-    assert trial.HEADER == ("duemq-test", b"1")

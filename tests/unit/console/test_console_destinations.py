@@ -10,6 +10,7 @@ import pytest
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.proxy.destinations.relay_access import RelayAccess, SystemReply
 from tests.support.http.console_site import ADMIN, OPERATOR, VIEWER, ConsoleSite, with_console
+from tests.support.http.http_site import NOW
 
 SECRET = "s3cret-of-the-shop"
 SHOP = {
@@ -17,10 +18,10 @@ SHOP = {
     "retry": {"kind": "delays", "delays": ["1s", "2m"], "retries": 2}, "options": {"headers": {"x-a": "<b>"}},
 }  # fmt: skip
 FIGURES = {
-    "lag": 1234, "in_flight": 3, "delivered": 99, "retried": 2, "dead": 1, "rates": {"accepted": 12.5},
-    "attempts": [
-        {"at": "2026-11-21T10:00:00.000Z", "id": "m1", "result": "failed", "status": "500", "detail": "<script>",
-         "took_ms": 41.0}],
+    "lag": 77, "in_flight": 3, "limit": 10, "in_hand": 5, "statuses": {"500": 2}, "trouble": "<nobody> answers",
+    "results": {"accepted": 1234, "failed": 2, "rejected": 0, "away": 0, "gone": 0},
+    "lateness_ms": {"p50": 5, "p99": 20}, "took_ms": {"p50": 2, "p99": None}, "last_accepted_at": NOW,
+    "last_failures": [{"at": NOW, "id": "m1", "attempt": 2, "status": "500", "detail": "<script>", "took_ms": 41}],
 }  # fmt: skip
 
 
@@ -49,7 +50,9 @@ def test_a_list_and_a_page_for_each(figures: dict[str, Any] | None) -> None:
         assert "x-a: &lt;b&gt;" in one and 'href="../topics/destination.shop"' in one
         if figures is FIGURES:
             assert "1\N{NARROW NO-BREAK SPACE}234" in listed and "1\N{NARROW NO-BREAK SPACE}234" in one
-            assert "&lt;script&gt;" in one and "500" in listed and "12.5/s" in one
+            assert "&lt;script&gt;" in one and "500" in listed and "41 ms" in one
+            assert "Lateness p99</dt><dd>20 ms" in one and "An answer p99" not in one and ">Gone<" not in one
+            assert "&lt;nobody&gt; answers" in listed and "&lt;nobody&gt; answers" in one
         else:
             assert ("No relay of this process" in one) is (figures is None)
         assert (await site.ask("GET", "/destinations/nobody")).status_code == 404

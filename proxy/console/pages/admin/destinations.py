@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected
-from duemq.model.timing import format_duration
+from duemq.model.timing import format_duration, format_ms
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.views import redirect, render
 
 _STEPS: Final = ("pause", "resume", "test")
-_COUNTS: Final = ("lag", "in_flight", "delivered", "retried", "dead")
+_COUNTS: Final = ("lag", "in_flight", "in_hand")
+_RESULTS: Final = ("accepted", "failed", "rejected", "away", "gone")
 
 
 async def get_destinations(service: Service, request: Request) -> Response:
@@ -50,11 +51,15 @@ def _shown(destination: dict[str, Any]) -> dict[str, Any]:
     """A destination with all figures that pages show, None where they are not known, and its durations as text."""
     figures = destination["figures"] or {}
     retry = destination["retry"]
+    results, last_at = figures.get("results") or {}, figures.get("last_accepted_at")
     return destination | {
-        "counts": {name: figures.get(name) for name in _COUNTS},
-        "rates": figures.get("rates") or {},
-        "attempts": figures.get("attempts") or [],
         "known": destination["figures"] is not None,
+        "counts": {name: figures.get(name) for name in _COUNTS},
+        "results": {name: results.get(name) for name in _RESULTS},
+        "times": {name: figures.get(f"{name}_ms") or {} for name in ("lateness", "took")},
+        "last_at": None if last_at is None else format_ms(last_at),
+        "failures": [each | {"at": format_ms(each["at"])} for each in figures.get("last_failures") or ()],
+        "trouble": figures.get("trouble") or "",
         "timeout_text": format_duration(destination["timeout"]),
         "retry_text": _retry_text(retry),
     }
