@@ -142,6 +142,9 @@ class RenamedBus:
     async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self.inner.set_consumer_cursor(topic + self._suffix, consumer, cursor)
 
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        await self.inner.begin_group(topic + self._suffix, group, offsets)
+
     async def close(self) -> None:
         await self.inner.close()
 
