@@ -4,19 +4,77 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 from tests.e2e.server import Server, run, wait_for
 
-SECRETS = ("p4ssw0rd-of-the-shop", "whsec_c2VjcmV0LW9mLXRoZS1zaG9w", "t0ken-of-the-settings")
-URL = "https://shop.example.com/hook"
+SECRETS = ("p4ssw0rd-of-the-shop", "whsec_c2VjcmV0LW9mLXRoZS1zaG9wLW9mLXNob3Bz", "t0ken-of-the-settings")
+URL = "https://shop.invalid/hook"
 
 
-def shown(server: Server, name: str = "shop") -> dict[str, object]:
+def shown(server: Server, name: str = "shop") -> dict[str, Any]:
     done = run("destination", "show", name, "--json", url=server.url)
     assert done.returncode == 0, done.stderr
-    document: dict[str, object] = json.loads(done.stdout)
+    document: dict[str, Any] = json.loads(done.stdout)
+    del document["figures"]
     return document
+
+
+@contextmanager
+def endpoint(status: list[int]) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """An endpoint that answers with the last of `status`: its URL, and what it got, with the header of tests."""
+    received: list[tuple[str, bytes]] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.headers.get("x-duemq-test", ""), body))
+            self.send_response(status[-1])
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
+        thread = Thread(target=server.serve_forever, name="endpoint")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/hook", received
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_messages_reach_an_endpoint_and_wait_while_it_is_paused(tmp_path: Path) -> None:
+    status = [204]
+    allowed = ("--set", "relay.private_networks=127.0.0.0/8")
+    with endpoint(status) as (url, received), Server(tmp_path / "data", *allowed) as server:
+        server.start()
+        server.send("orders", payload="before")
+        assert run("destination", "add", "shop", url, "--topic", "orders", url=server.url).returncode == 0
+        server.send("orders", payload="bound")
+        server.call("POST", "/v1/messages", {"destination": "shop", "payload": "named"})
+        wait_for(lambda: len(received) >= 2, "both messages")
+        assert sorted(received) == [("", b"bound"), ("", b"named")], "what came before is not handed on"
+        tested = run("destination", "test", "shop", url=server.url)
+        assert tested.returncode == 0 and tested.stdout.startswith("accepted after"), tested.stderr
+        assert received.pop() == ("1", b'{"duemq":"test","destination":"shop"}')
+
+        assert run("destination", "pause", "shop", url=server.url).returncode == 0
+        time.sleep(1)  # in force within a second
+        server.send("orders", payload="paused")
+        status.append(500)
+        failed = run("destination", "test", "shop", "--json", url=server.url)
+        assert failed.returncode == 1 and json.loads(failed.stdout)["status"] == "500"
+        assert received.pop() == ("1", b'{"duemq":"test","destination":"shop"}') and len(received) == 2
+        status.append(204)
+        assert run("destination", "resume", "shop", url=server.url).returncode == 0
+        wait_for(lambda: len(received) == 3, "the message that waited")
+        assert received[-1] == ("", b"paused")
 
 
 def test_declared_paused_kept_and_removed(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.errors import BadConfig
-from duemq.proxy.response.topic_cursor import encode_cursor
 
 FILE = """
 [destinations.Shop-1]
