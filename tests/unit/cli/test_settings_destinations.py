@@ -48,6 +48,8 @@ def path(tmp_path: Path) -> Path:
 def test_files_and_variables_say_what_there_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__CREDENTIALS__PASSWORD", "of the environment")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RATE", "7")
+    monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__ORDERED", "true")
+    monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RETRY__FACTOR", "1.5")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MQ__TOPICS", "a, b")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MORE__URL", "nats://n.example.com")
     monkeypatch.setenv("DUEMQ_STRICT_ENV", "1")
@@ -55,6 +57,7 @@ def test_files_and_variables_say_what_there_is(path: Path, monkeypatch: pytest.M
     assert list(declared) == ["Shop-1", "mq", "more"]
     shop, mq, more = declared.values()
     assert (shop.destination.name, shop.destination.rate, shop.destination.timeout) == ("Shop-1", 7, 30_000)
+    assert shop.destination.ordered and shop.destination.retry.factor == 1.5
     assert shop.credentials is not None and shop.credentials.username == "u"
     assert shop.credentials.password.get_secret_value() == "of the environment"
     assert mq.destination.topics == ("a", "b") and mq.credentials is more.credentials is None

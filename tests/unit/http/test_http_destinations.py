@@ -95,6 +95,7 @@ def test_a_destination_is_declared_shown_changed_and_removed() -> None:
         for method, path in (("GET", ""), ("DELETE", ""), ("POST", ":pause"), ("POST", ":test")):
             answer = await site.ask(method, f"/v1/destinations/shop{path}")
             assert (answer.status_code, code_of(answer)) == (404, "unknown_destination")
+        assert (await site.ask("PATCH", "/v1/destinations/shop:pause")).status_code == 405
         missing = await site.ask("PATCH", "/v1/destinations/shop", body={})
         assert code_of(missing) == "unknown_destination"
 
@@ -113,7 +114,11 @@ def test_what_is_refused_names_the_field_and_tells_no_secret(caplog: pytest.LogC
             ({"credentials": {"pin": SECRET}}, "unknown_field", "credentials.pin"),
             ({"url": f"https://u:{SECRET}@shop.example.com"}, "bad_field", "url"),
             ({"options": {"colour": 1}}, "unknown_field", "options.colour"),
-            ({"topics": ["duemq.admin"]}, "bad_field", "topics"),
+            ({"topics": ["duemq.admin"]}, "bad_field", "topics"), ({"rate": True}, "bad_field", "rate"),
+            ({"rate": "5"}, "bad_field", "rate"), ({"timeout": True}, "bad_field", "timeout"),
+            ({"retry": {"kind": "delays", "delays": [False]}}, "bad_field", "retry.delays.0"),
+            ({"retry": {"factor": True}}, "bad_field", "retry.factor"), ({"paused": 1}, "bad_field", "paused"),
+            ({"ordered": "yes"}, "bad_field", "ordered"),
             ({"credentials": {"password": SECRET * 500}}, "bad_field", "credentials"),
         ]  # fmt: skip
         for fields, code, field in wrong:
