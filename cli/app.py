@@ -57,6 +57,7 @@ _COMMANDS = {
     "node": _Command(_SERVER, "run.node", "app"),
     "relay": _Command(_SERVER, "run.relay", "relay"),
     "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
+    "destination": _Command(_SERVER, "destinations.command", "app"),
     "jobs": _Command(_SERVER, "operate.jobs", "app"),
     "keys": _Command(_SERVER, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),

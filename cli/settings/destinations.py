@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +16,10 @@ from duemq.model.errors import BadConfig, Rejected
 
 _BESIDE: Final = ("credentials", "credentials_file")
 _LISTS: Final = ("topics", "signing_secrets", "delays")
+_FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
+    "rate": int, "concurrency": int, "retries": int, "first_level": int, "factor": float,
+    "ordered": lambda text: {"true": True, "false": False}.get(text, text),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def _read(name: str, section: object) -> DeclaredDestination:
         if unknown := sorted(section.keys() - {*FIELDS, *_BESIDE}):
             known = ", ".join((*FIELDS, *_BESIDE))
             raise ValueError(f"{name}.{unknown[0]} is not a setting; known are {known}")
-        fields = {key: _lists(_list(key, value)) for key, value in section.items() if key in FIELDS}
+        fields = {key: _values(_value(key, value)) for key, value in section.items() if key in FIELDS}
         return DeclaredDestination(read_destination({"name": name, **fields}), _credentials(section))
     except (Rejected, BadConfig) as error:
         raise ValueError(f"{name}: {error}") from None
@@ -58,20 +62,25 @@ def _credentials(section: Mapping[str, Any]) -> Credentials | None:
     if not isinstance(path, str):
         raise BadConfig("credentials_file is the name of a file")
     values = (read_credentials_file(Path(path)) if path else {}) | dict(own)
-    return read_credentials(_lists(values))
+    return read_credentials(_values(values))
 
 
-def _lists(value: Any) -> Any:
-    """Lists that the environment gives as text with commas."""
+def _values(value: Any) -> Any:
+    """With what the environment gives as text: lists with commas, numbers, switches."""
     if not isinstance(value, Mapping):
         return value
-    return {key: _list(key, each) for key, each in value.items()}
+    return {key: _value(key, each) for key, each in value.items()}
 
 
-def _list(key: str, value: Any) -> Any:
-    if key in _LISTS and isinstance(value, str):
+def _value(key: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if key in _LISTS:
         return [word.strip() for word in value.split(",") if word.strip()]
-    return value
+    try:
+        return _FROM_TEXT.get(key, str)(value)
+    except ValueError:
+        return value  # what reads it says what is wrong
 
 
 def with_names_of(names: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:

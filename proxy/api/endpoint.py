@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,7 +125,9 @@ class _Route:
     """An endpoint as requests meet it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.pattern, _, _ = compile_path(endpoint.path)
+        pattern, _, _ = compile_path(endpoint.path)
+        # A name has no colon: what follows one is a call of its own, of which another method is unknown.
+        self.pattern = re.compile(pattern.pattern.replace("(?P<name>[^/]+)", "(?P<name>[^/:]+)"))
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         audited = endpoint.path if endpoint.audited else None

@@ -64,6 +64,6 @@ DESTINATION_ENDPOINTS: Final = (
     Endpoint(
         "POST", "/v1/destinations/{name}:test", handlers.test_destination, "Send a test message", "destinations",
         {200: ResponseSpec("What the other side says to it.", shapes.SystemReply)}, _TOLD,
-        notes="It goes there at once, whether paused or not, with the header `duemq-test: 1`.", scope=Scope.OPERATE,
+        notes="It goes there at once, whether paused or not, with the header `x-duemq-test: 1`.", scope=Scope.OPERATE,
     ),
 )  # fmt: skip

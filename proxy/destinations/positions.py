@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 from duemq.bus.base import Bus
-from duemq.bus.topic_cursor import MAX_PARTITIONS, encode_cursor
+from duemq.bus.topic_cursor import MAX_PARTITIONS
 from duemq.cluster.admin.destination_registry import Begin
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
@@ -38,8 +38,7 @@ def begin_at(bus: Bus, start: Start) -> Begin:
 async def _begin(bus: Bus, topic: str, group: str, start: Start) -> None:
     info = await bus.topic(topic)
     if info is None:
-        if await bus.get_consumer_cursor(topic, group) is not None:  # of a topic or destination that was removed
-            await bus.set_consumer_cursor(topic, group, encode_cursor(topic, ()).encode())
+        await bus.begin_group(topic, group, ())
         return
     if info.trouble:
         raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
@@ -47,4 +46,10 @@ async def _begin(bus: Bus, topic: str, group: str, start: Start) -> None:
         detail = f"topic {topic} has {info.partitions} partitions; one of up to {MAX_PARTITIONS} can be bound"
         raise Rejected("bad_field", detail, "topics")
     offsets = info.end_offsets if start == "last" else info.start_offsets
-    await bus.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
+    try:
+        await bus.begin_group(topic, group, offsets)
+    except Rejected as error:
+        if error.code != "group_at_work":
+            raise
+        detail = f"a relay is at work for {group}, which can begin with {topic} only while it is paused, or removed"
+        raise Rejected("conflict", f"{detail} for some seconds", "topics") from error
