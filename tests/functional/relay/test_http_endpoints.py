@@ -205,18 +205,24 @@ async def test_an_answer_does_not_give_credentials_away(endpoint: Endpoint) -> N
     assert endpoint.requests[0].one("x-key") == "open-door"
 
 
-async def test_a_closed_outlet_leaves_no_connection_of_cancelled_messages(endpoint: Endpoint) -> None:
+async def test_a_cancelled_message_leaves_no_connection_after_its_time_out(endpoint: Endpoint) -> None:
     endpoint.answer = silent
-    async with outlet_to(endpoint.url, timeout=60_000) as outlet:
+    async with outlet_to(endpoint.url, timeout=500) as outlet:
         sending = asyncio.create_task(outlet.send(out_message()))
         while not endpoint.requests:  # noqa: ASYNC110  # a list that the endpoint fills
             await asyncio.sleep(0.01)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        endpoint.answer = status(200)
+        await no_connection_is_left(endpoint)
+
+
+async def test_a_closed_outlet_leaves_no_connection(endpoint: Endpoint) -> None:
+    async with outlet_to(endpoint.url) as outlet:
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
-    await no_connection_is_left(endpoint)
+        assert endpoint.open == 1
+    async with asyncio.timeout(2):  # less than an idle connection is kept
+        await no_connection_is_left(endpoint)
 
 
 async def test_the_environment_gives_no_proxy(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,9 @@ class Clients:
     async def close(self) -> None:
         if self._refresh is not None:
             self._refresh.cancel()
-            await asyncio.gather(self._refresh, return_exceptions=True)
-        client, self._client = self._client, None
+            await asyncio.wait([self._refresh])
+        # Connections end with the last reference to their client, and the task has one, too.
+        client, self._client, self._refresh = self._client, None, None
         if client is not None:
             await client.close()
         if self._threads is not None:

@@ -1,7 +1,8 @@
 """Hands messages on to an HTTP endpoint: one request each, signed by Standard Webhooks.
 
 The client is pyreqwest, reqwest for Python: the connections, HTTP and TLS are done in a thread of Rust beside the
-event loop. It follows no redirects, has no cookies, and takes no proxy from the environment.
+event loop. It follows no redirects, has no cookies, and takes no proxy from the environment. A request whose `send` is
+cancelled ends by the destination's time-out at the latest: the client cannot be told to end it before.
 """
 
 from __future__ import annotations
@@ -99,9 +100,8 @@ class HttpOutlet:
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip
         if credentials.ca:
-            if (
-                "-----BEGIN CERTIFICATE-----" not in credentials.ca
-            ):  # the client would trust nobody more, and not say so
+            # The client takes a text without a certificate, and then trusts nobody more.
+            if "-----BEGIN CERTIFICATE-----" not in credentials.ca:
                 raise ValueError("the CA has no certificate in PEM form")
             builder = builder.add_root_certificate_pem(credentials.ca.encode())
         if credentials.cert:
