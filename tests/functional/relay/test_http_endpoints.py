@@ -132,12 +132,23 @@ async def test_a_body_that_drips_holds_its_place_for_a_second(endpoint: Endpoint
     await no_connection_is_left(endpoint)
 
 
-async def test_a_long_answer_leaves_the_connection_open(endpoint: Endpoint) -> None:
-    endpoint.answer = status(200, b"y" * 10_000)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [
+    status(200, b"y" * 10_000), raw(CHUNKED + b"1f4\r\n" + b"y" * 500 + b"\r\n0\r\n\r\n", close=False),
+], ids=["long", "chunked"])  # fmt: skip
+async def test_an_answer_that_ends_leaves_the_connection_open(endpoint: Endpoint, answer: Answer) -> None:
+    endpoint.answer = answer
     async with outlet_to(endpoint.url) as outlet:
         for number in range(5):
             assert await outlet.send(out_message(number)) == Reply(Result.ACCEPTED, "200", "y" * MAX_DETAIL)
     assert endpoint.connections == 1
+
+
+async def test_a_body_that_never_begins_is_a_time_out(endpoint: Endpoint) -> None:
+    reply = await sent(endpoint, raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", close=False), timeout=300)
+    assert (reply.result, reply.status) == (Result.FAILED, "timeout")
 
 
 @pytest.mark.parametrize("data", [

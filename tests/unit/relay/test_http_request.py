@@ -186,7 +186,7 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], field: str) 
 
 @pytest.mark.parametrize("fields", [
     {"headers": {"host": "x"}}, {"headers": {"a": "x\r\ny: z"}}, {"headers": {"a:": "x"}}, {"token": "x\r\ny: z"},
-    {"headers": {"duemq-id": "x"}}, {"headers": {"a": " x"}},
+    {"headers": {"duemq-id": "x"}}, {"headers": {"a": " x"}}, {"headers": {"Content-Type": "text/plain"}},
 ])  # fmt: skip
 def test_credentials_that_would_break_a_request_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(Rejected):

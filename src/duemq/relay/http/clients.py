@@ -56,11 +56,13 @@ class Clients:
         self._looked_up = self._good_until = 0.0
         self._refresh: asyncio.Task[Client] | None = None
 
+    def ready(self) -> Client | None:
+        """The client, if its address need not be looked up again."""
+        return self._client if asyncio.get_running_loop().time() < self._good_until else None
+
     async def current(self) -> Client:
-        """Raises ForbiddenAddress, LookupFailed, UnusableCredentials."""
+        """The client, looked up where it is not `ready`. Raises ForbiddenAddress, LookupFailed, UnusableCredentials."""
         now = asyncio.get_running_loop().time()
-        if self._client is not None and now < self._good_until:
-            return self._client
         if self._refresh is None or self._refresh.done():
             self._refresh = asyncio.create_task(self._refreshed(), name=f"look up {self._host}")
             # Its error is for those who wait for it; while an old answer serves there are none.

@@ -59,8 +59,10 @@ class HttpOutlet:
             return Reply(Result.FAILED, "bad_url", "the host of its URL is neither a name nor an address")
         headers, body = self._format.request(message, time.time())
         try:
-            async with asyncio.timeout(self._timeout_s):
-                client = await self._clients.current()
+            client = self._clients.ready()
+            if client is None:
+                async with asyncio.timeout(self._timeout_s):
+                    client = await self._clients.current()
         except ForbiddenAddress as error:
             return Reply(Result.FAILED, "forbidden_address", str(error))
         except LookupFailed as error:
@@ -71,8 +73,8 @@ class HttpOutlet:
             return timed_out("its name was not looked up in time")
         request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
-            # Without a buffer the answer is there with its head, whatever becomes of its body.
-            async with request.streamed_read_buffer_limit(0).build_streamed() as response:
+            # The answer comes with the first piece of its body: no second way between the threads for short ones.
+            async with request.streamed_read_buffer_limit(1).build_streamed() as response:
                 return await self._reply(response)
         except PyreqwestError as error:
             if not_connected(error):
@@ -118,14 +120,19 @@ def _url(text: str) -> Url | None:
 
 
 async def _first_text(response: Response) -> str:
-    """The first characters of the body. Whatever becomes of the rest, the answer is what its status says."""
-    first = b""
+    """The first characters of the body, as far as they came with its head. Whatever becomes of the rest, the answer is
+    what its status says."""
+    reader = response.body_reader
     with suppress(PyreqwestError, TimeoutError):
-        async with asyncio.timeout(_BODY_S):
-            first = bytes(await response.body_reader.read(MAX_DETAIL) or b"")
-            if len(first) == MAX_DETAIL:
-                await response.body_reader.read(_DISCARDED_BYTES)
-    return first.decode(errors="replace")
+        chunk = await reader.read_chunk()
+        if chunk is None:
+            return ""
+        first, size = bytes(memoryview(chunk)[:MAX_DETAIL]), _header(response, "content-length")
+        if size.isdecimal() and len(chunk) < int(size[:9]) <= _DISCARDED_BYTES:
+            async with asyncio.timeout(_BODY_S):
+                await reader.read(_DISCARDED_BYTES)
+        return first.decode(errors="replace")
+    return ""
 
 
 def _header(response: Response, name: str) -> str:

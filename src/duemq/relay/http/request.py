@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -73,7 +74,7 @@ class RequestFormat:
         due_ms, key = message.due_ms, message.key
         headers = [
             ("webhook-id", id_), ("webhook-timestamp", str(now_s)), ("idempotency-key", id_), ("duemq-id", id_),
-            ("duemq-topic", quote(message.topic)),
+            ("duemq-topic", _topic(message.topic)),
         ]  # fmt: skip
         if signature := self._signer.signature(id_, now_s, body):
             headers.append(("webhook-signature", signature))
@@ -115,6 +116,11 @@ def headers_json(headers: list[tuple[str, bytes]]) -> str:
         except UnicodeDecodeError:
             pairs.append([name, b64encode(data).decode(), "base64"])
     return json.dumps(pairs, separators=(",", ":"))
+
+
+@lru_cache(1_000)
+def _topic(topic: str) -> str:
+    return quote(topic, errors="replace")
 
 
 def _content_type(own: list[tuple[str, bytes]], default: str) -> tuple[str, bool]:
