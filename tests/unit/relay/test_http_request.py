@@ -114,7 +114,7 @@ def test_credentials_win_over_options_and_these_over_messages() -> None:
 @example('", "admin": true, "x": "', b"\xff")
 @example("</a><script>", b"&admin=1")
 def test_nothing_breaks_out_of_a_body(text: str, value: bytes) -> None:
-    message = {"key": text.encode(errors="replace"), "payload": value, "headers": [("h", value)]}
+    message: dict[str, Any] = {"key": text.encode(errors="replace"), "payload": value, "headers": [("h", value)]}
     template = '{"k": "{{ key }}", "h": "{{ header.H }}", "p": "{{payload}}", "j": {{ payload_json }}}'
     body = request_of(HttpOptions(content_type="application/json", body=template), **message).body
     parsed = json.loads(body)

@@ -25,7 +25,7 @@ from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.addresses import ForbiddenAddress
 from duemq.relay.http.answers import answered, not_connected, timed_out, unanswered
 from duemq.relay.http.clients import Clients, Lookup, LookupFailed, UnusableCredentials
-from duemq.relay.http.request import RequestFormat
+from duemq.relay.http.request import RequestFormat, fixed_headers
 from duemq.relay.outlets import RelayPolicy
 
 CONCURRENCY: Final = 50
@@ -33,6 +33,7 @@ _IDLE: Final = timedelta(seconds=4)
 """Shorter than the 5 s after which servers of Node.js, uvicorn and others close an idle connection: a request that
 crosses such a close is lost."""
 _DISCARDED_BYTES: Final = 64 << 10  # read and dropped so that the connection can be used again; more is not worth it
+_KEPT_BYTES: Final = 8 << 10  # more than MAX_DETAIL, so that no secret is cut in two before it is struck out
 _BODY_S: Final = 1.0  # the status is known by then; a body that drips must not hold its place for long
 
 
@@ -86,11 +87,14 @@ class HttpOutlet:
 
     async def _reply(self, response: Response) -> Reply:
         status = response.status
-        detail = _header(response, "location")[:MAX_DETAIL] if 300 <= status < 400 else await _first_text(response)
-        if status >= 300:
-            for secret in self._secrets:  # some endpoints answer with what they were sent
-                detail = detail.replace(secret, "***")
-        return answered(status, detail, _header(response, "retry-after"), time.time(), self._options)
+        detail = (
+            _header(response, "location")
+            if 300 <= status < 400
+            else (await _first_bytes(response)).decode(errors="replace")
+        )
+        for secret in self._secrets:  # some endpoints answer with what they were sent
+            detail = detail.replace(secret, "***")
+        return answered(status, detail[:MAX_DETAIL], _header(response, "retry-after"), time.time(), self._options)
 
     def _builder(self) -> ClientBuilder:
         credentials = self._credentials
@@ -119,20 +123,18 @@ def _url(text: str) -> Url | None:
         return None
 
 
-async def _first_text(response: Response) -> str:
-    """The first characters of the body, as far as they came with its head. Whatever becomes of the rest, the answer is
-    what its status says."""
-    reader = response.body_reader
+async def _first_bytes(response: Response) -> bytes:
+    """The body as far as it came with its head. Whatever becomes of the rest, the answer is what its status says."""
+    first = b""
     with suppress(PyreqwestError, TimeoutError):
-        chunk = await reader.read_chunk()
+        chunk = await response.body_reader.read_chunk()
         if chunk is None:
-            return ""
-        first, size = bytes(memoryview(chunk)[:MAX_DETAIL]), _header(response, "content-length")
+            return b""
+        first, size = bytes(memoryview(chunk)[:_KEPT_BYTES]), _header(response, "content-length")
         if size.isdecimal() and len(chunk) < int(size[:9]) <= _DISCARDED_BYTES:
             async with asyncio.timeout(_BODY_S):
-                await reader.read(_DISCARDED_BYTES)
-        return first.decode(errors="replace")
-    return ""
+                await response.body_reader.read(_DISCARDED_BYTES)
+    return first
 
 
 def _header(response: Response, name: str) -> str:
@@ -143,5 +145,7 @@ def _header(response: Response, name: str) -> str:
 
 
 def _secrets(credentials: Credentials) -> list[str]:
-    secrets = [credentials.token, credentials.password, *credentials.headers.values()]
-    return [text for each in secrets if len(text := each.get_secret_value()) >= 4]
+    """What is struck out of answers, the longest first."""
+    values = {value.removeprefix("Bearer ").removeprefix("Basic ") for _, value in fixed_headers(credentials)}
+    values.add(credentials.password.get_secret_value())
+    return sorted((value for value in values if len(value) >= 4), key=len, reverse=True)

@@ -31,7 +31,7 @@ class RequestFormat:
     def __init__(self, options: HttpOptions, credentials: Credentials) -> None:
         self._options: Final = options
         self._signer: Final = Signer([each.get_secret_value() for each in credentials.signing_secrets])
-        self._fixed: Final = _fixed_headers(credentials)
+        self._fixed: Final = fixed_headers(credentials)
         names = {name for name, _ in self._fixed}
         self._templates: Final = [
             (name.lower(), header_template(text)) for name, text in options.headers.items() if name.lower() not in names
@@ -137,7 +137,8 @@ def _key_header(key: bytes) -> tuple[str, str]:
     return ("duemq-key", text) if legal_value(text) else ("duemq-key-base64", b64encode(key).decode())
 
 
-def _fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
+def fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
+    """Those of the credentials, which each request has."""
     headers = [(name.lower(), value.get_secret_value()) for name, value in credentials.headers.items()]
     token, password = credentials.token.get_secret_value(), credentials.password.get_secret_value()
     if any(name == "authorization" for name, _ in headers):
