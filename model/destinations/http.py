@@ -48,8 +48,6 @@ class HttpOptions(BaseModel):
     def _check_headers(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
         check_names(headers)
         for name, template in headers.items():
-            if name.lower() == "content-type":
-                raise ValueError("content-type is the option content_type")
             if secret(name):
                 raise ValueError(f"{name} is a credential: give it with credentials.headers, which are never shown")
             if len(template) > _VALUE_CHARACTERS:
@@ -79,6 +77,8 @@ def check_names(headers: Mapping[str, object]) -> None:
     for name in headers:
         if not legal_name(name):
             raise ValueError("a header's name has up to 256 letters, digits and !#$%&'*+.^_`|~-")
+        if name.lower() == "content-type":
+            raise ValueError("content-type is the option content_type")
         if framing(name):
             raise ValueError(f"{name} is set by duemq itself")
     if len({name.lower() for name in headers}) < len(headers):

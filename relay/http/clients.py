@@ -56,11 +56,13 @@ class Clients:
         self._looked_up = self._good_until = 0.0
         self._refresh: asyncio.Task[Client] | None = None
 
+    def ready(self) -> Client | None:
+        """The client, if its address need not be looked up again."""
+        return self._client if asyncio.get_running_loop().time() < self._good_until else None
+
     async def current(self) -> Client:
-        """Raises ForbiddenAddress, LookupFailed, UnusableCredentials."""
+        """The client, looked up where it is not `ready`. Raises ForbiddenAddress, LookupFailed, UnusableCredentials."""
         now = asyncio.get_running_loop().time()
-        if self._client is not None and now < self._good_until:
-            return self._client
         if self._refresh is None or self._refresh.done():
             self._refresh = asyncio.create_task(self._refreshed(), name=f"look up {self._host}")
             # Its error is for those who wait for it; while an old answer serves there are none.
@@ -78,8 +80,9 @@ class Clients:
     async def close(self) -> None:
         if self._refresh is not None:
             self._refresh.cancel()
-            await asyncio.gather(self._refresh, return_exceptions=True)
-        client, self._client = self._client, None
+            await asyncio.wait([self._refresh])
+        # Connections end with the last reference to their client, and the task has one, too.
+        client, self._client, self._refresh = self._client, None, None
         if client is not None:
             await client.close()
         if self._threads is not None:

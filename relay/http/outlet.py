@@ -1,7 +1,8 @@
 """Hands messages on to an HTTP endpoint: one request each, signed by Standard Webhooks.
 
 The client is pyreqwest, reqwest for Python: the connections, HTTP and TLS are done in a thread of Rust beside the
-event loop. It follows no redirects, has no cookies, and takes no proxy from the environment.
+event loop. It follows no redirects, has no cookies, and takes no proxy from the environment. A request whose `send` is
+cancelled ends by the destination's time-out at the latest: the client cannot be told to end it before.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.addresses import ForbiddenAddress
 from duemq.relay.http.answers import answered, not_connected, timed_out, unanswered
 from duemq.relay.http.clients import Clients, Lookup, LookupFailed, UnusableCredentials
-from duemq.relay.http.request import RequestFormat
+from duemq.relay.http.request import RequestFormat, fixed_headers
 from duemq.relay.outlets import RelayPolicy
 
 CONCURRENCY: Final = 50
@@ -32,6 +33,7 @@ _IDLE: Final = timedelta(seconds=4)
 """Shorter than the 5 s after which servers of Node.js, uvicorn and others close an idle connection: a request that
 crosses such a close is lost."""
 _DISCARDED_BYTES: Final = 64 << 10  # read and dropped so that the connection can be used again; more is not worth it
+_KEPT_BYTES: Final = 8 << 10  # more than MAX_DETAIL, so that no secret is cut in two before it is struck out
 _BODY_S: Final = 1.0  # the status is known by then; a body that drips must not hold its place for long
 
 
@@ -58,8 +60,10 @@ class HttpOutlet:
             return Reply(Result.FAILED, "bad_url", "the host of its URL is neither a name nor an address")
         headers, body = self._format.request(message, time.time())
         try:
-            async with asyncio.timeout(self._timeout_s):
-                client = await self._clients.current()
+            client = self._clients.ready()
+            if client is None:
+                async with asyncio.timeout(self._timeout_s):
+                    client = await self._clients.current()
         except ForbiddenAddress as error:
             return Reply(Result.FAILED, "forbidden_address", str(error))
         except LookupFailed as error:
@@ -70,8 +74,8 @@ class HttpOutlet:
             return timed_out("its name was not looked up in time")
         request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
-            # Without a buffer the answer is there with its head, whatever becomes of its body.
-            async with request.streamed_read_buffer_limit(0).build_streamed() as response:
+            # The answer comes with the first piece of its body: no second way between the threads for short ones.
+            async with request.streamed_read_buffer_limit(1).build_streamed() as response:
                 return await self._reply(response)
         except PyreqwestError as error:
             if not_connected(error):
@@ -83,11 +87,14 @@ class HttpOutlet:
 
     async def _reply(self, response: Response) -> Reply:
         status = response.status
-        detail = _header(response, "location")[:MAX_DETAIL] if 300 <= status < 400 else await _first_text(response)
-        if status >= 300:
-            for secret in self._secrets:  # some endpoints answer with what they were sent
-                detail = detail.replace(secret, "***")
-        return answered(status, detail, _header(response, "retry-after"), time.time(), self._options)
+        detail = (
+            _header(response, "location")
+            if 300 <= status < 400
+            else (await _first_bytes(response)).decode(errors="replace")
+        )
+        for secret in self._secrets:  # some endpoints answer with what they were sent
+            detail = detail.replace(secret, "***")
+        return answered(status, detail[:MAX_DETAIL], _header(response, "retry-after"), time.time(), self._options)
 
     def _builder(self) -> ClientBuilder:
         credentials = self._credentials
@@ -99,9 +106,8 @@ class HttpOutlet:
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip
         if credentials.ca:
-            if (
-                "-----BEGIN CERTIFICATE-----" not in credentials.ca
-            ):  # the client would trust nobody more, and not say so
+            # The client takes a text without a certificate, and then trusts nobody more.
+            if "-----BEGIN CERTIFICATE-----" not in credentials.ca:
                 raise ValueError("the CA has no certificate in PEM form")
             builder = builder.add_root_certificate_pem(credentials.ca.encode())
         if credentials.cert:
@@ -117,15 +123,18 @@ def _url(text: str) -> Url | None:
         return None
 
 
-async def _first_text(response: Response) -> str:
-    """The first characters of the body. Whatever becomes of the rest, the answer is what its status says."""
+async def _first_bytes(response: Response) -> bytes:
+    """The body as far as it came with its head. Whatever becomes of the rest, the answer is what its status says."""
     first = b""
     with suppress(PyreqwestError, TimeoutError):
-        async with asyncio.timeout(_BODY_S):
-            first = bytes(await response.body_reader.read(MAX_DETAIL) or b"")
-            if len(first) == MAX_DETAIL:
+        chunk = await response.body_reader.read_chunk()
+        if chunk is None:
+            return b""
+        first, size = bytes(memoryview(chunk)[:_KEPT_BYTES]), _header(response, "content-length")
+        if size.isdecimal() and len(chunk) < int(size[:9]) <= _DISCARDED_BYTES:
+            async with asyncio.timeout(_BODY_S):
                 await response.body_reader.read(_DISCARDED_BYTES)
-    return first.decode(errors="replace")
+    return first
 
 
 def _header(response: Response, name: str) -> str:
@@ -136,5 +145,7 @@ def _header(response: Response, name: str) -> str:
 
 
 def _secrets(credentials: Credentials) -> list[str]:
-    secrets = [credentials.token, credentials.password, *credentials.headers.values()]
-    return [text for each in secrets if len(text := each.get_secret_value()) >= 4]
+    """What is struck out of answers, the longest first."""
+    values = {value.removeprefix("Bearer ").removeprefix("Basic ") for _, value in fixed_headers(credentials)}
+    values.add(credentials.password.get_secret_value())
+    return sorted((value for value in values if len(value) >= 4), key=len, reverse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -30,7 +31,7 @@ class RequestFormat:
     def __init__(self, options: HttpOptions, credentials: Credentials) -> None:
         self._options: Final = options
         self._signer: Final = Signer([each.get_secret_value() for each in credentials.signing_secrets])
-        self._fixed: Final = _fixed_headers(credentials)
+        self._fixed: Final = fixed_headers(credentials)
         names = {name for name, _ in self._fixed}
         self._templates: Final = [
             (name.lower(), header_template(text)) for name, text in options.headers.items() if name.lower() not in names
@@ -73,7 +74,7 @@ class RequestFormat:
         due_ms, key = message.due_ms, message.key
         headers = [
             ("webhook-id", id_), ("webhook-timestamp", str(now_s)), ("idempotency-key", id_), ("duemq-id", id_),
-            ("duemq-topic", quote(message.topic)),
+            ("duemq-topic", _topic(message.topic)),
         ]  # fmt: skip
         if signature := self._signer.signature(id_, now_s, body):
             headers.append(("webhook-signature", signature))
@@ -117,6 +118,11 @@ def headers_json(headers: list[tuple[str, bytes]]) -> str:
     return json.dumps(pairs, separators=(",", ":"))
 
 
+@lru_cache(1_000)
+def _topic(topic: str) -> str:
+    return quote(topic, errors="replace")
+
+
 def _content_type(own: list[tuple[str, bytes]], default: str) -> tuple[str, bool]:
     """The content type of the payload, and whether it is the message's own."""
     for name, data in own:
@@ -131,7 +137,8 @@ def _key_header(key: bytes) -> tuple[str, str]:
     return ("duemq-key", text) if legal_value(text) else ("duemq-key-base64", b64encode(key).decode())
 
 
-def _fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
+def fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
+    """Those of the credentials, which each request has."""
     headers = [(name.lower(), value.get_secret_value()) for name, value in credentials.headers.items()]
     token, password = credentials.token.get_secret_value(), credentials.password.get_secret_value()
     if any(name == "authorization" for name, _ in headers):

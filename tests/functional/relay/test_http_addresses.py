@@ -19,7 +19,7 @@ from duemq.relay.http import clients
 from duemq.relay.http.outlet import HttpOutlet
 from duemq.relay.outlets import RelayPolicy
 from tests.functional.relay.hostile_urls import FORBIDDEN_ANSWERS, LITERALS
-from tests.support.outlets.http_site import LOOPBACK, Endpoint, http_destination, status
+from tests.support.outlets.http_site import LOOPBACK, Endpoint, full_host, http_destination, status
 from tests.support.outlets.site import out_message
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +159,22 @@ async def test_another_address_is_tried_after_one_that_refuses(sinks: list[Endpo
     with mock.patch.object(clients, "_AGAIN_S", 0.0), mock.patch.object(clients, "_STALE_S", 0.0):
         outlet = HttpOutlet(http_destination(f"http://hook.example:{sinks[0].port}/"), Credentials(), LOOPBACK, names)
         assert (await outlet.send(out_message())).status == "refused"
+        assert (await outlet.send(out_message())).result is Result.ACCEPTED
+        await outlet.close()
+
+
+async def test_another_address_is_tried_after_one_that_does_not_answer(sinks: list[Endpoint]) -> None:
+    port = sinks[0].port
+    names = Names(["127.0.0.3", "127.0.0.1"])
+    with (
+        full_host("127.0.0.3", port),
+        mock.patch.object(clients, "_AGAIN_S", 0.0),
+        mock.patch.object(clients, "_STALE_S", 0.0),
+    ):
+        outlet = HttpOutlet(
+            http_destination(f"http://hook.example:{port}/", timeout=400), Credentials(), LOOPBACK, names
+        )
+        assert (await outlet.send(out_message())).status == "timeout"
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
         await outlet.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from tests.support.outlets.http_site import (
     LOOPBACK,
     Answer,
     Endpoint,
+    full_host,
     http_destination,
     raw,
     repeated,
@@ -47,7 +47,7 @@ async def outlet_to(url: str, credentials: Credentials | None = None, **fields: 
 async def sent(endpoint: Endpoint, answer: Answer, **fields: object) -> Reply:
     """The reply to one message; afterwards the outlet still hands messages on."""
     endpoint.answer = answer
-    async with outlet_to(endpoint.url, **fields) as outlet:
+    async with outlet_to(endpoint.url, None, **fields) as outlet:
         async with asyncio.timeout(20):
             reply = await outlet.send(out_message(1))
         endpoint.answer = status(200, b"ok")
@@ -132,12 +132,23 @@ async def test_a_body_that_drips_holds_its_place_for_a_second(endpoint: Endpoint
     await no_connection_is_left(endpoint)
 
 
-async def test_a_long_answer_leaves_the_connection_open(endpoint: Endpoint) -> None:
-    endpoint.answer = status(200, b"y" * 10_000)
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [
+    status(200, b"y" * 10_000), raw(CHUNKED + b"1f4\r\n" + b"y" * 500 + b"\r\n0\r\n\r\n", close=False),
+], ids=["long", "chunked"])  # fmt: skip
+async def test_an_answer_that_ends_leaves_the_connection_open(endpoint: Endpoint, answer: Answer) -> None:
+    endpoint.answer = answer
     async with outlet_to(endpoint.url) as outlet:
         for number in range(5):
             assert await outlet.send(out_message(number)) == Reply(Result.ACCEPTED, "200", "y" * MAX_DETAIL)
     assert endpoint.connections == 1
+
+
+async def test_a_body_that_never_begins_is_a_time_out(endpoint: Endpoint) -> None:
+    reply = await sent(endpoint, raw(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", close=False), timeout=300)
+    assert (reply.result, reply.status) == (Result.FAILED, "timeout")
 
 
 @pytest.mark.parametrize("data", [
@@ -176,16 +187,9 @@ async def test_nobody_there_is_refused_and_not_away(endpoint: Endpoint) -> None:
 
 
 async def test_a_host_that_does_not_answer_is_a_time_out() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        port = full.getsockname()[1]
-        others = [socket.socket() for _ in range(4)]
-        for other in others:  # these fill the queue of connections; the kernel drops what comes after
-            other.setblocking(False)
-            other.connect_ex(("127.0.0.1", port))
+    with full_host("127.0.0.1") as port:
         async with outlet_to(f"http://127.0.0.1:{port}/", timeout=400) as outlet:
             reply = await outlet.send(out_message())
-        for other in others:
-            other.close()
     assert (reply.result, reply.status, reply.overloaded) == (Result.FAILED, "timeout", True)
 
 
@@ -195,28 +199,40 @@ async def test_a_name_without_address_is_a_dns_error() -> None:
     assert (reply.result, reply.status) == (Result.FAILED, "dns_error")
 
 
-async def test_an_answer_does_not_give_credentials_away(endpoint: Endpoint) -> None:
-    endpoint.answer = status(400, b"bad header: Bearer sesame-street, x-key: open-door")
+@pytest.mark.parametrize("code", [200, 400])
+async def test_an_answer_does_not_give_credentials_away(endpoint: Endpoint, code: int) -> None:
+    echo = b"Bearer sesame-street, x-key: open-door. " + b"x" * (MAX_DETAIL - 50) + b" sesame-street"
+    endpoint.answer = status(code, echo)
     credentials = read_credentials({"token": "sesame-street", "headers": {"X-Key": "open-door"}})
     async with outlet_to(endpoint.url, credentials) as outlet:
         reply = await outlet.send(out_message())
-    assert reply.detail == "bad header: Bearer ***, x-key: ***"
+    assert reply.detail.startswith("Bearer ***, x-key: ***. xxx") and reply.detail.endswith("x ***")
     assert endpoint.requests[0].one("authorization") == "Bearer sesame-street"
     assert endpoint.requests[0].one("x-key") == "open-door"
+    basic = read_credentials({"username": "anna", "password": "karenina"})
+    endpoint.answer = status(code, b"karenina Basic YW5uYTprYXJlbmluYQ==")
+    async with outlet_to(endpoint.url, basic) as outlet:
+        assert (await outlet.send(out_message())).detail == "*** Basic ***"
 
 
-async def test_a_closed_outlet_leaves_no_connection_of_cancelled_messages(endpoint: Endpoint) -> None:
+async def test_a_cancelled_message_leaves_no_connection_after_its_time_out(endpoint: Endpoint) -> None:
     endpoint.answer = silent
-    async with outlet_to(endpoint.url, timeout=60_000) as outlet:
+    async with outlet_to(endpoint.url, timeout=500) as outlet:
         sending = asyncio.create_task(outlet.send(out_message()))
         while not endpoint.requests:  # noqa: ASYNC110  # a list that the endpoint fills
             await asyncio.sleep(0.01)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        endpoint.answer = status(200)
+        await no_connection_is_left(endpoint)
+
+
+async def test_a_closed_outlet_leaves_no_connection(endpoint: Endpoint) -> None:
+    async with outlet_to(endpoint.url) as outlet:
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
-    await no_connection_is_left(endpoint)
+        assert endpoint.open == 1
+    async with asyncio.timeout(2):  # less than an idle connection is kept
+        await no_connection_is_left(endpoint)
 
 
 async def test_the_environment_gives_no_proxy(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ import json
 import socket
 import ssl
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_network
 from typing import NamedTuple
 
@@ -154,6 +154,18 @@ async def _request(reader: asyncio.StreamReader) -> HttpRequest:
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     length = next((int(value) for name, value in headers if name == "content-length"), 0)
     return HttpRequest(method, target, headers, await reader.readexactly(length))
+
+
+@contextmanager
+def full_host(host: str, port: int = 0) -> Iterator[int]:
+    """A port where a connection is never answered: the queue of the kernel is full, and it drops what comes after."""
+    with socket.create_server((host, port), backlog=0) as full, ExitStack() as others:
+        port = full.getsockname()[1]
+        for _ in range(4):
+            other = others.enter_context(socket.socket())
+            other.setblocking(False)
+            other.connect_ex((host, port))
+        yield port
 
 
 def http_destination(url: str, **fields: object) -> Destination:

@@ -114,10 +114,8 @@ def test_credentials_win_over_options_and_these_over_messages() -> None:
 @example('", "admin": true, "x": "', b"\xff")
 @example("</a><script>", b"&admin=1")
 def test_nothing_breaks_out_of_a_body(text: str, value: bytes) -> None:
-    message = {"key": text.encode(errors="replace"), "payload": value, "headers": [("h", value)]}
-    template = (
-        '{"k": "{{ key }}", "h": "{{ header.H }}", "p": "{{payload}}", "j": {{ payload_json }}, "t": "{{ topic }}"}'
-    )
+    message: dict[str, Any] = {"key": text.encode(errors="replace"), "payload": value, "headers": [("h", value)]}
+    template = '{"k": "{{ key }}", "h": "{{ header.H }}", "p": "{{payload}}", "j": {{ payload_json }}}'
     body = request_of(HttpOptions(content_type="application/json", body=template), **message).body
     parsed = json.loads(body)
     plain = value.decode(errors="replace")
@@ -188,7 +186,7 @@ def test_options_that_are_none_are_refused(options: dict[str, Any], field: str) 
 
 @pytest.mark.parametrize("fields", [
     {"headers": {"host": "x"}}, {"headers": {"a": "x\r\ny: z"}}, {"headers": {"a:": "x"}}, {"token": "x\r\ny: z"},
-    {"headers": {"duemq-id": "x"}}, {"headers": {"a": " x"}},
+    {"headers": {"duemq-id": "x"}}, {"headers": {"a": " x"}}, {"headers": {"Content-Type": "text/plain"}},
 ])  # fmt: skip
 def test_credentials_that_would_break_a_request_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(Rejected):

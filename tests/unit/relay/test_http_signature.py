@@ -33,13 +33,13 @@ def signed(credentials: Credentials, payload: bytes) -> tuple[dict[str, str], by
 
 @given(st.text())
 def test_a_receiver_with_either_secret_knows_it(text: str) -> None:
-    headers, body = signed(Credentials(signing_secrets=(NEW, OLD)), text.encode(errors="replace"))
+    headers, body = signed(read_credentials({"signing_secrets": [NEW, OLD]}), text.encode(errors="replace"))
     for secret in (OLD, NEW):
         Webhook(secret).verify(body, headers, json_parse=False)
 
 
 def test_nobody_else_knows_it_and_nothing_may_change() -> None:
-    headers, body = signed(Credentials(signing_secrets=(NEW,)), b"payload")
+    headers, body = signed(read_credentials({"signing_secrets": [NEW]}), b"payload")
     for secret, data, changed in (
         (OLD, body, {}),
         (NEW, body + b"x", {}),
@@ -60,7 +60,7 @@ def test_the_example_of_the_specification() -> None:
 @pytest.mark.parametrize("key", [SEED, SEED + PUBLIC], ids=["seed", "seed and public key"])
 def test_an_asymmetric_signature_is_checked_with_the_public_key(key: bytes) -> None:
     secret = "whsk_" + b64encode(key).decode()
-    headers, body = signed(Credentials(signing_secrets=(secret, NEW)), b"\xff\0 bytes")
+    headers, body = signed(read_credentials({"signing_secrets": [secret, NEW]}), b"\xff\0 bytes")
     first, second = headers["webhook-signature"].split(" ")
     assert second.startswith("v1,")
     version, _, signature = first.partition(",")
