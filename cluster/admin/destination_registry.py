@@ -55,6 +55,7 @@ class DestinationRegistry:
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
+        self._parsed = {item: known for item, known in self._parsed.items() if self._has(item)}
         self._declared = self._readable(_KIND, Destination.model_validate)
         secrets = self._readable(_SECRETS, _parse_secrets)
         self._credentials, self.by_name = {}, {}
