@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import Value
 from duemq.model.destinations.destination import Credentials, Destination, read_credentials, read_destination
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
@@ -50,10 +51,11 @@ class DestinationRegistry:
         self.by_name: dict[str, Destination] = {}
         self._declared: dict[str, Destination] = {}  # as they are in the log
         self._credentials: dict[str, Credentials] = {}
-        self._unreadable: dict[str, int] = {}  # items that the process's log has already, with their versions
+        self._parsed: dict[str, tuple[Value, Any]] = {}  # items, and what they were parsed to; None: unreadable
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
+        self._parsed = {item: known for item, known in self._parsed.items() if self._has(item)}
         self._declared = self._readable(_KIND, Destination.model_validate)
         secrets = self._readable(_SECRETS, _parse_secrets)
         self._credentials, self.by_name = {}, {}
@@ -67,21 +69,16 @@ class DestinationRegistry:
             self.by_name[name] = destination.model_copy(update={"disabled": trouble}) if trouble else destination
             self._credentials[name] = credentials
 
-    def _readable(self, kind: str, parse: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
+    def _readable(self, kind: str, parse: Callable[[Value], T]) -> dict[str, T]:
         """The items of a kind. One of a newer version is left out: the others go on."""
         items = {}
         for name, value in self.admin.state.of_kind(kind):
-            try:
-                items[name] = parse(value)
-            except (ValueError, KeyError, TypeError):  # its text may have secrets
-                item = f"{kind}/{name}"
-                version = self.admin.state.version_of(item)
-                if self._unreadable.get(item) != version:
-                    self._unreadable[item] = version
-                    log.error(
-                        "%s is left out: another version of duemq wrote it", item,
-                        extra={"action": "destination.unreadable", "destination": name},
-                    )  # fmt: skip
+            item = f"{kind}/{name}"
+            known = self._parsed.get(item)
+            if known is None or known[0] is not value:  # other items change every second
+                known = self._parsed[item] = value, _parse(item, value, parse)
+            if known[1] is not None:
+                items[name] = known[1]
         return items
 
     def listed(self) -> list[Destination]:
@@ -237,7 +234,18 @@ class DestinationRegistry:
         await self.admin.change(f"{_SECRETS}/{destination.name}", value, by, version)
 
 
-def _parse_secrets(value: Mapping[str, Any]) -> tuple[str, Credentials]:
+def _parse(item: str, value: Value, parse: Callable[[Value], T]) -> T | None:
+    try:
+        return parse(value)
+    except (ValueError, KeyError, TypeError):  # its text may have secrets
+        log.error(
+            "%s is left out: another version of duemq wrote it", item,
+            extra={"action": "destination.unreadable", "item": item},
+        )  # fmt: skip
+        return None
+
+
+def _parse_secrets(value: Value) -> tuple[str, Credentials]:
     """The place that they are for, and the credentials."""
     return str(value["place"]), Credentials.model_validate(value["values"])
 

@@ -34,8 +34,9 @@ class SettingsDestinations:
         if not self._declared:
             return
         await self._admin.log.ready.wait()
-        for name, declared in self._declared.items():
-            await self._declare_patiently(name, declared)
+        async with asyncio.TaskGroup() as group:  # one that has to wait holds up no other
+            for name, declared in self._declared.items():
+                group.create_task(self._declare_patiently(name, declared), name=f"declare {name}")
 
     async def _declare_patiently(self, name: str, declared: DeclaredDestination) -> None:
         failures = 0
