@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +16,16 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-@pytest.fixture(params=["memory"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    yield MemorySite()
+SERVERS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
+
+
+@pytest.fixture(
+    params=["memory", pytest.param("redis_node", marks=SERVERS), pytest.param("redis_cluster", marks=SERVERS)]
+)
+def site(request: pytest.FixtureRequest) -> OutletSite:
+    if request.param == "memory":
+        return MemorySite()
+    return RedisSite(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
