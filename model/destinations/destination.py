@@ -158,6 +158,12 @@ class Destination(_Declared):
             return fields
         return fields | {"options": _OPTIONS[system].model_validate(options)}
 
+    @model_validator(mode="after")
+    def _check_url_of_system(self) -> Self:
+        if isinstance(self.options, RedisOptions):
+            self.options.check_url(self.url)
+        return self
+
     @property
     def system(self) -> System:
         return _SYSTEMS[urlsplit(self.url).scheme]

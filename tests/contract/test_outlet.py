@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
 from duemq.relay.base import Outlet, Result
 from tests.support.outlets.http_site import HttpSite
+from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
 pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
+ON_SERVERS = ("redis_node", "redis_cluster")
+_MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
-SITES: dict[str, Callable[[], OutletSite]] = {"memory": MemorySite, "http": HttpSite}
 
-
-@pytest.fixture(params=SITES)
+@pytest.fixture(params=["memory", "http", *(pytest.param(name, marks=_MARKS) for name in ON_SERVERS)])
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    site = SITES[request.param]()
-    await site.start()
-    yield site
-    await site.stop()
+    match request.param:
+        case "memory":
+            yield MemorySite()
+        case "http":
+            endpoint = HttpSite()
+            await endpoint.start()
+            yield endpoint
+            await endpoint.stop()
+        case "redis_node" | "redis_cluster":
+            yield RedisSite(request.getfixturevalue(request.param))
 
 
 @pytest.fixture
