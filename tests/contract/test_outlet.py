@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +16,14 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-@pytest.fixture(params=["memory"])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    yield MemorySite()
+SERVERS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
+
+
+@pytest.fixture(params=["memory", pytest.param("rabbitmq", marks=SERVERS)])
+def site(request: pytest.FixtureRequest) -> OutletSite:
+    if request.param == "rabbitmq":
+        return RabbitMQSite(request.getfixturevalue("rabbitmq"))
+    return MemorySite()
 
 
 @pytest.fixture
