@@ -123,17 +123,22 @@ async def test_a_virtual_host_of_the_url(rabbitmq: RabbitMQNode, name: str) -> N
         await outlet.close()
 
 
-async def test_tls_with_an_authority_of_its_own(rabbitmq: RabbitMQNode, name: str, tmp_path: Path) -> None:
+@pytest.fixture
+def other(tmp_path: Path) -> dict[str, str]:
+    """Credentials of an authority that the broker does not know."""
+    authority = Authority.make(tmp_path)
+    files = authority.issue("client")
+    return {"ca": authority.ca.read_text(), "cert": Path(files.cert).read_text(), "key": Path(files.key).read_text()}
+
+
+async def test_tls_with_an_authority_of_its_own(rabbitmq: RabbitMQNode, name: str, other: dict[str, str]) -> None:
     await declare(rabbitmq, name)
-    other = Authority.make(tmp_path)
-    client = other.issue("client")
-    for ca, status in ((rabbitmq.ca.read_text(), "ack"), (other.ca.read_text(), "certificate"), ("junk", "tls")):
+    for ca, status in ((rabbitmq.ca.read_text(), "ack"), (other["ca"], "certificate"), ("junk", "tls")):
         outlet = rabbitmq_outlet(rabbitmq.tls_url, {"ca": ca}, routing_key=name)
         reply = await outlet.send(out_message(1))
         assert (reply.result, reply.status) == (Result.ACCEPTED if status == "ack" else Result.AWAY, status), reply
         await outlet.close()
-    own = {"cert": Path(client.cert).read_text(), "key": Path(client.key).read_text(), "ca": rabbitmq.ca.read_text()}
-    outlet = rabbitmq_outlet(rabbitmq.tls_url, own, routing_key=name)
+    outlet = rabbitmq_outlet(rabbitmq.tls_url, other | {"ca": rabbitmq.ca.read_text()}, routing_key=name)
     assert (await outlet.send(out_message(2))).result is Result.AWAY  # the broker does not know who signed it
     await outlet.close()
 
@@ -181,7 +186,7 @@ async def test_an_alarm_of_the_broker_stops_all_without_a_loss(own_rabbitmq: Rab
         assert (await outlet.send(out_message(100))).status == "blocked"
         node.control("set_vm_memory_high_watermark", "0.4")
         async with asyncio.timeout(60):
-            while (await outlet.send(out_message(100))).status == "blocked":
+            while (await outlet.send(out_message(100))).status == "blocked":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         # Those that were under way went on afterwards: a repeat is told so, and is not published twice.
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 100)))
@@ -235,7 +240,7 @@ async def test_a_kill_of_the_broker_loses_nothing(own_rabbitmq: RabbitMQNode) ->
                 done += 1
 
         working = asyncio.gather(*(work() for _ in range(200)))
-        while done < total // 3:
+        while done < total // 3:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         assert not doubtful
         await asyncio.to_thread(node.restart)
