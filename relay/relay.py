@@ -35,8 +35,6 @@ class Declared(Protocol):
 
     def credentials_of(self, name: str) -> Credentials: ...
 
-    def on_change(self, listener: Callable[[], None]) -> None: ...
-
 
 MakeLog = Callable[[str, ConsumerOptions], ConsumerLog]
 """The log of a group."""
@@ -57,12 +55,13 @@ class _Work:
 
 
 class Relay:
-    """`disable` disables a destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see
-    `ConsumerOptions`."""
+    """`on_change` takes a function to be called after each change of what is declared. `disable` disables a
+    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`."""
 
     def __init__(
         self,
         declared: Declared,
+        on_change: Callable[[Callable[[], None]], None],
         make_log: MakeLog,
         open_outlet: OpenOutlet,
         disable: Disable,
@@ -74,7 +73,7 @@ class Relay:
         self._working: dict[str, _Work] = {}
         self._figures: dict[str, DestinationFigures] = {}
         self._changed = asyncio.Event()
-        declared.on_change(self._changed.set)
+        on_change(self._changed.set)
         self._changed.set()
 
     @property

@@ -104,7 +104,7 @@ async def run_proxy(
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
         tracing = await opened.enter_async_context(open_tracing(settings, "proxy", url_of(listener, settings.host)))
-        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
+        app, jobs, declared = http_api(settings, backend, metrics, stop, admin, tracing)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -124,7 +124,7 @@ async def run_proxy(
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, app.history.run, jobs.run),
+            beside(admin, follow, app.history.run, jobs.run, declared.run),
             limits=connection_limits(settings),
             tls=tls,
         )

@@ -68,9 +68,12 @@ async def serve(
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
+        app, jobs, declared = http_api(settings, backend, metrics, stop, admin, tracing)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(admin, node.run, app.history.run, jobs.run), both(node.ready, admin.log.ready)
+        work, ready = (
+            beside(admin, node.run, app.history.run, jobs.run, declared.run),
+            both(node.ready, admin.log.ready),
+        )
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:
             systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence

@@ -17,6 +17,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
 from duemq.proxy.console.history import History
+from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
@@ -45,6 +46,7 @@ class Service:
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
+    relay: RelayAccess = field(default_factory=RelayAccess)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]

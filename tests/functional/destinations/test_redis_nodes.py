@@ -25,7 +25,7 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path, make: Make) -> None:
         with Redis.from_url(node.url) as client:
             read = client.xread({"orders": "0"})
             assert [id_ for id_, _ in read[0][1]] == ids
-        arrived = node.dump("orders")
+        arrived = need(lambda: node.dump("orders"))  # by redis-cli
         assert [each.properties["id"].encode() for each in arrived] == ids
         assert all(each.body == BODY and each.headers == {"trace": b"\xff4711"} for each in arrived)
         assert [each.body for each in node.dump("list")] == [BODY, b""]

@@ -83,7 +83,7 @@ class Site:
         def log_of(group: str, options: ConsumerOptions) -> EmbeddedLog:
             return EmbeddedLog(group, lambda: self.bus, self.schedule, lambda: 1_000)
 
-        relay = Relay(self, log_of, self.open, self.disable, lambda: 1_000)
+        relay = Relay(self, self.on_change, log_of, self.open, self.disable, lambda: 1_000)
         running = asyncio.create_task(relay.run())
         try:
             async with asyncio.timeout(60):

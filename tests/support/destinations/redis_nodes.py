@@ -118,9 +118,13 @@ class RedisNode(Running):
 
 
 class RedisCluster(Running):
-    """Three masters with a third of the slots each, and no replicas. `url`: of the first; `nodes`: all."""
+    """Three masters with a third of the slots each, and no replicas. `url`: of the first; `nodes`: all.
+
+    Raises NotAvailable where they, or redis-cli, cannot be had.
+    """
 
     def __init__(self, folder: Path, *, make: Make = "redis") -> None:
+        _redis("redis-cli")  # `start` needs it: say now that there is none
         self.nodes = [RedisNode(folder / str(number), make=make, cluster=True) for number in range(3)]
         self.url = self.nodes[0].url
 

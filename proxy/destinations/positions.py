@@ -1,0 +1,50 @@
+"""Where the group of a destination begins in a topic that is new for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, get_args
+
+from duemq.bus.base import Bus
+from duemq.cluster.admin.destination_registry import Begin
+from duemq.model.destinations.destination import Destination
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.timing import shown
+from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, encode_cursor
+
+Start = Literal["last", "first"]
+STARTS: Final[tuple[Start, ...]] = get_args(Start)
+
+
+def read_start(value: object) -> Start:
+    """Raises Rejected `bad_field`."""
+    for start in STARTS:
+        if value == start:
+            return start
+    raise Rejected("bad_field", f"start is {' or '.join(STARTS)}, not {shown(value)}", "start")
+
+
+def begin_at(bus: Bus, start: Start) -> Begin:
+    """Puts a group where each topic ends now (`last`), or at the oldest record that is kept (`first`). A topic that is
+    made later is read from its first record."""
+
+    async def begin(destination: Destination, topics: Sequence[str]) -> None:
+        for topic in topics:
+            await _begin(bus, topic, destination.group, start)
+
+    return begin
+
+
+async def _begin(bus: Bus, topic: str, group: str, start: Start) -> None:
+    info = await bus.topic(topic)
+    if info is None:
+        if await bus.get_consumer_cursor(topic, group) is not None:  # of a topic or destination that was removed
+            await bus.set_consumer_cursor(topic, group, encode_cursor(topic, ()).encode())
+        return
+    if info.trouble:
+        raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
+    if info.partitions > MAX_PARTITIONS:
+        detail = f"topic {topic} has {info.partitions} partitions; one of up to {MAX_PARTITIONS} can be bound"
+        raise Rejected("bad_field", detail, "topics")
+    offsets = info.end_offsets if start == "last" else info.start_offsets
+    await bus.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
