@@ -55,7 +55,7 @@ _COMMANDS = {
     "serve": _Command(_SERVER, "run.serve", "serve"),
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
     "node": _Command(_SERVER, "run.node", "app"),
-    "relay": _Command(_SERVER, "relay.command", "relay"),
+    "relay": _Command(_SERVER, "run.relay", "relay"),
     "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
     "jobs": _Command(_SERVER, "operate.jobs", "app"),
     "keys": _Command(_SERVER, "operate.api_keys", "app"),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Final, Literal, get_args
 
 from duemq.bus.base import Bus
+from duemq.bus.topic_cursor import MAX_PARTITIONS, encode_cursor
 from duemq.cluster.admin.destination_registry import Begin
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, encode_cursor
 
 Start = Literal["last", "first"]
 STARTS: Final[tuple[Start, ...]] = get_args(Start)

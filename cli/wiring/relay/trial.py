@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from duemq.cli.settings.settings import Settings
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import Rejected
 from duemq.proxy.destinations.relay_access import SystemReply
@@ -18,40 +19,42 @@ from duemq.proxy.destinations.relay_access import SystemReply
 if TYPE_CHECKING:
     from duemq.relay.base import Outlet
 
-HEADER: Final = ("duemq-test", b"1")
+HEADER: Final = ("x-duemq-test", b"1")
 _CLOSE_S: Final = 10.0
 
 OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _TestRecord:
     """As a record of the destination's own topic, where it never was."""
 
     topic: str
     timestamp: int
-    value: bytes
+    value: bytes | None
     headers: Sequence[tuple[str, bytes]]
     partition: int = 0
     offset: int = 0
     key: bytes | None = None
 
 
-def open_plug(destination: Destination, credentials: Credentials) -> Outlet:
-    """Raises Rejected `not_supported` where its client library is not installed."""
-    # Most servers test none, and start sooner without.
-    from duemq.relay.base import OutletMissing
-    from duemq.relay.outlets import RelayPolicy, open_outlet
+def outlet_opener(settings: Settings) -> OpenOutlet:
+    """Opens outlets as this operator allows. They raise Rejected `not_supported` where a client library is missing."""
 
-    try:
-        return open_outlet(destination, credentials, RelayPolicy())
-    except OutletMissing as error:
-        raise Rejected("not_supported", str(error)) from error
+    def open_with(destination: Destination, credentials: Credentials) -> Outlet:
+        # Most servers have none, and start sooner without.
+        from duemq.relay.base import OutletMissing
+        from duemq.relay.outlets import RelayPolicy, open_outlet
+
+        try:
+            return open_outlet(destination, credentials, RelayPolicy(settings.relay.networks))
+        except OutletMissing as error:
+            raise Rejected("not_supported", str(error)) from error
+
+    return open_with
 
 
-async def send_test(
-    destination: Destination, credentials: Credentials, open_with: OpenOutlet = open_plug
-) -> SystemReply:
+async def send_test(destination: Destination, credentials: Credentials, open_with: OpenOutlet) -> SystemReply:
     """Send one message within the destination's time-out."""
     from duemq.client.consumer.message import Message
     from duemq.relay.base import MAX_DETAIL, Result
