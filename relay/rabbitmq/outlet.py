@@ -115,10 +115,14 @@ class RabbitMqOutlet:
 
     async def _open_once(self) -> Reply | None:
         try:
+            parameters = _parameters(self._url, self._credentials, self._connect_s)
+        except ValueError as error:
+            return Reply(Result.AWAY, "tls", str(error))
+        try:
             async with asyncio.timeout(self._connect_s):
                 if self._link is None or not self._link.open:
                     link = Link()
-                    await link.connect(_parameters(self._url, self._credentials, self._connect_s))
+                    await link.connect(parameters)
                     self._link = link
                 self._publisher = await self._link.publisher(
                     self._options.exchange, self._options.mandatory, self._accepted_late

@@ -53,8 +53,8 @@ def not_connected(reason: BaseException) -> Reply:
             return Reply(Result.AWAY, "NOT_ALLOWED", f"no access to the virtual host: {_root(error)}")
         if isinstance(error, ssl.SSLCertVerificationError):
             return Reply(Result.AWAY, "certificate", error.verify_message)
-        if isinstance(error, ssl.SSLError):
-            return Reply(Result.AWAY, "tls", str(error))
+        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # of a lost stream, pika keeps the text
+            return Reply(Result.AWAY, "tls", _root(error))
     return Reply(Result.AWAY, "unreachable", _root(reason))
 
 

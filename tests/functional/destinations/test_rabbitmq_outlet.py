@@ -13,6 +13,7 @@ from typing import Any
 import aio_pika
 import pytest
 from aio_pika.abc import AbstractChannel
+from cryptography import x509
 
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
@@ -139,8 +140,22 @@ async def test_tls_with_an_authority_of_its_own(rabbitmq: RabbitMQNode, name: st
         assert (reply.result, reply.status) == (Result.ACCEPTED if status == "ack" else Result.AWAY, status), reply
         await outlet.close()
     outlet = rabbitmq_outlet(rabbitmq.tls_url, other | {"ca": rabbitmq.ca.read_text()}, routing_key=name)
-    assert (await outlet.send(out_message(2))).result is Result.AWAY  # the broker does not know who signed it
+    reply = await outlet.send(out_message(2))  # the broker does not know who signed it
+    assert (reply.result, reply.status) == (Result.AWAY, "tls")
     await outlet.close()
+
+
+async def test_the_broker_knows_the_user_by_the_certificate(tmp_path: Path) -> None:
+    settings = {"auth_mechanisms.1": "PLAIN", "auth_mechanisms.2": "EXTERNAL"}
+    with need(lambda: RabbitMQNode(tmp_path / "rabbitmq", settings)) as node:
+        own = {"ca": node.ca.read_text(), "cert": node.cert.read_text(), "key": node.key.read_text()}
+        subject = x509.load_pem_x509_certificate(node.cert.read_bytes()).subject.rfc4514_string()
+        node.control("add_user", subject, "of-no-use")
+        node.control("set_permissions", subject, "", "amq.fanout", "")
+        credentials = own | {"username": "", "password": ""}
+        outlet = rabbitmq_outlet(node.tls_url, credentials, exchange="amq.fanout", mandatory=False)
+        assert (await outlet.send(out_message(1))).status == "ack"
+        await outlet.close()
 
 
 @pytest.fixture

@@ -39,15 +39,15 @@ exec "$BINDIR/erlexec" "$@"
 class RabbitMQNode(Running):
     """One node with quorum queues and streams, on the loopback alone; its data outlives it.
 
-    `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `stream_port`: of the stream protocol.
-    `process`: of the node, to be paused and weighed. `settings`: more of rabbitmq.conf. Raises NotAvailable where
-    Debian's packages cannot be had.
+    `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `cert`, `key`: its own, which a client
+    may show, too. `stream_port`: of the stream protocol. `process`: of the node, to be paused and weighed. `settings`:
+    more of rabbitmq.conf. Raises NotAvailable where Debian's packages cannot be had.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
         self.folder, self._settings = folder.absolute(), settings or {}
         self._tls = Authority.make(self.folder).issue("node")
-        self.ca = Path(self._tls.ca)
+        self.ca, self.cert, self.key = map(Path, (self._tls.ca, self._tls.cert, self._tls.key))
         self._files = unpacked(_PACKAGES)
         (self._home,) = self._files.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*")
         (self._binaries,) = self._files.glob("usr/lib/erlang/erts-*/bin")
@@ -152,7 +152,8 @@ class RabbitMQNode(Running):
         erl.parent.mkdir(parents=True, exist_ok=True)
         erl.write_text(_ERL.format(root=self._binaries.parents[1], binaries=self._binaries))
         erl.chmod(0o755)
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_management,rabbitmq_stream].\n")
+        plugins = "rabbitmq_management,rabbitmq_stream,rabbitmq_auth_mechanism_ssl"
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         settings = {
             "listeners.tcp.default": f"{HOST}:{self.port}",
             "listeners.ssl.default": f"{HOST}:{self.tls_port}",
