@@ -13,11 +13,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from duemq.model.destinations.http import HttpOptions
+from duemq.model.destinations.http import HttpOptions, check_names
+from duemq.model.destinations.http_headers import legal_value
 from duemq.model.destinations.nats import NatsOptions
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.destinations.redis import RedisOptions
 from duemq.model.destinations.rocketmq import RocketMqOptions
+from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.settings import Duration
@@ -180,6 +182,29 @@ class Credentials(_Declared):
     ca: str = ""
     cert: str = ""
     key: SecretStr = SecretStr("")
+
+    @field_validator("signing_secrets")
+    @classmethod
+    def _check_signing_secrets(cls, secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for secret in secrets:
+            check_signing_secret(secret.get_secret_value())
+        return secrets
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        check_names(headers)
+        for name, value in headers.items():
+            if not legal_value(value.get_secret_value()):
+                raise ValueError(f"the value of {name} has visible ASCII characters, and spaces only between them")
+        return headers
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: SecretStr) -> SecretStr:
+        if not legal_value(token.get_secret_value()):
+            raise ValueError("it has visible ASCII characters, and spaces only between them")
+        return token
 
     def value(self) -> dict[str, Any]:
         """As an item of the administrative state: with its secrets, as plain text."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.http_site import HttpSite
 from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
@@ -16,14 +18,21 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-SERVERS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
+SITES: dict[str, Callable[[], OutletSite]] = {"memory": MemorySite, "http": HttpSite}
+SERVERS: dict[str, Callable[[Any], OutletSite]] = {"rabbitmq": RabbitMQSite}
+"""On the server that the fixture of that name has started."""
+_ON_SERVER = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 
-@pytest.fixture(params=["memory", pytest.param("rabbitmq", marks=SERVERS)])
-def site(request: pytest.FixtureRequest) -> OutletSite:
-    if request.param == "rabbitmq":
-        return RabbitMQSite(request.getfixturevalue("rabbitmq"))
-    return MemorySite()
+@pytest.fixture(params=[*SITES, *(pytest.param(name, marks=_ON_SERVER) for name in SERVERS)])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
+    if request.param in SERVERS:
+        yield SERVERS[request.param](request.getfixturevalue(request.param))
+        return
+    site = SITES[request.param]()
+    await site.start()
+    yield site
+    await site.stop()
 
 
 @pytest.fixture
