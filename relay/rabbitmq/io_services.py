@@ -15,10 +15,19 @@ from pika.adapters.utils import nbio_interface as interface
 
 
 class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika has no types
-    """Of a running event loop, which is not pika's to run or close."""
+    """Of a running event loop, which is not pika's to run or close; for one connection."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._work: Work | None = None
+        self._stream: Stream | None = None
+
+    def abort(self) -> None:
+        """End what is under way. pika then says that the connection is lost; it says nothing where there was none."""
+        if self._work is not None:
+            self._work.cancel()
+        if self._stream is not None:
+            self._stream.give_up()
 
     def get_native_ioloop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -39,10 +48,10 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         flags: int = 0,
     ) -> Work:  # fmt: skip
         work = self._loop.getaddrinfo(host, port, family=family, type=socktype, proto=proto, flags=flags)
-        return Work(work, on_done)
+        return self._begin(work, on_done)
 
     def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[..., None]) -> Work:
-        return Work(self._loop.sock_connect(sock, resolved_addr), on_done)
+        return self._begin(self._loop.sock_connect(sock, resolved_addr), on_done)
 
     def create_streaming_connection(
         self, protocol_factory: Callable[[], Any], sock: socket.socket, on_done: Callable[..., None],
@@ -57,9 +66,15 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
             except BaseException:
                 sock.close()
                 raise
+            self._stream = stream
             return stream, stream.get_protocol()
 
-        return Work(connect(), on_done)
+        return self._begin(connect(), on_done)
+
+    def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> Work:
+        """pika does one thing after another."""
+        self._work = Work(work, on_done)
+        return self._work
 
 
 class Work(interface.AbstractIOReference):  # type: ignore[misc]
@@ -85,6 +100,7 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         self._transport: Any = None
         self._protocol: Any = None
         self._pieces: list[bytes] = []
+        self._reason: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -98,7 +114,7 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         return bool(self._protocol.eof_received())
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._protocol.connection_lost(error)
+        self._protocol.connection_lost(error or self._reason)
 
     def write(self, data: bytes) -> None:
         if not self._pieces:
@@ -112,6 +128,11 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
 
     def abort(self) -> None:
         self._flush()
+        self._transport.abort()
+
+    def give_up(self) -> None:
+        """An end that pika has not asked for."""
+        self._reason = ConnectionAbortedError("given up")
         self._transport.abort()
 
     def get_protocol(self) -> Any:

@@ -129,6 +129,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[Any] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._io = IoServices(self._loop)
         self._connection: Any = None
         self._publishers: list[Publisher] = []
         self.blocked = ""
@@ -146,14 +147,14 @@ class Link:
         """Raises what pika gives as the reason."""
         self._connection = AsyncioConnection(
             parameters, on_open_callback=lambda _: self._open_is(None), on_open_error_callback=self._on_failure,
-            on_close_callback=self._on_close, custom_ioloop=IoServices(self._loop),
+            on_close_callback=self._on_close, custom_ioloop=self._io,
         )  # fmt: skip
         self._connection.add_on_connection_blocked_callback(self._on_blocked)
         self._connection.add_on_connection_unblocked_callback(self._on_unblocked)
         try:
             reason = await self._opened
         except asyncio.CancelledError:
-            await self.close()
+            self._io.abort()  # pika fails on a close while it connects
             raise
         if reason is not None:
             raise reason
@@ -176,15 +177,15 @@ class Link:
         return publisher
 
     async def close(self) -> None:
-        if self._connection is None or self._connection.is_closed:
+        """Within some seconds."""
+        if not self.open:
             return
-        if not self._connection.is_closing:
-            self._connection.close()
+        self._connection.close()
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._closed
         except TimeoutError:
-            pass  # a broker that is silent; the heartbeat ends it
+            self._io.abort()
 
     def _open_is(self, reason: Any) -> None:
         if not self._opened.done():

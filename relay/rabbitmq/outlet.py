@@ -83,6 +83,8 @@ class RabbitMqOutlet:
                 async with asyncio.timeout(self._connect_s):
                     if self._link is None or not self._link.open:
                         return Reply(Result.AWAY, "connection lost")
+                    if self._link.blocked:
+                        return blocked(self._link.blocked)
                     publisher = await self._link.publisher(
                         self._options.exchange, self._options.mandatory, self._accepted_late
                     )
@@ -152,6 +154,6 @@ def _parameters(url: str, credentials: Credentials, connect_s: float) -> Connect
     return ConnectionParameters(
         host=parts.hostname, port=parts.port or (5671 if tls else 5672),
         virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=_HEARTBEAT_S,
-        connection_attempts=1, socket_timeout=connect_s, stack_timeout=connect_s,
+        connection_attempts=1, socket_timeout=2 * connect_s, stack_timeout=2 * connect_s,  # ours are shorter
         client_properties={"connection_name": "duemq relay"},
     )  # fmt: skip
