@@ -37,7 +37,7 @@ class RabbitMqOptions(BaseModel):
     @field_validator("routing_key")
     @classmethod
     def _check_placeholders(cls, text: str) -> str:
-        rest = _PLACEHOLDER.sub(lambda found: "" if found[1] in _PLACEHOLDERS else found[0], text)
+        rest = _PLACEHOLDER.sub(lambda match: "" if match[1] in _PLACEHOLDERS else match[0], text)
         if "{" in rest or "}" in rest:
             raise ValueError("its placeholders are {topic} and {key}, and it has no other braces")
         return text

@@ -28,8 +28,8 @@ from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked,
 from duemq.relay.rabbitmq.tls import client_context
 
 _HEARTBEAT_S: Final = 10
-_MOST_CONNECT_S: Final = 5.0
-_MOST_LATE: Final = 10_000  # ids of messages that were accepted after nobody waited for them
+_MAX_CONNECT_S: Final = 5.0
+_MAX_LATE: Final = 10_000  # ids of messages that were accepted after nobody waited for them
 _LOGGER: Final = logging.getLogger("pika")
 
 
@@ -43,7 +43,7 @@ class RabbitMqOutlet:
         assert isinstance(options, RabbitMqOptions)
         self._options = options
         self._mapping = Mapping(options)
-        self._connect_s = min(destination.timeout / 2000, _MOST_CONNECT_S)
+        self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
         self._url, self._credentials = destination.url, credentials
         self._link: Link | None = None
         self._publisher: Publisher | None = None
@@ -137,7 +137,7 @@ class RabbitMqOutlet:
 
     def _accepted_late(self, id_: str) -> None:
         self._late[id_] = None
-        if len(self._late) > _MOST_LATE:
+        if len(self._late) > _MAX_LATE:
             self._late.popitem(last=False)
 
 

@@ -16,11 +16,10 @@ from tests.support.outlets.site import out_message
 
 _QUEUE = "headers"
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+_NOT_MAPPED = ("x-delay", "delay", "content-type", "content-encoding")  # times of duemq's own, and properties
 # aio-pika cuts names off at 128 bytes when it writes them, not when it reads them.
 _NAMES = (_TEXT | st.sampled_from(["a", "b", "CC", "BCC", "x-death", "x-stream-filter-value", "n" * 255])).filter(
-    lambda name: (
-        not name.startswith(("duemq-", "x-duemq-")) and name.lower() not in ("content-type", "content-encoding")
-    )
+    lambda name: not name.startswith(("duemq-", "x-duemq-")) and name.lower() not in _NOT_MAPPED
 )
 _VALUES = st.binary(max_size=60) | _TEXT.map(str.encode)
 _MESSAGES = st.lists(

@@ -140,8 +140,8 @@ async def test_tls_with_an_authority_of_its_own(rabbitmq: RabbitMQNode, name: st
         assert (reply.result, reply.status) == (Result.ACCEPTED if status == "ack" else Result.AWAY, status), reply
         await outlet.close()
     outlet = rabbitmq_outlet(rabbitmq.tls_url, other | {"ca": rabbitmq.ca.read_text()}, routing_key=name)
-    reply = await outlet.send(out_message(2))  # the broker does not know who signed it
-    assert (reply.result, reply.status) == (Result.AWAY, "tls")
+    reply = await outlet.send(out_message(2))  # the broker does not know who signed it, and may not find time to say so
+    assert reply.result is Result.AWAY and reply.status in ("tls", "unreachable")
     await outlet.close()
 
 
