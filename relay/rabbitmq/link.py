@@ -21,8 +21,8 @@ from duemq.relay.rabbitmq.replies import ACCEPTED, NACK, blocked, closed, no_rou
 _CLOSE_S: Final = 5.0
 
 
-class Publishing:
-    """A message that the broker has not answered yet."""
+class Confirm:
+    """The broker's answer to one message, which has not come yet."""
 
     __slots__ = ("futures", "id")
 
@@ -46,7 +46,7 @@ class Publishing:
 
 
 class Publisher:
-    """A channel in confirm mode. `on_late`: is called with the id of a message that was accepted when nobody waited for
+    """A channel in confirm mode. `on_late` is called with the id of a message that was accepted when nobody waited for
     it any more."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Publisher:
     ) -> None:  # fmt: skip
         self._channel, self._exchange, self._mandatory, self._on_late = channel, exchange, mandatory, on_late
         self._loop = asyncio.get_running_loop()
-        self._tag, self._lowest = 0, 1
-        self._by_tag: dict[int, Publishing] = {}
-        self._by_id: dict[str, Publishing] = {}
+        self._tag, self._lowest = 0, 1  # the last that was published, and the first that may have no answer yet
+        self._by_tag: dict[int, Confirm] = {}
+        self._by_id: dict[str, Confirm] = {}
         self._returned: dict[str, Reply] = {}
         self.open = True
         channel.add_on_close_callback(self._on_close)
@@ -71,14 +71,14 @@ class Publisher:
 
     def publish(self, id_: str, body: bytes, publication: Publication) -> asyncio.Future[Reply]:
         """The broker's answer. While one with this id is under way, this is the answer to that one."""
-        publishing = self._by_id.get(id_)
-        if publishing is None:
+        confirm = self._by_id.get(id_)
+        if confirm is None:
             self._channel.basic_publish(
                 self._exchange, publication.routing_key, body, publication.properties, self._mandatory
             )
             self._tag += 1
-            publishing = self._by_tag[self._tag] = self._by_id[id_] = Publishing(id_)
-        return publishing.wait(self._loop)
+            confirm = self._by_tag[self._tag] = self._by_id[id_] = Confirm(id_)
+        return confirm.wait(self._loop)
 
     def close(self) -> None:
         if self.open and self._channel.is_open:
@@ -86,8 +86,8 @@ class Publisher:
 
     def answer_all(self, reply: Reply) -> None:
         """Whoever waits. What is under way stays so."""
-        for publishing in self._by_tag.values():
-            publishing.answer(reply)
+        for confirm in self._by_tag.values():
+            confirm.answer(reply)
 
     def _on_answer(self, frame: Any) -> None:
         method = frame.method
@@ -95,24 +95,28 @@ class Publisher:
         reply = ACCEPTED if type(method) is spec.Basic.Ack else NACK
         if not method.multiple:
             self._settle(tag, reply)
+            while self._lowest <= self._tag and self._lowest not in self._by_tag:
+                self._lowest += 1
             return
         for each in range(self._lowest, (tag or self._tag) + 1):
             self._settle(each, reply)
         self._lowest = max(self._lowest, (tag or self._tag) + 1)
 
     def _settle(self, tag: int, reply: Reply) -> None:
-        publishing = self._by_tag.pop(tag, None)
-        if publishing is None:
+        confirm = self._by_tag.pop(tag, None)
+        if confirm is None:
             return
-        del self._by_id[publishing.id]
+        del self._by_id[confirm.id]
         if self._returned:
-            reply = self._returned.pop(publishing.id, reply)
-        if not publishing.answer(reply) and reply is ACCEPTED:
-            self._on_late(publishing.id)
+            reply = self._returned.pop(confirm.id, reply)
+        if not confirm.answer(reply) and reply is ACCEPTED:
+            self._on_late(confirm.id)
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         """The broker sends it before the confirm of the same message."""
-        self._returned[properties.headers["duemq-id"]] = no_route(method)
+        id_ = properties.headers["duemq-id"]
+        if id_ in self._by_id:
+            self._returned[id_] = no_route(method)
 
     def _on_close(self, _: Any, reason: Any) -> None:
         self.open = False
@@ -146,7 +150,7 @@ class Link:
     async def connect(self, parameters: ConnectionParameters) -> None:
         """Raises what pika gives as the reason."""
         self._connection = AsyncioConnection(
-            parameters, on_open_callback=lambda _: self._open_is(None), on_open_error_callback=self._on_failure,
+            parameters, on_open_callback=lambda _: self._opened_with(None), on_open_error_callback=self._on_failure,
             on_close_callback=self._on_close, custom_ioloop=self._io,
         )  # fmt: skip
         self._connection.add_on_connection_blocked_callback(self._on_blocked)
@@ -187,16 +191,17 @@ class Link:
         except TimeoutError:
             self._io.abort()
 
-    def _open_is(self, reason: Any) -> None:
+    def _opened_with(self, reason: Any) -> None:
+        """None: it is open."""
         if not self._opened.done():
             self._opened.set_result(reason)
 
     def _on_failure(self, _: Any, reason: Any) -> None:
-        self._open_is(reason)
+        self._opened_with(reason)
         self._on_close(_, reason)
 
     def _on_close(self, _: Any, reason: Any) -> None:
-        self._open_is(reason)
+        self._opened_with(reason)
         if not self._closed.done():
             self._closed.set_result(None)
 
