@@ -9,6 +9,7 @@ import pytest
 
 from duemq.relay.base import Outlet, Result
 from tests.support.outlets.http_site import HttpSite
+from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
-ON_SERVERS = ("redis_node", "redis_cluster")
+ON_SERVERS = ("rabbitmq", "redis_node", "redis_cluster")
 _MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 
@@ -30,6 +31,8 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
             await endpoint.start()
             yield endpoint
             await endpoint.stop()
+        case "rabbitmq":
+            yield RabbitMQSite(request.getfixturevalue("rabbitmq"))
         case "redis_node" | "redis_cluster":
             yield RedisSite(request.getfixturevalue(request.param))
 
