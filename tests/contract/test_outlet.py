@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.nats_site import NatsCoreSite, NatsSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +16,22 @@ pytestmark = pytest.mark.anyio
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
 
-@pytest.fixture(params=["memory"])
+NATS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
+
+
+@pytest.fixture(
+    params=["memory", pytest.param("nats", marks=NATS), pytest.param("nats-core", marks=NATS)],
+)
 async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
-    yield MemorySite()
+    match request.param:
+        case "nats":
+            async with NatsSite(request.getfixturevalue("own_nats")) as nats:
+                yield nats
+        case "nats-core":
+            async with NatsCoreSite(request.getfixturevalue("own_nats")) as nats_core:
+                yield nats_core
+        case _:
+            yield MemorySite()
 
 
 @pytest.fixture
