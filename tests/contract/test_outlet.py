@@ -9,6 +9,7 @@ import pytest
 
 from duemq.relay.base import Outlet, Result
 from tests.support.outlets.http_site import HttpSite
+from tests.support.outlets.nats_site import NatsCoreSite, NatsSite
 from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
-ON_SERVERS = ("rabbitmq", "redis_node", "redis_cluster")
+ON_SERVERS = ("nats", "nats-core", "rabbitmq", "redis_node", "redis_cluster")
 _MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 
@@ -31,6 +32,12 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
             await endpoint.start()
             yield endpoint
             await endpoint.stop()
+        case "nats":
+            async with NatsSite(request.getfixturevalue("own_nats")) as nats:
+                yield nats
+        case "nats-core":
+            async with NatsCoreSite(request.getfixturevalue("own_nats")) as nats_core:
+                yield nats_core
         case "rabbitmq":
             yield RabbitMQSite(request.getfixturevalue("rabbitmq"))
         case "redis_node" | "redis_cluster":
