@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _END = b"\r\n\r\n"
 class _Log:
     link: WorkerLink
     rows: list[tuple[int, int, float]] = field(default_factory=list)
+    connections: set[asyncio.Transport] = field(default_factory=set)
 
     def add(self, head: bytes, body: bytes) -> None:
         self.rows.append((int(body[SEQUENCE]), int(_header(head, b"duemq-due")), now_ms()))
@@ -42,8 +44,12 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._log.connections.add(self._transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._transport is not None:
+            self._log.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -85,4 +91,8 @@ async def listen(link: WorkerLink, port: int) -> Received:
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(log), "127.0.0.1", port, backlog=1_000)
     await link.stopped.wait()
     server.close()
+    for connection in tuple(log.connections):
+        connection.abort()
+    await server.wait_closed()
+    await asyncio.sleep(0)  # sockets are closed in the next turn of the loop
     return log.received()

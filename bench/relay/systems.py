@@ -194,7 +194,7 @@ def server_cpu_s(url: str) -> float | None:
     except psutil.AccessDenied:
         return None
     for each in connections:
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid is not None:
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
             times = psutil.Process(each.pid).cpu_times()
             return times.user + times.system
     return None

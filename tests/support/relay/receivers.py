@@ -33,6 +33,9 @@ class Receiver(Running):
     most_twice: ClassVar[int]
 
     @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
+
+    @abstractmethod
     def declaration(self) -> dict[str, Any]:
         """The fields of a destination that are its own."""
 
