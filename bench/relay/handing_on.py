@@ -20,8 +20,8 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.dev.servers.usage import cpu_s
 
-_WINDOW = SendWindow(1_000, 3_000)
-_FILL_PER_S, _SPARE_S = 8_000, 5.0
+_WINDOW = SendWindow(500, 1_500)
+_FILL_PER_S, _SPARE_S = 8_000, 3.0
 _BEGIN_S = 2.0  # until a new destination is at work
 _PATIENCE_S = 20.0
 _LINGER_S = 1.0
