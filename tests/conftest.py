@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest_plugins = [
     "tests.support.servers.real_servers",
     "tests.support.servers.zookeeper_tls",
+    "tests.support.rocketmq.fixtures",
     "tests.support.spark.spark_site",
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
@@ -27,7 +28,10 @@ pytest_plugins = [
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
+_SERVERS = (
+    "kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3",
+    "rocketmq",
+)  # fmt: skip
 _PLUGS = ("kafka", "zookeeper", "redis")
 
 

@@ -14,14 +14,17 @@ from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.support.servers.kafka_rights import AUTHORIZER
 
 
-def need_servers() -> None:
-    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
+def need_servers(listed: Path | None = None) -> None:
+    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI.
+
+    `listed`: the list of their jars; that of Kafka and ZooKeeper by default.
+    """
     from duemq.dev.servers.jars import jars
     from duemq.dev.servers.java import java
 
     try:
         java()
-        jars()
+        jars(None, listed) if listed else jars()
     except NotAvailable as error:
         if os.environ.get("CI"):
             pytest.fail(str(error), pytrace=False)
