@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.support.rocketmq.client import (
     ClientConfiguration,
     Credentials,
     FilterExpression,
+    InternalErrorException,
     Message,
     Producer,
     SimpleConsumer,
@@ -56,9 +57,10 @@ def consume(server: RocketMQServer, topic: str, count: int) -> list[Message]:
     deadline = time.monotonic() + WITHIN_S
     with running(consumer):
         while len(found) < count and time.monotonic() < deadline:
-            for one in consumer.receive(32, 60):
-                consumer.ack(one)
-                found.append(one)
+            with suppress(InternalErrorException):  # until the proxy has the settings that the client sends apart
+                for one in consumer.receive(32, 60):
+                    consumer.ack(one)
+                    found.append(one)
     return found
 
 
@@ -75,13 +77,15 @@ def test_a_killed_broker_comes_back_with_what_it_acknowledged(rocketmq: RocketMQ
     kept = rocketmq.stored("killed")
     assert sorted((one.message_id, one.body) for one in kept) == sorted(zip(ids, [*before, b"after"], strict=True))
     for one in kept:
-        assert (one.tag, one.keys) == ("paid", {"id-1", "order-7"})
+        assert one.tag == "paid"
+        assert one.keys == {"id-1", "order-7"}
         assert one.properties["trace parent"] == "ü {a=b}, c"
 
     consumed = consume(rocketmq, "killed", len(kept))
     assert sorted(one.body for one in consumed) == sorted([*before, b"after"])
     for one in consumed:
-        assert (one.tag, one.keys) == ("paid", {"id-1", "order-7"})
+        assert one.tag == "paid"
+        assert one.keys == {"id-1", "order-7"}
         assert one.properties["trace parent"] == "ü {a=b}, c"
 
 
@@ -94,4 +98,5 @@ def test_what_mqadmin_prints_of_other_things_is_no_message() -> None:
     (one,) = stored(["minOffset=0, maxOffset=2, MessageQueue [topic=t, brokerName=broker, queueId=1]", printed, "---"])
     assert (one.message_id, one.queue, one.offset, one.body) == ("A1", 3, 12, b"\xff\x00\x7f")
     assert one.properties == {"UNIQ_KEY": "A1", "a b": "{c=d}", "KEYS": "x y"}
-    assert (one.keys, one.tag) == ({"x", "y"}, None)
+    assert one.keys == {"x", "y"}
+    assert one.tag is None

@@ -22,6 +22,7 @@ from rocketmq import (  # noqa: E402
     SimpleConsumer,
 )
 from rocketmq.grpc_protocol import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.v5.exception import InternalErrorException  # noqa: E402
 
 __all__ = [
     "AddressScheme",
@@ -29,6 +30,7 @@ __all__ = [
     "Code",
     "Credentials",
     "FilterExpression",
+    "InternalErrorException",
     "Message",
     "MessagingServiceStub",
     "Producer",
