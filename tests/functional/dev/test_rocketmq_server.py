@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
 import pytest
 
-from tests.support.rocketmq.client import ClientConfiguration, Credentials, Message, Producer
+from tests.support.rocketmq.client import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    InternalErrorException,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
 from tests.support.rocketmq.server import RocketMQServer
 from tests.support.rocketmq.stored import stored
+
+WITHIN_S = 120.0
+
+
+@contextmanager
+def running(client: Producer | SimpleConsumer) -> Iterator[None]:
+    client.startup()
+    try:
+        yield
+    finally:
+        client.shutdown()
 
 
 def send(server: RocketMQServer, topic: str, bodies: list[bytes]) -> list[str]:
     """The message ids that it acknowledged."""
     producer = Producer(ClientConfiguration(server.endpoint, Credentials(), request_timeout=30), (topic,))
-    producer.startup()
-    try:
+    with running(producer):
         return [producer.send(message(topic, body)).message_id for body in bodies]
-    finally:
-        producer.shutdown()
 
 
 def message(topic: str, body: bytes) -> Message:
@@ -26,6 +46,23 @@ def message(topic: str, body: bytes) -> Message:
     one.keys = "order-7"
     one.add_property("trace parent", "ü {a=b}, c")
     return one
+
+
+def consume(server: RocketMQServer, topic: str, count: int) -> list[Message]:
+    """Receive and acknowledge so many."""
+    server.create_group("tests")
+    consumer = SimpleConsumer(
+        ClientConfiguration(server.endpoint, Credentials()), "tests", {topic: FilterExpression()}, await_duration=2
+    )
+    found: list[Message] = []
+    deadline = time.monotonic() + WITHIN_S
+    with running(consumer):
+        while len(found) < count and time.monotonic() < deadline:
+            with suppress(InternalErrorException):  # until the proxy has the settings, which the client sends apart
+                for one in consumer.receive(32, 60):
+                    consumer.ack(one)
+                    found.append(one)
+    return found
 
 
 @pytest.mark.smoke
@@ -41,6 +78,13 @@ def test_a_killed_broker_comes_back_with_what_it_acknowledged(rocketmq: RocketMQ
     kept = rocketmq.stored("killed")
     assert sorted((one.message_id, one.body) for one in kept) == sorted(zip(ids, [*before, b"after"], strict=True))
     for one in kept:
+        assert one.tag == "paid"
+        assert one.keys == {"id-1", "order-7"}
+        assert one.properties["trace parent"] == "ü {a=b}, c"
+
+    consumed = consume(rocketmq, "killed", len(kept))
+    assert sorted(one.body for one in consumed) == sorted([*before, b"after"])
+    for one in consumed:
         assert one.tag == "paid"
         assert one.keys == {"id-1", "order-7"}
         assert one.properties["trace parent"] == "ü {a=b}, c"

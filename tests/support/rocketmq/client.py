@@ -13,16 +13,27 @@ if _LOG_CONFIG not in sys.modules:
     own.logger = logging.getLogger("rocketmq")  # type: ignore[attr-defined]
     sys.modules[_LOG_CONFIG] = own
 
-from rocketmq import ClientConfiguration, Credentials, Message, Producer  # noqa: E402
+from rocketmq import (  # noqa: E402
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    Message,
+    Producer,
+    SimpleConsumer,
+)
 from rocketmq.grpc_protocol import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.v5.exception import InternalErrorException  # noqa: E402
 
 __all__ = [
     "AddressScheme",
     "ClientConfiguration",
     "Code",
     "Credentials",
+    "FilterExpression",
+    "InternalErrorException",
     "Message",
     "MessagingServiceStub",
     "Producer",
     "QueryRouteRequest",
+    "SimpleConsumer",
 ]

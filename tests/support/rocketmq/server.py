@@ -88,6 +88,10 @@ class RocketMQServer(Running):
         wait_for(lambda: self.serves(name), f"RocketMQ to serve the topic {name}", _READY_WITHIN_S)
         self._topics.add(name)
 
+    def create_group(self, name: str) -> None:
+        """Of consumers: the proxy takes none of a group that the broker does not know. Raises LocalError."""
+        self.admin("updateSubGroup", "-b", f"{HOST}:{self.broker_port}", "-g", name)
+
     def serves(self, topic: str) -> bool:
         """Whether the proxy knows the way to it."""
         request = QueryRouteRequest()
