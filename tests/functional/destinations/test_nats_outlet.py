@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 from nats.js.api import DiscardPolicy
 
 from duemq.model.destinations.destination import Credentials, read_credentials
@@ -43,6 +45,15 @@ async def replies(
     return answers
 
 
+def responding(body: bytes) -> Callable[[Msg], Awaitable[None]]:
+    """A subscriber that answers this."""
+
+    async def respond(message: Msg) -> None:
+        await message.respond(body)
+
+    return respond
+
+
 @pytest.mark.smoke
 async def test_two_destinations_into_one_stream_are_no_repeats_of_each_other(nats_server: NatsNode) -> None:
     await add_stream(nats_server, "TWO", "two.>")
@@ -69,7 +80,7 @@ async def test_what_a_stream_refuses(nats_server: NatsNode) -> None:
 async def test_an_answer_of_somebody_else_accepts_nothing(nats_server: NatsNode) -> None:
     async with await nats.connect(nats_server.url) as client:
         for body in (b"hello", b"{}", b"[]", b'{"seq":0}', b'{"error":1}'):
-            responder = await client.subscribe("answered", cb=lambda message, body=body: message.respond(body))
+            responder = await client.subscribe("answered", cb=responding(body))
             await client.flush()
             (reply,) = await replies(nats_server, b"", subject="answered")
             assert reply[:2] == (Result.FAILED, "no_stream")
@@ -90,11 +101,15 @@ async def test_payload_and_headers_may_have_as_many_bytes_as_the_server_takes(na
 
 @pytest.mark.smoke
 async def test_users_and_what_they_may(tmp_path: Path) -> None:
-    relay = Credentials(username="relay", password="s3cret word")
+    relay = read_credentials({"username": "relay", "password": "s3cret word"})
     with need(lambda: NatsNode(tmp_path, settings=USERS)) as node:
         async with await nats.connect(node.url, user="admin", password="all of it") as client:
             await client.jetstream().add_stream(name="ORDERS", subjects=["orders.>", "Secret"])
-        for wrong in (Credentials(), Credentials(username="relay", password="s3cret"), Credentials(token="s3cret")):
+        for wrong in (
+            Credentials(),
+            read_credentials({"username": "relay", "password": "s3cret"}),
+            read_credentials({"token": "s3cret"}),
+        ):
             (reply,) = await replies(node, b"", credentials=wrong, subject="orders.new")
             assert reply[:2] == (Result.AWAY, "authorization")
             assert "s3cret" not in reply.detail
@@ -104,7 +119,7 @@ async def test_users_and_what_they_may(tmp_path: Path) -> None:
                 (reply,) = await replies(node, b"", credentials=relay, subject="Secret", jetstream=jetstream)
                 assert reply[:2] == (Result.AWAY, "permissions")
                 assert 'publish to "secret"' in reply.detail
-        deaf = Credentials(username="deaf", password="s3cret word")
+        deaf = read_credentials({"username": "deaf", "password": "s3cret word"})
         (reply,) = await replies(node, b"", credentials=deaf, subject="orders.new")
         assert reply[:2] == (Result.AWAY, "permissions")
 
@@ -113,7 +128,9 @@ async def test_one_subject_that_is_not_allowed_holds_up_no_other(tmp_path: Path)
     with need(lambda: NatsNode(tmp_path, settings=USERS)) as node:
         async with await nats.connect(node.url, user="admin", password="all of it") as client:
             await client.jetstream().add_stream(name="ORDERS", subjects=["orders.>"])
-        outlet = nats_outlet(node, Credentials(username="relay", password="s3cret word"), subject="{key}.x")
+        outlet = nats_outlet(
+            node, read_credentials({"username": "relay", "password": "s3cret word"}), subject="{key}.x"
+        )
         keys = [b"orders", b"other"] * 50
         sent = await asyncio.gather(*(outlet.send(out_message(n, key=key)) for n, key in enumerate(keys)))
         await outlet.close()
@@ -123,7 +140,7 @@ async def test_one_subject_that_is_not_allowed_holds_up_no_other(tmp_path: Path)
 async def test_a_token(tmp_path: Path) -> None:
     with need(lambda: NatsNode(tmp_path, settings='authorization { token: "s3cret" }')) as node:
         for token, status in (("s3cret", "no_stream"), ("another", "authorization")):
-            (reply,) = await replies(node, b"", credentials=Credentials(token=token), subject="orders")
+            (reply,) = await replies(node, b"", credentials=read_credentials({"token": token}), subject="orders")
             assert reply.status == status
 
 

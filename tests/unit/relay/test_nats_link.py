@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from duemq.model.destinations.destination import Credentials, read_destination
+from duemq.model.destinations.destination import Credentials, read_credentials, read_destination
 from duemq.relay.base import Result
 from duemq.relay.nats.outlet import NatsOutlet
 from duemq.relay.outlets import RelayPolicy
@@ -61,7 +61,7 @@ async def server() -> AsyncIterator[FakeServer]:
 async def test_a_server_without_tls_is_shown_no_secret_where_tls_was_asked_for(
     server: FakeServer, credentials: dict[str, Any]
 ) -> None:
-    outlet = server.outlet("tls", Credentials(**credentials))
+    outlet = server.outlet("tls", read_credentials(credentials))
     reply = await outlet.send(out_message())
     await outlet.close()
     assert reply[:2] == (Result.AWAY, "tls")
