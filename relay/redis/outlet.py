@@ -73,7 +73,7 @@ class RedisOutlet:
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            for _, answer in self._waiting:  # only where the outlet is closed
+            for _, answer in self._waiting:  # where it was cancelled
                 _resolve(answer, CLOSED)
             self._waiting.clear()
 
@@ -93,11 +93,14 @@ class RedisOutlet:
             reply = refusal(error)
             for _, answer in batch:
                 _resolve(answer, reply)
-        except BaseException as error:
+        except asyncio.CancelledError:
+            for _, answer in batch:
+                _resolve(answer, CLOSED)
+            raise
+        except Exception as error:  # it is for those who sent, not for a task that nobody awaits
             for _, answer in batch:
                 if not answer.done():
-                    answer.set_result(CLOSED) if self._closed else answer.set_exception(error)
-            raise
+                    answer.set_exception(error)
         else:
             replies = [self._reply(result) for result in results]
             for (_, answer), reply in zip(batch, replies, strict=True):

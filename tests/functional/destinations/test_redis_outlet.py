@@ -132,6 +132,15 @@ async def test_what_is_refused_is_added_later(own_redis: RedisNode, kind: str) -
     assert len(own_redis.dump("later")) == 1
 
 
+@pytest.mark.parametrize("kind", ["stream", "list"])
+async def test_what_the_server_cannot_add_is_never_said_to_be_there(redis_node: RedisNode, kind: str) -> None:
+    many = out_message(1, headers=[("a", b"1")] * 5_000)  # more words than Lua hands to a command
+    async with outlet_to(redis_node.url, kind=kind, name=f"many-{kind}") as outlet:
+        results = {(await outlet.send(many)).result for _ in range(2)}
+    assert results == ({Result.FAILED} if kind == "stream" else {Result.ACCEPTED})
+    assert redis_node.ask("EXISTS", f"many-{kind}").strip() == ("0" if kind == "stream" else "1")
+
+
 async def test_users_and_passwords(own_redis: RedisNode) -> None:
     own_redis.ask("ACL", "SETUSER", "relay", "on", ">secret", "~*", "+evalsha", "+eval", "+set")
     relay = {"username": "relay", "password": "secret"}
