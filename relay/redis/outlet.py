@@ -24,7 +24,7 @@ from duemq.relay.redis.commands import Commands, NoKey, Words, with_script
 from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
 from duemq.relay.tls import UnusableCredentials
 
-_MOST_AT_ONCE: Final = 500  # messages of one pipeline
+_MAX_BATCH: Final = 500  # messages of one pipeline
 
 _Sending = tuple[Words, asyncio.Future[Reply]]
 
@@ -80,7 +80,7 @@ class RedisOutlet:
     def _next_batch(self) -> list[_Sending]:
         """Without those that were cancelled meanwhile."""
         batch: list[_Sending] = []
-        while self._waiting and len(batch) < _MOST_AT_ONCE:
+        while self._waiting and len(batch) < _MAX_BATCH:
             sending = self._waiting.popleft()
             if not sending[1].done():
                 batch.append(sending)

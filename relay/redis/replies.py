@@ -61,6 +61,8 @@ def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
 
 def _code(error: Exception) -> str | None:
     """The word that an error of the server begins with; None where the server said nothing."""
+    if str(error).startswith(_NOT_ALLOWED):
+        return "NOPERM"
     if code := getattr(error, "status_code", None):
         return str(code)
     for kind, code in _CODES:
@@ -68,8 +70,6 @@ def _code(error: Exception) -> str | None:
             return code
     if not isinstance(error, exceptions.ResponseError):
         return None
-    if str(error).startswith(_NOT_ALLOWED):
-        return "NOPERM"
     first = str(error).partition(" ")[0]
     return first if first.isupper() else "ERR"
 

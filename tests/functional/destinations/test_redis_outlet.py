@@ -61,8 +61,8 @@ async def test_a_list_has_envelopes_or_payloads_each_once(redis_node: RedisNode)
 async def test_a_list_takes_no_more_than_its_length(redis_node: RedisNode) -> None:
     for window in ("1h", "0ms"):
         name = f"bounded-{window}"
-        options = {"kind": "list", "name": name, "envelope": "none", "max_length": 2, "dedup_window": window}
-        async with outlet_to(redis_node.url, **options) as outlet:
+        options: dict[str, Any] = {"kind": "list", "name": name, "envelope": "none", "max_length": 2}
+        async with outlet_to(redis_node.url, **options, dedup_window=window) as outlet:
             replies = [await outlet.send(out_message(number, payload=b"%d" % number)) for number in range(3)]
             assert [reply.result for reply in replies] == [Result.ACCEPTED, Result.ACCEPTED, Result.FAILED]
             assert replies[2].status == "FULL" and replies[2].overloaded
@@ -82,7 +82,7 @@ async def test_a_stream_drops_its_oldest(redis_node: RedisNode) -> None:
 
 async def test_a_channel_has_listeners_or_not(redis_node: RedisNode) -> None:
     message = out_message(1, key=b"k")
-    options = {"kind": "pubsub", "name": "ch.{topic}", "require_receiver": True}
+    options: dict[str, Any] = {"kind": "pubsub", "name": "ch.{topic}", "require_receiver": True}
     async with outlet_to(redis_node.url, **options) as outlet, Redis.from_url(redis_node.url) as client:
         assert (await outlet.send(message))[:2] == (Result.FAILED, "no_receiver")
         async with client.pubsub() as subscriber:
