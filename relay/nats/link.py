@@ -44,8 +44,17 @@ class Link:
         self._unflushed: list[asyncio.Future[Reply]] = []
         self._flushing: asyncio.Task[None] | None = None
 
-    async def connect(self, url: str, credentials: Credentials) -> None:
-        """Raises what nats-py, asyncio and ssl raise, and ValueError for credentials that cannot be used."""
+    async def connect(self, url: str, credentials: Credentials) -> Reply | None:
+        """Returns why it did not work. `close` it then."""
+        try:
+            await self._connect(url, credentials)
+        except errors.NoServersError as error:
+            return away(self._error or error)
+        except Exception as error:
+            return self.lost or away(error)
+        return self.lost
+
+    async def _connect(self, url: str, credentials: Credentials) -> None:
         secure = urlsplit(url).scheme == "tls"
         context = ClientContext(credentials) if secure or credentials.ca or credentials.cert else None
 
@@ -58,24 +67,21 @@ class Link:
             return value
 
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
-        try:
-            await self._client.connect(
-                [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
-                connect_timeout=self._timeout_s, ping_interval=self._timeout_s, max_outstanding_pings=2,
-                pending_size=0,  # publish never waits, and keeps nothing while there is no connection
-                error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
-                user=credentials.username or None, password=partial(secret, password),
-                token=partial(secret, token) if token else None,
-            )  # fmt: skip
-            check_tls()
-            inbox = self._client.new_inbox()
-            self._inbox = f"{inbox}."
-            await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
-            await self._ping()  # what is wrong with the subscription is known now
-        except errors.NoServersError as error:
-            raise self._error or error from None
-        if self.lost is not None:
-            raise ConnectionError(self.lost.detail)
+        await self._client.connect(
+            [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
+            connect_timeout=self._timeout_s, ping_interval=self._timeout_s, max_outstanding_pings=2,
+            pending_size=0,  # publish never waits, and keeps nothing while there is no connection
+            error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
+            user=credentials.username or None, password=partial(secret, password),
+            token=partial(secret, token) if token else None,
+        )  # fmt: skip
+        check_tls()
+        if not self._client.is_connected:  # nats-py takes an end of file for a welcome
+            raise ConnectionError("the server closed the connection at once")
+        inbox = self._client.new_inbox()
+        self._inbox = f"{inbox}."
+        await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
+        await self._ping()  # what is wrong with the subscription is known now
 
     @property
     def max_bytes(self) -> int:
@@ -140,13 +146,14 @@ class Link:
 
     async def _on_error(self, error: Exception) -> None:
         self._error = error
-        _, refused, rest = str(error).partition("permissions violation for publish to ")
-        if refused:  # the server drops the message, and answers nothing; its error has been made lower case
-            subject = rest.partition('"')[2].partition('"')[0]
+        text = str(error)
+        _, refused, subject = text.partition("permissions violation for publish to ")
+        if refused:  # the server drops the message, and answers nothing; nats-py has made its words lower case
+            subject = subject[1:-1]  # without the quotes
             for waiting in self._waiting.values():
                 if waiting.subject.lower() == subject and not waiting.reply.done():
                     waiting.reply.set_result(away(error))
-        elif "permissions violation" in str(error):
+        elif "permissions violation" in text:
             self._lose(away(error))  # no right to its inbox: no answer would ever come
 
     async def _on_closed(self) -> None:

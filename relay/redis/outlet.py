@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
@@ -20,9 +21,10 @@ from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
 from duemq.relay.redis.commands import Commands, NoKey, Words, with_script
-from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, refusal
+from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
+from duemq.relay.tls import UnusableCredentials
 
-_MOST_AT_ONCE: Final = 500  # messages of one pipeline
+_MAX_BATCH: Final = 500  # messages of one pipeline
 
 _Sending = tuple[Words, asyncio.Future[Reply]]
 
@@ -34,6 +36,7 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
+        self._wait = _wait(destination.options, destination.timeout // 2)
         self._client: Client | None = None
         self._waiting: deque[_Sending] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -70,14 +73,14 @@ class RedisOutlet:
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            for _, answer in self._waiting:  # only where the outlet is closed
+            for _, answer in self._waiting:  # where it was cancelled
                 _resolve(answer, CLOSED)
             self._waiting.clear()
 
     def _next_batch(self) -> list[_Sending]:
         """Without those that were cancelled meanwhile."""
         batch: list[_Sending] = []
-        while self._waiting and len(batch) < _MOST_AT_ONCE:
+        while self._waiting and len(batch) < _MAX_BATCH:
             sending = self._waiting.popleft()
             if not sending[1].done():
                 batch.append(sending)
@@ -86,18 +89,24 @@ class RedisOutlet:
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
         try:
             results = await self._results([words for words, _ in batch])
-        except (RedisError, OSError) as error:
+        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
             reply = refusal(error)
             for _, answer in batch:
                 _resolve(answer, reply)
-        except BaseException as error:
+        except asyncio.CancelledError:
+            for _, answer in batch:
+                _resolve(answer, CLOSED)
+            raise
+        except Exception as error:  # it is for those who sent, not for a task that nobody awaits
             for _, answer in batch:
                 if not answer.done():
-                    answer.set_result(CLOSED) if self._closed else answer.set_exception(error)
-            raise
+                    answer.set_exception(error)
         else:
-            for (_, answer), result in zip(batch, results, strict=True):
-                _resolve(answer, self._reply(result))
+            replies = [self._reply(result) for result in results]
+            for (_, answer), reply in zip(batch, replies, strict=True):
+                _resolve(answer, reply)
+            if self._options.cluster and any(reply.result is Result.AWAY for reply in replies):
+                await self._forget_layout()
 
     async def _results(self, commands: list[Words]) -> list[Any]:
         results = await self._pipeline(commands)
@@ -114,16 +123,36 @@ class RedisOutlet:
         pipeline = self._client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
-        return await pipeline.execute(raise_on_error=False)
+        if self._wait is None:
+            return await pipeline.execute(raise_on_error=False)
+        pipeline.execute_command(*self._wait)
+        *results, waited = await pipeline.execute(raise_on_error=False)
+        missing = not_durable(waited, self._options.fsync, self._options.replicas)
+        return [result if missing is None or isinstance(result, Exception) else missing for result in results]
+
+    async def _forget_layout(self) -> None:
+        """The client of a cluster asks once for its layout, and in a pipeline not again when a node is lost."""
+        if self._client is not None:
+            with suppress(RedisError, OSError):
+                await self._client.aclose()
 
     def _reply(self, result: Any) -> Reply:
         if isinstance(result, Exception):
             return refusal(result)
+        if isinstance(result, Reply):
+            return result
         if result is None:
             return KNOWN
         if result == 0 and self._options.require_receiver:
             return NO_RECEIVER
         return ADDED
+
+
+def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
+    """The last command of each pipeline: it is answered when what is before it is on disk or on replicas."""
+    if options.fsync:
+        return "WAITAOF", 1, options.replicas, timeout_ms
+    return ("WAIT", options.replicas, timeout_ms) if options.replicas else None
 
 
 def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
