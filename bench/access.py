@@ -92,7 +92,7 @@ def _request(key: str, cookie: str = "") -> Request:
 def _token(issuer: Issuer) -> str:
     """A token of an issuer whose key is known."""
     key = ec.generate_private_key(ec.SECP256R1())
-    issuer._keys = {"e1": jwt.PyJWK(ECAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "e1"})}
+    issuer.learn_keys([ECAlgorithm.to_jwk(key.public_key(), as_dict=True) | {"kid": "e1"}])
     issuer._asked_at = float("inf")
     claims = {"iss": _ISSUER, "aud": "duemq", "sub": "u1", "exp": _now() // 1000 + 3600, "roles": ["duemq-operator"]}
     return jwt.encode(claims, key, "ES256", headers={"kid": "e1"})

@@ -66,12 +66,18 @@ def find(
     looked_up: Annotated[int, typer.Option(min=1, help="Messages that are looked up by key.")] = 2_000,
     days: Annotated[float, typer.Option(help="Days over which they are due, from a day ahead on.")] = 60.0,
     indexed: Annotated[bool, typer.Option(help="Without an index: only what the messages cost then.")] = True,
+    labelled: Annotated[
+        bool, typer.Option("--label", help="Each message has a label of its own, too: what that costs.")
+    ] = False,
     at_rest: Annotated[bool, typer.Option(help="Look up and weigh once sealing and compaction have ended.")] = True,
 ) -> "list[Step]":
     """A message is found by its key among very many, and what the index costs per message."""
     from duemq.bench.plans.far import find_step
 
-    return [find_step(each, looked_up, days=days, indexed=indexed, at_rest=at_rest) for each in _read_counts(count)]
+    return [
+        find_step(each, looked_up, days=days, indexed=indexed, labelled=labelled, at_rest=at_rest)
+        for each in _read_counts(count)
+    ]
 
 
 @command("load")

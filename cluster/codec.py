@@ -8,7 +8,7 @@ from typing import Any
 
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.model.import_command import ImportCommand
-from duemq.model.row_notes import Attempt
+from duemq.model.row_notes import UNCHANGED, Attempt, ChangeHistory, PastChange
 from duemq.storage.imports.records import ImportRecord
 
 TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
@@ -26,7 +26,8 @@ def state_to_json(state: MessageState) -> Json:
     more = {
         "redrives": state.redrives,
         "attempts": [tuple(one) for one in state.attempts],
-    }  # most have neither, and older processes know none
+        "history": [list(map(tuple, state.history.changes)), state.history.left_out] if state.history.changes else None,
+    }  # most have none of it, and older processes know none
     return {
         "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
         "labels": state.labels, "headers": [[name, _text(value)] for name, value in state.headers],
@@ -45,7 +46,15 @@ def state_from_json(document: Json) -> MessageState:
         headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
         payload=_bytes(document["payload"]),
         attempts=tuple(Attempt(*attempt) for attempt in document.get("attempts", ())),
+        history=_history(document.get("history")),
     )
+
+
+def _history(document: list[Any] | None) -> ChangeHistory:
+    if document is None:
+        return UNCHANGED
+    changes, left_out = document
+    return ChangeHistory(tuple(PastChange(*change) for change in changes), left_out)
 
 
 def named_message_to_json(message: NamedMessage | None) -> Json | None:

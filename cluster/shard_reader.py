@@ -7,11 +7,11 @@ A proxy has no store: its reader (`proxy/gateway/remote_reader.py`) asks the nod
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from duemq.model.record import Headers
-from duemq.model.row_notes import Attempt
+from duemq.model.row_notes import UNCHANGED, Attempt, ChangeHistory
 from duemq.storage.imports.records import ImportRecord
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
@@ -20,7 +20,7 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 @dataclass(frozen=True, slots=True)
 class MessageState:
     """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held. `attempts`:
-    that failed, and its deaths, as far as they are noted."""
+    that failed, and its deaths, as far as they are noted. `history`: the changes, a cancel included."""
 
     id: str
     status: Status
@@ -38,6 +38,11 @@ class MessageState:
     reason: str = ""
     redrives: int = 0
     attempts: tuple[Attempt, ...] = ()
+    history: ChangeHistory = UNCHANGED
+
+    def head(self) -> MessageState:
+        """The state as lists have it: without payload and history, of which a page could have a gigabyte."""
+        return replace(self, payload=None, history=UNCHANGED)
 
 
 class NamedMessage(NamedTuple):

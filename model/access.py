@@ -15,8 +15,9 @@ from hmac import compare_digest
 from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
+from duemq.model.caller import SETTINGS
 from duemq.model.errors import Rejected
-from duemq.model.timing import shown
+from duemq.model.timing import instant_after, shown
 from duemq.model.topic_patterns import topic_matcher
 
 _KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
@@ -49,16 +50,24 @@ ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
 class Grant(NamedTuple):
     """What the caller of one request may do. `caller`: the id of a key, or `user:NAME`; empty for a key of the
     settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none =
-    all topics. `rate`: messages and requests/s; 0 = any."""
+    all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key."""
 
     caller: str
     scopes: frozenset[Scope]
     secret: bytes = b""
     topics: tuple[str, ...] = ()
     rate: int = 0
+    name: str = ""
 
     def __repr__(self) -> str:
         return f"Grant({self.caller!r}, {sorted(self.scopes)}, topics={self.topics})"
+
+    @property
+    def by(self) -> str:
+        """Who it is, as messages tell of their changes (`model/caller.py`); empty where nobody has to present a key."""
+        if self.caller:
+            return self.caller if self.caller.startswith("user:") else f"key:{self.name}"
+        return SETTINGS if self.secret else ""
 
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
@@ -115,7 +124,7 @@ class ApiKey(NamedTuple):
         return cls(**{**value, **lists, "topics": tuple(value.get("topics", ()))})
 
     def grant(self) -> Grant:
-        return Grant(self.id, frozenset(self.scopes), topics=self.topics, rate=self.rate)
+        return Grant(self.id, frozenset(self.scopes), topics=self.topics, rate=self.rate, name=self.name)
 
 
 def _is_before(now: int, until: int | None) -> bool:
@@ -170,12 +179,12 @@ def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:
 
 def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
     """The key with a new secret, and its new text. The old secret is good for `overlap_ms` more; one from an earlier
-    rotation is not. Raises Rejected `bad_field`."""
+    rotation is not. Raises Rejected `bad_field` and `bad_time`."""
     if key.state(now) != "active":
         raise Rejected("bad_field", f"key {key.id} is {key.state(now)}: make a new one", "id")
     text, secret = _new_secret(key.id)
     newest = key.secrets[0]
-    until = now + overlap_ms
+    until = instant_after(now, overlap_ms, "overlap")
     return key._replace(secrets=(secret, newest._replace(until=until))), text
 
 

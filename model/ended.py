@@ -5,6 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from duemq.model.caller import is_caller, job_of
+from duemq.model.row_notes import tag_of
+
 CANCELLED, DEAD, PURGED = 1, 2, 3
 
 _ENDED = Struct(">BQH")
@@ -12,7 +15,8 @@ _ENDED = Struct(">BQH")
 
 class EndedMessage(NamedTuple):
     """A message that was cancelled, died, or was purged from the dead letters, `at` ms. `row` is without its payload,
-    unless it may be redriven (dead). `reason`: of its death; of a cancel by a job its tag (`model/row_notes.py`).
+    unless it may be redriven (dead). `reason`: of its death; of a cancel who asked for it (`model/caller.py`), and
+    if that was a job its tag (`model/row_notes.py`).
 
     `row` is empty where a message was cancelled in a delay file: what is kept of it is read from there later.
     """
@@ -21,6 +25,18 @@ class EndedMessage(NamedTuple):
     at: int
     reason: str
     row: bytes
+
+    @property
+    def tag(self) -> str:
+        """Of the job's step that changed the message last; of a cancelled one, of the step that cancelled it."""
+        if self.status != CANCELLED:
+            return tag_of(self.row)
+        return "" if is_caller(self.reason) else self.reason
+
+    @property
+    def cancelled_by(self) -> str:
+        """Who cancelled the message (`model/caller.py`); empty where that is not known."""
+        return self.reason if is_caller(self.reason) else job_of(self.reason)
 
     def encode(self) -> bytes:
         reason = self.reason.encode()

@@ -9,7 +9,8 @@ the payload as the record's value.
              | topic | key | labels (joined by LF) | packed headers | name | fingerprint (16 bytes, if named)
 
 A change of an existing message has a first key (20 bytes) and a due time (ms) behind those bytes; one with terms has
-besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic.
+besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic. The payload of its record says who asked
+(`model/caller.py`), or has nothing to say.
 
 Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
 `read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
@@ -27,6 +28,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
+from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.key import KEY_BYTES
 from duemq.model.record import HEAD, HEADER
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
@@ -106,12 +108,14 @@ class Change(NamedTuple):
     """A command about an existing message: cancel, move, deliver-now, redrive or purge.
 
     `terms` None: as an older duemq or a plain client sends it. Its redrive leaves the expiry of a message as it is.
+    `by`: who asked (`model/caller.py`), empty where that is not said.
     """
 
     kind: int
     first_key: bytes
     due: int
     terms: Terms | None = None
+    by: str = ""
 
 
 def schedule_frame(draft: Draft, due: int) -> bytes:
@@ -131,14 +135,17 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
     ))  # fmt: skip
 
 
-def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None) -> bytes:
-    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge."""
+def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None, by: str = "") -> bytes:
+    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge.
+
+    `by`: see `Change`.
+    """
     if terms is None:
-        return _CHANGE_START + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due)
+        return _CHANGE_START + _CHANGE.pack(kind, FORMAT, _CHANGE.size, first_key, due) + caller_bytes(by)
     tag, topic = terms.tag.encode(), terms.topic.encode()
     size = _TERMS.size + len(tag) + len(topic)
     fields = _TERMS.pack(kind, FORMAT, size, first_key, due, terms.most_redrives, len(tag), len(topic))
-    return _change_start(size) + fields + tag + topic
+    return _change_start(size) + fields + tag + topic + caller_bytes(by)
 
 
 def read_schedule(frame: bytes) -> Schedule | None:
@@ -177,21 +184,23 @@ def read_change(frame: bytes) -> Change | None:
     kind, form, size, first_key, due = _CHANGE.unpack_from(frame, COMMAND_BODY)
     if form != FORMAT or size != _CHANGE.size or not CANCEL <= kind <= REDRIVE or due > LAST_MS:
         return None
-    return Change(kind, first_key, due)
+    return Change(kind, first_key, due, None, read_caller(frame[_CHANGE_BYTES:]))
 
 
 def _read_terms(frame: bytes) -> Change | None:
     if len(frame) < _TERMS_BYTES:
         return None
     kind, form, size, first_key, due, most_redrives, tag_bytes, topic_bytes = _TERMS.unpack_from(frame, COMMAND_BODY)
-    tag, topic = frame[_TERMS_BYTES : _TERMS_BYTES + tag_bytes], frame[_TERMS_BYTES + tag_bytes :]
+    middle, end = _TERMS_BYTES + tag_bytes, _TERMS_BYTES + tag_bytes + topic_bytes
+    tag, topic = frame[_TERMS_BYTES:middle], frame[middle:end]
     if (
-        form != FORMAT or size != _TERMS.size + tag_bytes + topic_bytes or len(topic) != topic_bytes
+        form != FORMAT or size != _TERMS.size + tag_bytes + topic_bytes or len(frame) < end
         or not frame.startswith(_change_start(size)) or not CANCEL <= kind <= PURGE or due > LAST_MS
         or (tag and not _TAG.fullmatch(tag)) or (topic and not is_topic(topic))
     ):  # fmt: skip
         return None
-    return Change(kind, first_key, due, Terms(tag.decode(), most_redrives, topic.decode()))
+    terms = Terms(tag.decode(), most_redrives, topic.decode())
+    return Change(kind, first_key, due, terms, read_caller(frame[end:]))
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,8 @@
     a time     duemq-deliver-at (RFC 3339 with a zone, or epoch ms), duemq-delay or x-delay (ms, or text such as 90s),
                or DELAY (a level of `CLASSIC_LEVELS`)
 
+The payload of a change by name says who asked, where a proxy wrote it (model/caller.py).
+
 Relative times count from the moment the log appended the record. What a record means follows from the record and the
 shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
 """
@@ -18,6 +20,7 @@ import re
 from typing import NamedTuple
 
 from duemq.model import import_command
+from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand, shard_of_content
@@ -63,11 +66,13 @@ _LEVEL_TEXT = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class ByName(NamedTuple):
-    """A change of whatever message of this shard has the name (with its prefix). `due` in ms, of a move."""
+    """A change of whatever message of this shard has the name (with its prefix). `due` in ms, of a move; `by`: see
+    `Change`."""
 
     kind: int
     name: bytes
     due: int
+    by: str = ""
 
 
 class Malformed(NamedTuple):
@@ -108,17 +113,17 @@ def command_of(
         texts = _texts(ours)
         if kind == _TOPIC:
             return _schedule(record, ours, texts, timestamp, place)
-        return _change(kind, texts, timestamp, place)
+        return _change(kind, texts, timestamp, place, read_caller(record.value))
     except Rejected as error:
         return Malformed(f"{error.code}: {error.detail}")
 
 
-def change_by_name(kind: int, name: str, due: int) -> bytes:
-    """The frame of a change of the message that a client named so; of a move to `due` (ms)."""
+def change_by_name(kind: int, name: str, due: int, by: str = "") -> bytes:
+    """The frame of a change of the message that a client named so; of a move to `due` (ms). `by`: who asked."""
     headers = [(_HEADER_OF[kind], name.encode())]
     if kind == MOVE:
         headers.append((_AT, b"%d" % due))
-    return pack_record(None, headers, b"")
+    return pack_record(None, headers, caller_bytes(by))
 
 
 def read_record(frame: bytes) -> Record | None:
@@ -205,20 +210,20 @@ def _schedule(
     )
 
 
-def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPosition) -> Change | ByName:
+def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPosition, by: str) -> Change | ByName:
     kind = _CHANGES[header]
     due = max(_due(texts, timestamp), timestamp) if kind == MOVE else 0
     text = texts[header]
     message_id = place.ids.read(text)
     if message_id is None:
-        return ByName(kind, _name(text, header, place), due)
+        return ByName(kind, _name(text, header, place), due, by)
     if message_id.direct:
         raise Rejected("already_delivered", f"{header}: message {text} had no delay, it was delivered when it came")
     if message_id.shard != place.shard:
         raise Rejected(
             "wrong_partition", f"{header}: {text} belongs to partition {message_id.shard}, not {place.shard}"
         )
-    return Change(kind, message_id.key, due)
+    return Change(kind, message_id.key, due, None, by)
 
 
 def _due(texts: dict[str, str], timestamp: int) -> int:

@@ -63,6 +63,11 @@ def unpack_headers(packed: bytes, start: int, count: int) -> Headers:
     return tuple(headers)
 
 
+def headers_of(frame: bytes) -> Headers:
+    key_bytes, count, _ = HEAD.unpack_from(frame)
+    return unpack_headers(frame, HEAD.size + max(key_bytes, 0), count)
+
+
 def pack_record(key: bytes | None, headers: Iterable[tuple[str, bytes]], value: bytes) -> bytes:
     count, packed = pack_headers(headers)
     return frame_of(key, count, packed, value)

@@ -174,6 +174,15 @@ def id_of(row: bytes) -> bytes:
     return row[start : start + ID_CHARS]
 
 
+def shown_due(row: bytes) -> int:
+    """The due time (ms) that a message shows."""
+    at = int.from_bytes(row[2:6], "big")
+    start = at + HEAD.size + max(int.from_bytes(row[at : at + 4], "big", signed=True), 0) + _ID_AT + ID_CHARS
+    name_bytes, value_bytes = HEADER.unpack_from(row, start)
+    start += HEADER.size + name_bytes
+    return int(row[start : start + value_bytes])
+
+
 def shows_due(row: bytes, due: int) -> bool:
     """Whether the due time (ms) that a message shows is this one. False also for some before 2001 or after 2286."""
     at = int.from_bytes(row[2:6], "big")

@@ -187,6 +187,12 @@ def caller_name(request: Request) -> str:
     return grant.caller or ("settings" if grant.secret else "")
 
 
+def changed_by(request: Request) -> str:
+    """Who asked, as the history of a message says it. See `Grant.by`."""
+    grant: Grant = request.scope.get(GRANT, EVERYTHING)
+    return grant.by
+
+
 def presented_key(request: Request) -> bytes:
     """What `Authorization: Bearer KEY` or `X-API-Key: KEY` says; empty without either."""
     scheme, _, key = (header(request, b"authorization") or "").partition(" ")

@@ -26,6 +26,7 @@ from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.history import History
+from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
@@ -63,9 +64,10 @@ def create_app(
     admin: Administration | None = None,
     login: LoginSettings | None = None,
     console: ConsoleSettings | None = None,
+    relay: RelayAccess | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
-    there are the keys of the settings alone, and no trail. `login`: who issues tokens.
+    there are the keys of the settings alone, and no trail. `login`: who issues tokens. `relay`: None: no test messages.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
@@ -75,13 +77,14 @@ def create_app(
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
     service = Service(
         gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
-        console or ConsoleSettings(), importing or ImportPolicy(),
+        console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(
         settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
     )
-    return Application(service, Admission(settings.max_requests, settings.max_inflight_bytes), same_origin)
+    admission = Admission(settings.max_requests, settings.max_inflight_bytes)
+    return Application(service, admission, same_origin, open_metrics=settings.open_metrics)
 
 
 def _issuer_of(login: LoginSettings | None) -> Issuer | None:
@@ -99,10 +102,13 @@ def _issuer_of(login: LoginSettings | None) -> Issuer | None:
 class Application:
     """See `create_app`."""
 
-    def __init__(self, service: Service, admission: Admission, same_origin: SameOrigin) -> None:
+    def __init__(
+        self, service: Service, admission: Admission, same_origin: SameOrigin, *, open_metrics: bool = False
+    ) -> None:
         self._service, self.admission, self._same_origin = service, admission, same_origin
         self.history = service.history
         self._router = Router(ENDPOINTS)
+        self._open_metrics = open_metrics
         self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,11 +160,11 @@ class Application:
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
         grant = EVERYTHING
-        access = self._service.access
-        if request.scope["path"].startswith("/console"):
+        access, path = self._service.access, request.scope["path"]
+        if path.startswith("/console"):
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
-        if request.scope["path"].startswith("/v1/"):
+        if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"

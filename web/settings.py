@@ -23,6 +23,7 @@ class HttpSettings(Section):
     api_keys: Annotated[tuple[str, ...], reader(_keys), Field(repr=False)] = ()
     access: Literal["auto", "keys"] = "auto"
     open: Switch = False
+    open_metrics: Switch = False
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""

@@ -51,9 +51,10 @@ class Job:
     named: bool = False
     traced: float | None = None
     keyed: bool = False
+    labelled: bool = False
 
     def key(self, seq: int) -> str:
-        """The key that message `seq` has where messages are `keyed`."""
+        """The key that message `seq` has where messages are `keyed`, and its label where they are `labelled`."""
         return f"{self.topic}.{seq}"
 
     def name(self, seq: int) -> str:
@@ -137,6 +138,9 @@ class _Sender:
         if self.job.keyed:
             for seq, draft in enumerate(drafts, first):
                 draft["key"] = self.job.key(seq)
+        if self.job.labelled:
+            for seq, draft in enumerate(drafts, first):
+                draft["labels"] = [self.job.key(seq)]
         if self.job.traced is not None:
             sampled = self.random.random(count) < self.job.traced
             for draft, flag in zip(drafts, sampled.tolist(), strict=True):

@@ -15,15 +15,24 @@ _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
 
 
 def find(
-    stage: Harness, *, count: int, ahead_h: float, days: float, looked_up: int, indexed: bool, at_rest: bool
+    stage: Harness,
+    *,
+    count: int,
+    ahead_h: float,
+    days: float,
+    looked_up: int,
+    indexed: bool,
+    labelled: bool,
+    at_rest: bool,
 ) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on; then `looked_up` of them, by key.
 
     `at_rest`: once sealing and compaction are over, when they are weighed too. Without `indexed` none are looked up.
+    `labelled`: each message has a label of its own, too.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = stage.site.bill()
-    job = stage.job(count, SendWindow(low, low + int(days * 86_400_000)), keyed=True)
+    job = stage.job(count, SendWindow(low, low + int(days * 86_400_000)), keyed=True, labelled=labelled)
     sent = stage.fill(job, "filling")
     quiet = stage.settle(180 + count / _FEWEST_SEALED_PER_S) if at_rest else True
     figures: tuple[Figure, ...] = (Figure("fill_rate", "accepted while filling", sent.rate, "msg/s"),)

@@ -93,12 +93,14 @@ class Harness:
             worker.end()
         self.site.__exit__(kind, error, trace)
 
-    def job(self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False) -> Job:
+    def job(
+        self, count: int, window: SendWindow, keep_every: int = 0, *, keyed: bool = False, labelled: bool = False
+    ) -> Job:
         """The messages to send to this run's topic."""
         setup = self.setup
         return Job(
             self.site.url, self.topic, count, window, setup.payload_bytes, setup.seed, keep_every,
-            keyed=keyed, traced=setup.traced,
+            keyed=keyed, labelled=labelled, traced=setup.traced,
         )  # fmt: skip
 
     def spawn(

@@ -43,13 +43,14 @@ def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: b
 
 def find_step(
     count: int, looked_up: int = 2_000, ahead_h: float = _AHEAD_H, days: float = DAYS, *,
-    indexed: bool = True, at_rest: bool = True,
+    indexed: bool = True, labelled: bool = False, at_rest: bool = True,
 ) -> Step:  # fmt: skip
     """Messages with a key each, found by it; without `indexed` only what they cost then."""
-    title = f"find: {count:,} over {days:.3g} days" + ("" if indexed else ", without an index")
+    title = f"find: {count:,} over {days:.3g} days" + (", labelled" if labelled else "")
+    title += "" if indexed else ", without an index"
     parameters = {
         "count": count, "ahead_h": ahead_h, "days": days, "looked_up": looked_up, "indexed": indexed,
-        "at_rest": at_rest,
+        "labelled": labelled, "at_rest": at_rest,
     }  # fmt: skip
     settings = {"index.topics": "*"} if indexed else {}
     return Step("find", title, parameters, {"find_p99": Target(20)}, settings=settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 from collections.abc import Iterator
@@ -26,14 +27,21 @@ def check_server(settings: Settings, role: Role) -> Iterator[Finding]:
     try:
         trust = _own_certificate(own.cert_file, own.key_file) if secure else True
         with httpx.Client(base_url=url, timeout=_WITHIN_S, trust_env=False, verify=trust) as http:
-            live, ready, metrics = (http.get(path) for path in ("/livez", "/readyz", "/metrics"))
+            live, ready = http.get("/livez"), http.get("/readyz")
+            metrics = http.get("/metrics", headers=_key(settings))
     except httpx.ConnectError:
         yield ok(_SUBJECT, f"nobody listens on {listen}")
         return
     except (httpx.HTTPError, OSError) as failed:
         yield error(_SUBJECT, f"{listen} does not answer: {failed!r}", "look at its log; restart it")
         return
-    yield from judge_server(listen, live, ready, metrics.text)
+    yield from judge_server(listen, live, ready, metrics)
+
+
+def _key(settings: Settings) -> dict[str, str]:
+    """What opens `/metrics`, if it is known here."""
+    key = os.environ.get("DUEMQ_API_KEY") or next(iter(settings.http.api_keys), "")
+    return {"X-API-Key": key} if key else {}
 
 
 def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
@@ -44,7 +52,9 @@ def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
     return context
 
 
-def judge_server(listen: str, live: httpx.Response, ready: httpx.Response, metrics: str) -> Iterator[Finding]:
+def judge_server(
+    listen: str, live: httpx.Response, ready: httpx.Response, metrics: httpx.Response
+) -> Iterator[Finding]:
     if live.status_code != 200:
         yield error(_SUBJECT, f"{listen}: {_detail(live)}", "keep its log, and restart it")
     if ready.status_code != 200:
@@ -57,7 +67,9 @@ def judge_server(listen: str, live: httpx.Response, ready: httpx.Response, metri
         )
     else:
         yield ok(_SUBJECT, f"{listen} is ready")
-    runs = re.search(r'^duemq_build_info\{version="([^"]*)"\}', metrics, re.MULTILINE)
+    if metrics.status_code in (401, 403):
+        yield ok(_SUBJECT, f"{listen}: /metrics, which says its version, needs a key: set DUEMQ_API_KEY to see it, too")
+    runs = re.search(r'^duemq_build_info\{version="([^"]*)"\}', metrics.text, re.MULTILINE)
     if runs is not None and runs[1] != __version__:
         yield warning(_SUBJECT, f"{listen} runs duemq {runs[1]}, installed is {__version__}", "restart it")
 

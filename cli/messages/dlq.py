@@ -85,9 +85,6 @@ def show(
             return
         details = client.get(message)
     pending.show(details, as_json)
-    if not as_json:
-        for attempt in details.state.raw.get("attempts", ()):
-            typer.echo(f"{attempt['at']}  {escaped(attempt['reason'])}")
 
 
 @app.command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +15,7 @@ from duemq.cli.session import AsJson, Url, connected, examples, instant
 from duemq.model.timing import format_ms
 
 if TYPE_CHECKING:
-    from duemq.client import Message
+    from duemq.client import Message, MessageState
 
 IdOrName = Annotated[str, typer.Argument(metavar="ID", help="The message's id, or the name you gave it.")]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
@@ -140,6 +141,22 @@ def show(message: Message, as_json: bool) -> None:
     fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
     fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload)}
     echo_fields({**fields, "headers": dict(state.headers)})
+    for line in _history(state):
+        typer.echo(line)
+
+
+def _history(state: MessageState) -> list[str]:
+    """The changes of a message and its attempts that failed, as far as they are told, oldest first; a line for each."""
+    events = [(attempt["at_ms"], escaped(attempt["reason"])) for attempt in state.raw.get("attempts", ())]
+    for change in state.changes:
+        text = change.change.replace("_", " ")
+        if change.from_ms is not None and change.to_ms is not None:
+            text += f" from {format_ms(change.from_ms)} to {format_ms(change.to_ms)}"
+        events.append((change.at_ms, text + (f" by {escaped(change.by)}" if change.by else "")))
+    lines = [f"{format_ms(ms)}  {text}" for ms, text in sorted(events, key=itemgetter(0))]
+    if left_out := state.raw.get("changes_left_out", 0):
+        lines.append(f"{left_out} changes after the first one are not told any more")
+    return lines
 
 
 def tell(message: Message, as_json: bool) -> None:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def open_tracing(settings: Settings, kind: str, instance: str) -> AsyncIterator[Tracing | None]:
+async def open_tracing(
+    settings: Settings, kind: str, instance: str, metrics: CollectorRegistry
+) -> AsyncIterator[Tracing | None]:
     """None where tracing is off. `kind`: serve, node or proxy. Raises BadConfig where the extra is missing."""
     if not settings.tracing.enabled:
         yield None
@@ -33,7 +35,7 @@ async def open_tracing(settings: Settings, kind: str, instance: str) -> AsyncIte
         raise BadConfig(
             f"tracing.enabled = true needs {error.name}, which is not installed: pip install 'duemq[otel]'"
         ) from error
-    tracing = Tracing.open(kind, instance)
+    tracing = Tracing.open(kind, instance, settings.tracing.spans_per_s, metrics)
     try:
         yield tracing
     finally:

@@ -104,7 +104,7 @@ async def run_node(
         opened.push_async_callback(served.close)
         peers = HttpPeers(directory, name, settings.node.token, node_client_context)
         opened.push_async_callback(peers.close)
-        tracing = await opened.enter_async_context(open_tracing(settings, "node", name))
+        tracing = await opened.enter_async_context(open_tracing(settings, "node", name, metrics))
         node = Node(
             folder,
             lambda: open_bus(settings, clock),

@@ -17,11 +17,27 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class MessageChange:
+    """A change of a message: `moved`, `delivered_now`, `redriven`, `purged` or `cancelled`. `from_ms`, `to_ms`: when it
+    was due and is due since; None where it ended. `by`: who asked, None where that is not known."""
+
+    change: str
+    at_ms: int
+    from_ms: int | None = None
+    to_ms: int | None = None
+    by: str | None = None
+
+    @classmethod
+    def from_json(cls, body: Json) -> Self:
+        return cls(body["change"], body["at_ms"], body.get("from_ms"), body.get("to_ms"), body.get("by"))
+
+
+@dataclass(frozen=True, slots=True)
 class MessageState:
     """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
 
     A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
-    `payload` is None where it was not sent along or is not held any more.
+    `payload` is None where it was not sent along or is not held any more. `changes`: the first one and the last 15.
     """
 
     id: str
@@ -39,6 +55,7 @@ class MessageState:
     cancelled_at_ms: int | None = None
     dead_at_ms: int | None = None
     reason: str | None = None
+    changes: tuple[MessageChange, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -59,6 +76,7 @@ class MessageState:
             cancelled_at_ms=body.get("cancelled_at_ms"),
             dead_at_ms=body.get("dead_at_ms"),
             reason=body.get("reason"),
+            changes=tuple(map(MessageChange.from_json, body.get("changes") or ())),
             raw=body,
         )
 

@@ -31,6 +31,7 @@ _SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
 _FLUSH_S = 5.0
 _MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
 _MAX_TEXT = 300
+_LOOKS, _LOOK_AGAIN_S = 10, 1.0
 _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 
@@ -125,7 +126,7 @@ class Trail:
                 log.error("not in the trail (%s): %s", error, entry, extra={"action": "trail.lost"})
 
     async def read(self, limit: int, cursor: str | None = None) -> TrailPage:
-        """A page, newest first. Raises Rejected `bad_cursor`."""
+        """A page, newest first. Raises Rejected `bad_cursor`, and Unavailable."""
         bus = self._bus()
         if cursor is None:
             ends = [await bus.end_offset(TRAIL, partition) for partition in (ACTS, DENIALS)]
@@ -149,9 +150,23 @@ class Trail:
 
 
 async def _range(bus: Bus, partition: int, first: int, end: int) -> list[StoredRecord]:
-    """The records of these offsets that are kept."""
+    """The records of these offsets that are kept. Raises Unavailable where they cannot be read.
+
+    A remote log has none at hand when it is first asked for: it fetches them then.
+    """
     records: list[StoredRecord] = []
-    while first < end and (piece := await bus.read(TRAIL, partition, first, end - first)):
-        records += [one for one in piece if one.offset < end]
-        first = piece[-1].offset + 1
+    subscription, looks = bus.subscribe(TRAIL, partition), 0
+    try:
+        while first < end:
+            if piece := await bus.read(TRAIL, partition, first, end - first):
+                records += [one for one in piece if one.offset < end]
+                first = piece[-1].offset + 1
+            elif bus.reach(TRAIL, partition) >= end and not await bus.read(TRAIL, partition, first, 1):
+                break
+            elif (looks := looks + 1) > _LOOKS:
+                raise Unavailable("the trail cannot be read up to its end just now")
+            else:
+                await subscription.wait(_LOOK_AGAIN_S)
+    finally:
+        subscription.close()
     return records

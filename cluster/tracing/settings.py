@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from duemq.model.settings import Section, Switch
 
 
 class TracingSettings(Section):
     enabled: Switch = False
+    spans_per_s: Annotated[int, Field(ge=1, le=10_000)] = 10

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import Self
 
 from opentelemetry.context import Context
@@ -20,8 +21,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, get_current_span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import CollectorRegistry, Counter
 
 from duemq import __version__
+from duemq.cluster.tracing.budget import SpanBudget
 from duemq.cluster.tracing.trace_context import Carrier
 from duemq.model.errors import DuemqError, Rejected
 
@@ -35,26 +38,47 @@ Attributes = Mapping[str, str | int | float]
 
 
 class Tracing:
-    """Makes spans. All names and attributes are here."""
+    """Makes spans, at most `spans_per_s`. All names and attributes are here. `clock`: seconds that never go back."""
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(
+        self,
+        provider: TracerProvider,
+        spans_per_s: int,
+        registry: CollectorRegistry,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("duemq", __version__)
+        self._budget, self._clock = SpanBudget(spans_per_s, clock()), clock
+        self._untraced = Counter(
+            "duemq_untraced_messages_total",
+            "Sampled messages, or requests without one, that got no span of this operation: tracing.spans_per_s",
+            ("operation",), registry=registry,
+        )  # fmt: skip
+        for operation in ("schedule", "cancel", "deliver"):
+            self._untraced.labels(operation)
 
     @classmethod
-    def open(cls, kind: str, instance: str) -> Self:
+    def open(cls, kind: str, instance: str, spans_per_s: int, registry: CollectorRegistry) -> Self:
         """To where OTEL_EXPORTER_OTLP_ENDPOINT says. `kind`: serve, node or proxy; `instance`: of this process."""
         own = {"service.version": __version__, "service.instance.id": instance}
         if "OTEL_SERVICE_NAME" not in os.environ:
             own["service.name"] = f"duemq-{kind}"
         provider = TracerProvider(resource=Resource.create(own))
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        return cls(provider)
+        return cls(provider, spans_per_s, registry)
 
     async def close(self) -> None:
         """Send what is left, within 5 s."""
         await asyncio.to_thread(self._provider.force_flush, _CLOSE_MS)
         await asyncio.to_thread(self._provider.shutdown)
+
+    def take(self, operation: str, sampled: int) -> int:
+        """How many of so many sampled messages an operation may trace now. The others are counted."""
+        taken = self._budget.take(sampled, self._clock())
+        if taken < sampled:
+            self._untraced.labels(operation).inc(sampled - taken)
+        return taken
 
     @contextmanager
     def request(

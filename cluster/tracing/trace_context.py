@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 
-from duemq.model.record import HEAD, unpack_headers
+from duemq.model.record import HEADER, Headers
 
 _NAME = b"traceparent"
 _SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
+_NAME_BYTES = HEADER.pack(len(_NAME), 0)[:2]
 _FLAG = len(_NAME) + 54  # where the last digit of the flags is, behind the name
 _ODD = frozenset(b"%c" % digit for digit in b"13579bdf")
 
@@ -22,32 +23,21 @@ def is_sampled(traceparent: str) -> bool:
     return _SAMPLED.match(traceparent) is not None
 
 
-def sampled_in(packed: bytes, count: int) -> Carrier | None:
-    """The context in packed headers, of which there are `count`, if it is sampled."""
-    return _context(packed, 0, count) if _may_be_sampled(packed) else None
-
-
-def sampled_in_frame(frame: bytes) -> Carrier | None:
-    """The context of a delivery, if it is sampled."""
-    if not _may_be_sampled(frame):
-        return None
-    key_bytes, count, _ = HEAD.unpack_from(frame)
-    return _context(frame, HEAD.size + max(key_bytes, 0), count)
-
-
-def _may_be_sampled(data: bytes) -> bool:
-    """False for nearly all, and quickly: each message is looked at. A value follows its name in packed headers."""
-    at = data.find(_NAME)
+def asks_for_spans(packed: bytes) -> bool:
+    """Whether a message's frame or packed headers have a context that is sampled, as far as that can be seen quickly:
+    each message is looked at. A value follows its name in packed headers."""
+    at = packed.find(_NAME)
     while at >= 0:
-        if data[at + _FLAG : at + _FLAG + 1] in _ODD:
-            return True
-        at = data.find(_NAME, at + 1)
+        if packed[at - HEADER.size : at - HEADER.size + 2] == _NAME_BYTES:  # neither a longer name, nor a payload
+            return packed[at + _FLAG : at + _FLAG + 1] in _ODD  # the first one counts
+        at = packed.find(_NAME, at + 1)
     return False
 
 
-def _context(packed: bytes, start: int, count: int) -> Carrier | None:
+def sampled_context(headers: Headers) -> Carrier | None:
+    """The context in a message's headers, if it is sampled."""
     carrier: Carrier = {}
-    for name, content in unpack_headers(packed, start, count):
+    for name, content in headers:
         if name in ("traceparent", "tracestate"):
             carrier.setdefault(name, content.decode("latin-1"))
     return carrier if is_sampled(carrier.get("traceparent", "")) else None

@@ -26,6 +26,7 @@ from enum import IntEnum
 from itertools import chain
 
 from duemq.delay.core.command_batch import CommandBatch, Lookups, View, understand
+from duemq.model.caller import job_of
 from duemq.model.ended import CANCELLED, DEAD, PURGED, EndedMessage
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
@@ -42,9 +43,10 @@ from duemq.model.row import (
     redriven_row,
     redrives_of,
     row_of,
+    shown_due,
     without_payload,
 )
-from duemq.model.row_notes import Attempt, same_job, tag_of, with_attempt, with_tag
+from duemq.model.row_notes import Attempt, PastChange, same_job, tag_of, with_attempt, with_change
 from duemq.model.timing import WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
@@ -201,7 +203,7 @@ class Cycle:
                 if answer is Answer.OK:
                     raise CorruptStore(f"command {offset} changes a message by a name that nothing has here")
                 return Answer.UNKNOWN if answer is None else answer
-            change = Change(change.kind, holder[:KEY_BYTES], change.due)
+            change = Change(change.kind, holder[:KEY_BYTES], change.due, None, change.by)
             answer = self._change(offset, timestamp, change, answer, lookups)
             if answer is not Answer.UNKNOWN and len(self.named) < MAX_NAMED:
                 self.named[offset] = change.first_key
@@ -218,31 +220,33 @@ class Cycle:
             return answer
         terms = change.terms
         tag = "" if terms is None else terms.tag
+        by = job_of(tag) or change.by
         if change.kind in (REDRIVE, PURGE):
             if ended is None:
                 raise CorruptStore(f"command {offset} speaks of a message that is not in the dead letters here")
-            row = with_tag(ended.row, tag)
             if change.kind == PURGE:
-                self.endings[key] = EndedMessage(PURGED, 0, ended.reason, without_payload(row))
+                row = with_change(without_payload(ended.row), PastChange(PURGE, timestamp, by=by), tag)
+                self.endings[key] = EndedMessage(PURGED, 0, ended.reason, row)
                 return answer
             self.endings[key] = None
             self._revived += 1
-            row = redriven_row(row, b"" if terms is None else terms.topic.encode(), keeps_expiry=terms is None)
+            row = redriven_row(ended.row, b"" if terms is None else terms.topic.encode(), keeps_expiry=terms is None)
         else:
             if row is None:
                 raise CorruptStore(f"command {offset} changes a message that is not pending here")
             self._remove(key)
         if change.kind == CANCEL:
-            self.endings[key] = EndedMessage(CANCELLED, 0, tag, without_payload(row) if row else b"")
+            self.endings[key] = EndedMessage(CANCELLED, 0, tag or by, without_payload(row) if row else b"")
             self._cancelled += 1
             return answer
         if not row:
             raise CorruptStore(f"command {offset} moves a message whose row was not read")
         # A time that follows from the log alone, so that every replica computes the same.
         due = change.due if change.kind == MOVE else timestamp
+        past = PastChange(change.kind, timestamp, shown_due(row), due, by)
         if change.kind == MOVE:
             row = change_row(row, due=change.due)
-        self._place(due, offset, row if change.kind == REDRIVE else with_tag(row, tag))
+        self._place(due, offset, with_change(row, past, tag))
         return answer
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
@@ -253,10 +257,7 @@ class Cycle:
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
             return Answer.UNKNOWN
         if terms is not None and terms.tag:
-            if ended is None:
-                tag = tag_of(row or b"")
-            else:
-                tag = ended.reason if ended.status == CANCELLED else tag_of(ended.row)
+            tag = tag_of(row or b"") if ended is None else ended.tag
             if same_job(tag, terms.tag):
                 return Answer.REPEATED if tag == terms.tag else Answer.CHANGED_BEFORE
         of_the_dead = kind in (REDRIVE, PURGE)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart
@@ -84,7 +83,7 @@ class IndexedReads:
             due = due_of(key)
             is_due = (query.due_from is None or due >= query.due_from) and (query.due_to is None or due < query.due_to)
             state = self._reads.match(query, key, raw, ended) if raw and is_due else None
-            answers.append((place, None if state is None else replace(state, payload=None), len(raw or b"")))
+            answers.append((place, None if state is None else state.head(), len(raw or b"")))
         return answers
 
     async def soonest(self, query: Query, after: bytes, through: bytes) -> SearchPart | None:
@@ -116,7 +115,7 @@ class IndexedReads:
                 if not raw:
                     whole = False
                 elif (state := self._reads.match(query, key, raw, ended)) is not None:
-                    matches.append((key, replace(state, payload=None)))
+                    matches.append((key, state.head()))
                     size += len(raw)
                     if len(matches) == query.limit or size > _PAGE_BYTES:
                         return SearchPart(matches, key), whole

@@ -14,8 +14,9 @@ from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
+from duemq.model.message import CANCEL
 from duemq.model.row import read_row, topic_of
-from duemq.model.row_notes import notes_of
+from duemq.model.row_notes import PastChange, notes_of
 from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
 
@@ -91,7 +92,7 @@ class Reads:
                     if row is None
                     else self._live_state(key, row)
                 )
-                states.append(None if state is None else replace(state, payload=None))
+                states.append(None if state is None else state.head())
             await asyncio.sleep(0)
         return states
 
@@ -116,7 +117,7 @@ class Reads:
 
     def _ended_state(self, ended: EndedMessage) -> MessageState:
         if ended.status == CANCELLED:
-            return self._make(ended.row, "cancelled", cancelled_at=ended.at)
+            return self._make(ended.row, "cancelled", cancelled_at=ended.at, cancelled_by=ended.cancelled_by)
         reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
         state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
         return replace(state, payload=None) if ended.status == PURGED else state
@@ -128,16 +129,20 @@ class Reads:
         *,
         delivered_at: int = 0,
         cancelled_at: int = 0,
+        cancelled_by: str = "",
         dead_at: int = 0,
         reason: str = "",
     ) -> MessageState:
-        row = read_row(raw)
+        row, notes = read_row(raw), notes_of(raw)
+        history = notes.history
+        if status == "cancelled":
+            history = history.with_change(PastChange(CANCEL, cancelled_at, by=cancelled_by))
         return MessageState(
             id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if status in ("scheduled", "dead") else None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
-            redrives=row.redrives, attempts=notes_of(raw).attempts,
+            redrives=row.redrives, attempts=notes.attempts, history=history,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:
@@ -181,8 +186,7 @@ class Reads:
                         continue
             for key, row, ended in messages:
                 if (state := self.match(query, key, row, ended)) is not None:
-                    # A page of a thousand could hold a gigabyte of payloads.
-                    matches.append((key, replace(state, payload=None)))
+                    matches.append((key, state.head()))
                     size += len(row) - len(state.payload or b"")
                     if len(matches) == query.limit or size > _PAGE_BYTES:
                         return SearchPart(matches, key)

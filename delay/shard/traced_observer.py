@@ -5,13 +5,11 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from duemq.cluster.tracing.spans import Tracing
-from duemq.cluster.tracing.trace_context import Carrier, sampled_in_frame
+from duemq.cluster.tracing.trace_context import asks_for_spans, sampled_context
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.metrics import Observer
 from duemq.model.ledger import Entry
-from duemq.model.record import unpack_record
-
-_MAX_SPANS = 256  # of a cycle: a batch of spans in memory holds 2,048
+from duemq.model.record import headers_of
 
 
 class TracedObserver(Observer):
@@ -21,25 +19,25 @@ class TracedObserver(Observer):
 
     def cycle(self, shard: int, entry: Entry, outbox: Outbox, *, commands: int, started: int, ended: int) -> None:
         super().cycle(shard, entry, outbox, commands=commands, started=started, ended=ended)
-        left = _MAX_SPANS
         for (topic, partition), frames in outbox.batches.items():
             if topic not in outbox.keys:
                 continue  # dead letters
-            for frame in frames:
-                if (carrier := sampled_in_frame(frame)) is not None:
-                    if not left:
-                        return
-                    left -= 1
-                    self._trace(carrier, topic, partition, frame, started, ended)
+            sampled = [frame for frame in frames if asks_for_spans(frame)]
+            if sampled:
+                for frame in sampled[: self._tracing.take("deliver", len(sampled))]:
+                    self._trace(topic, partition, frame, started, ended)
 
-    def _trace(self, carrier: Carrier, topic: str, partition: int, frame: bytes, started: int, ended: int) -> None:
-        headers = dict(unpack_record(frame).headers[:3])
+    def _trace(self, topic: str, partition: int, frame: bytes, started: int, ended: int) -> None:
+        headers = headers_of(frame)
+        if (carrier := sampled_context(headers)) is None:
+            return
+        system = dict(headers[:3])
         attributes: dict[str, str | int | float] = {
             "messaging.destination.name": topic,
             "messaging.destination.partition.id": str(partition),
-            "messaging.message.id": headers["duemq-id"].decode(),
-            "duemq.message.due_ms": int(headers["duemq-due"]),
+            "messaging.message.id": system["duemq-id"].decode(),
+            "duemq.message.due_ms": int(system["duemq-due"]),
         }
-        if headers["duemq-attempt"] != b"1":
-            attributes["duemq.message.attempt"] = int(headers["duemq-attempt"])
+        if system["duemq-attempt"] != b"1":
+            attributes["duemq.message.attempt"] = int(system["duemq-attempt"])
         self._tracing.delivered(carrier, attributes, started, ended)

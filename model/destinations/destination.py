@@ -11,16 +11,27 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from duemq.model.destinations.http import HttpOptions
+from duemq.model.destinations.http import HttpOptions, check_names
+from duemq.model.destinations.http_headers import legal_value
 from duemq.model.destinations.nats import NatsOptions
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.destinations.redis import RedisOptions
 from duemq.model.destinations.rocketmq import RocketMqOptions
+from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
-from duemq.model.settings import Duration
+from duemq.model.settings import Duration, no_switch
 from duemq.model.timing import shown
 
 OWN_TOPIC: Final = "destination."
@@ -52,6 +63,11 @@ _OPTIONS: Final[Mapping[System, type[BaseModel]]] = {
 Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqOptions
 
 
+_Number = Annotated[int, Field(strict=True)]
+_Duration = Annotated[Duration, BeforeValidator(no_switch)]
+_Switch = Annotated[bool, Field(strict=True)]
+
+
 class _Declared(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -61,12 +77,12 @@ class RetryRule(_Declared):
     another. `exponential`: `first`, and each time `factor` times as long, at most `most`."""
 
     kind: Literal["levels", "delays", "exponential"] = "levels"
-    retries: Annotated[int, Field(ge=0, le=100)] = 16
-    first_level: Annotated[int, Field(ge=1, le=18)] = 3
-    delays: Annotated[tuple[Duration, ...], Field(max_length=100)] = ()
-    first: Annotated[Duration, Field(ge=1)] = 1_000
-    factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 2.0
-    most: Annotated[Duration, Field(ge=1)] = 7_200_000
+    retries: Annotated[_Number, Field(ge=0, le=100)] = 16
+    first_level: Annotated[_Number, Field(ge=1, le=18)] = 3
+    delays: Annotated[tuple[_Duration, ...], Field(max_length=100)] = ()
+    first: Annotated[_Duration, Field(ge=1)] = 1_000
+    factor: Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)] = 2.0
+    most: Annotated[_Duration, Field(ge=1)] = 7_200_000
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -86,13 +102,13 @@ class Destination(_Declared):
     name: str
     url: str
     topics: Annotated[tuple[str, ...], Field(max_length=MAX_TOPICS)] = ()
-    rate: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    concurrency: Annotated[int, Field(ge=0, le=5_000)] = 0
-    timeout: Annotated[Duration, Field(ge=10, le=600_000)] = 10_000
-    ordered: bool = False
+    rate: Annotated[_Number, Field(ge=0, le=1_000_000)] = 0
+    concurrency: Annotated[_Number, Field(ge=0, le=5_000)] = 0
+    timeout: Annotated[_Duration, Field(ge=10, le=600_000)] = 10_000
+    ordered: _Switch = False
     retry: RetryRule = RetryRule()
     options: Options = Field(default_factory=HttpOptions)
-    paused: bool = False
+    paused: _Switch = False
     disabled: Annotated[str, Field(max_length=500)] = ""
 
     @field_validator("name")
@@ -186,6 +202,29 @@ class Credentials(_Declared):
     ca: str = ""
     cert: str = ""
     key: SecretStr = SecretStr("")
+
+    @field_validator("signing_secrets")
+    @classmethod
+    def _check_signing_secrets(cls, secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for secret in secrets:
+            check_signing_secret(secret.get_secret_value())
+        return secrets
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        check_names(headers)
+        for name, value in headers.items():
+            if not legal_value(value.get_secret_value()):
+                raise ValueError(f"the value of {name} has visible ASCII characters, and spaces only between them")
+        return headers
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: SecretStr) -> SecretStr:
+        if not legal_value(token.get_secret_value()):
+            raise ValueError("it has visible ASCII characters, and spaces only between them")
+        return token
 
     def value(self) -> dict[str, Any]:
         """As an item of the administrative state: with its secrets, as plain text."""

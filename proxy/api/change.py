@@ -14,6 +14,7 @@ from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Terms, is_topic
 from duemq.model.timing import shown
+from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
 from duemq.proxy.gateway.base import ChangeOutcome
@@ -43,13 +44,13 @@ _MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFO
 async def patch_message(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     due = service.ingress.when(await read_json(request, SMALL_BODY_BYTES), service.clock())
-    (outcome,) = await service.gateway.change(MOVE, (ref,), due)
+    (outcome,) = await service.gateway.change(MOVE, (ref,), due, by=changed_by(request))
     return await _changed(service, ref, outcome)
 
 
 async def deliver_now(service: Service, request: Request) -> Response:
     ref = message_ref(request)
-    (outcome,) = await service.gateway.change(DELIVER_NOW, (ref,))
+    (outcome,) = await service.gateway.change(DELIVER_NOW, (ref,), by=changed_by(request))
     return await _changed(service, ref, outcome)
 
 
@@ -73,7 +74,7 @@ def check_destination(service: Service, topic: str) -> None:
 
 async def _of_the_dead(service: Service, request: Request, kind: int, terms: Terms) -> Response:
     ref = message_ref(request)
-    (outcome,) = await service.gateway.change(kind, (ref,), terms=terms)
+    (outcome,) = await service.gateway.change(kind, (ref,), terms=terms, by=changed_by(request))
     if outcome.answer is Answer.NOT_DEAD:
         state = await service.gateway.state(ref)
         if state is None:
@@ -88,7 +89,7 @@ async def _of_the_dead(service: Service, request: Request, kind: int, terms: Ter
 
 async def delete_message(service: Service, request: Request) -> Response:
     ref = message_ref(request)
-    (outcome,) = await service.gateway.change(CANCEL, (ref,))
+    (outcome,) = await service.gateway.change(CANCEL, (ref,), by=changed_by(request))
     if outcome.answer is None or (outcome.answer is Answer.CANCELLED_BEFORE and not outcome.at):
         return _pending(outcome)  # or when it was cancelled, which a repeat has to say as well
     if _STATUS_OF.get(outcome.answer) != "cancelled":
@@ -103,7 +104,7 @@ async def cancel_many(service: Service, request: Request) -> Response:
     if len(body.keys() & {"ids", "filter"}) != 1:
         raise Rejected("bad_field", "exactly one of ids and filter is needed", "filter" if "filter" in body else "ids")
     if "ids" in body:
-        return _report(await _cancel_ids(service, body["ids"], timed), _STATUS_OF.values())
+        return _report(await _cancel_ids(service, body["ids"], timed, changed_by(request)), _STATUS_OF.values())
     return await _cancel_matching(service, request, body["filter"], timed)
 
 
@@ -137,7 +138,8 @@ async def move_many(service: Service, request: Request) -> Response:
                 results[at] = {"id": id_, "status": "unknown"}
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-    outcomes = await service.gateway.change(MOVE, refs, dues, times=timed) if refs else []
+    by = changed_by(request)
+    outcomes = await service.gateway.change(MOVE, refs, dues, times=timed, by=by) if refs else []
     for at, due, outcome in zip(places, dues, outcomes, strict=True):
         result = {"id": outcome.id, "status": _MOVE_STATUS_OF[outcome.answer]}
         ended = _timed(result["status"], outcome.at) if timed else {}
@@ -177,13 +179,13 @@ def _check_filter(fields: Any) -> None:
         raise Rejected("bad_field", "an empty filter would cancel everything; say what to cancel", "filter")
 
 
-async def _cancel_ids(service: Service, ids: Any, timed: bool) -> list[dict[str, Any]]:
+async def _cancel_ids(service: Service, ids: Any, timed: bool, by: str) -> list[dict[str, Any]]:
     if type(ids) is not list or not all(type(one) is str for one in ids):
         raise Rejected("bad_field", "ids must be a list of texts", "ids")
     if len(ids) > MAX_IDS:
         raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
     refs = [one for one in ids if may_exist(one)]
-    outcomes = await service.gateway.change(CANCEL, refs, times=timed) if refs else []
+    outcomes = await service.gateway.change(CANCEL, refs, times=timed, by=by) if refs else []
     answered = (_result(outcome, timed) for outcome in outcomes)
     if len(refs) == len(ids):
         return list(answered)
@@ -196,7 +198,7 @@ async def _cancel_matching(service: Service, request: Request, fields: Any, time
     All are counted. The first ones are in the results; more would be gigabytes where millions match.
     """
     _check_filter(fields)
-    query = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT)
+    query, by = replace(read_filter(fields, "bad_field"), limit=MAX_LIMIT), changed_by(request)
     counts = dict.fromkeys(_STATUS_OF.values(), 0)
     results: list[dict[str, Any]] = []
     truncated = False
@@ -204,7 +206,7 @@ async def _cancel_matching(service: Service, request: Request, fields: Any, time
         try:
             page = await service.gateway.find(query)
             ids = [state.id for state in page.messages]
-            outcomes = await service.gateway.change(CANCEL, ids, times=timed) if ids else []
+            outcomes = await service.gateway.change(CANCEL, ids, times=timed, by=by) if ids else []
         except Unavailable as error:
             if not (done := sum(counts.values())) or isinstance(error, OutcomeUnknown):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
 from duemq.proxy.console.history import History
+from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
@@ -45,6 +47,7 @@ class Service:
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
+    relay: RelayAccess = field(default_factory=RelayAccess)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]
@@ -75,7 +78,7 @@ class Endpoint:
     """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. `errors` are
     the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
     `notes` is what a caller has to know besides, in Markdown. `audited`: what it does is written to the trail, as is
-    each change that needs the scope operate or admin."""
+    each change that needs the scope operate or admin. `all_topics`: it is refused to a caller for some topics only."""
 
     method: str
     path: str
@@ -90,6 +93,7 @@ class Endpoint:
     examples: Mapping[str, Any] = field(default_factory=dict)
     notes: str = ""
     audited: bool = False
+    all_topics: bool = False
     scope: Scope | None = field(kw_only=True)
 
     def __post_init__(self) -> None:
@@ -121,12 +125,14 @@ class _Route:
     """An endpoint as requests meet it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.pattern, _, _ = compile_path(endpoint.path)
+        pattern, _, _ = compile_path(endpoint.path)
+        # A name has no colon: what follows one is a call of its own, of which another method is unknown.
+        self.pattern = re.compile(pattern.pattern.replace("(?P<name>[^/]+)", "(?P<name>[^/:]+)"))
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         audited = endpoint.path if endpoint.audited else None
         self.match, self.rules = RouteMatch(_handler_of(endpoint), (), audited), _rules_of(endpoint)
-        self.scope = endpoint.scope
+        self.scope, self.all_topics = endpoint.scope, endpoint.all_topics
 
 
 class Router:
@@ -149,6 +155,8 @@ class Router:
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):
                     raise Rejected("forbidden", f"this key has not the scope {route.scope}")
+                if route.all_topics and grant.topics:
+                    raise Rejected("forbidden", "this needs a key for all topics")
                 scope["path_params"] = parameters = path_match.groupdict()
                 if "topic" in parameters and not grant.covers(parameters["topic"]):
                     raise no_topic(parameters["topic"])

@@ -34,20 +34,26 @@ class Closed(Shape):
 
 
 class Message(Closed):
-    """At most one of payload and payload_base64, and at most one of deliver_at, deliver_after and delay_level."""
+    """Exactly one of topic and destination, at most one of payload and payload_base64, and at most one of deliver_at,
+    deliver_after and delay_level."""
 
     model_config = ConfigDict(
         json_schema_extra={
+            "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
             "allOf": [
                 {"not": {"required": ["payload", "payload_base64"]}},
                 {"not": {"required": ["deliver_at", "deliver_after"]}},
                 {"not": {"required": ["deliver_at", "delay_level"]}},
                 {"not": {"required": ["deliver_after", "delay_level"]}},
-            ]
+            ],
         }
     )
 
-    topic: TopicName
+    topic: TopicName = ""
+    destination: str = Field(
+        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="One that is declared: its own topic.",
+        examples=["billing"],
+    )  # fmt: skip
     payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
     key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
@@ -191,6 +197,17 @@ class FailedAttempt(Shape):
     reason: str
 
 
+class MessageChange(Shape):
+    change: Literal["moved", "delivered_now", "redriven", "purged", "cancelled"]
+    at: Rfc3339
+    at_ms: Ms
+    from_: Rfc3339 = Field(default="", alias="from", description="When it was due. Not of what ends a message.")
+    from_ms: Ms = 0
+    to: Rfc3339 = Field(default="", description="When it is due since.")
+    to_ms: Ms = 0
+    by: str = Field(default="", description="Who asked: key:NAME, user:NAME, settings or job:ID, where that is known.")
+
+
 class MessageState(Shape):
     id: str
     status: Status
@@ -218,6 +235,12 @@ class MessageState(Shape):
         default_factory=list,
         description="Deliveries that failed, and deaths, oldest first, as far as they are noted. Not in lists.",
     )
+    changes: list[MessageChange] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Changes, oldest first: the first and the last 15. Not in lists.",
+    )
+    changes_left_out: int = Field(default=0, description="How many more there were, after the first one.")
 
 
 class MessageList(Shape):

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # made when the first page is asked for: it takes 50 ms, and 
     from jinja2 import Environment
 
 NONE: Final = "\N{EN DASH}"
+ROOT_HEADER: Final = "x-console-root"
+"""What pages have htmx say: the console as seen from them."""
+_ROOT: Final = re.compile(r"\./|(\.\./){1,9}")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -54,7 +57,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         .render(
             values
             | {
-                "root": root_of(request),
+                "root": _page_root_of(request),
                 "path": request.scope["path"].removeprefix("/console"),
                 "asset": asset_name,
                 "may": {str(scope): grant.allows(scope) for scope in Scope},
@@ -68,8 +71,14 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 
 def root_of(request: Request) -> str:
-    """The console as seen from the page of a request, so that it works below any prefix of a proxy."""
+    """The console as seen from the path of a request, so that it works below any prefix of a proxy."""
     return "../" * (request.scope["path"].count("/") - 2) or "./"
+
+
+def _page_root_of(request: Request) -> str:
+    """The console as seen from the page that will show the answer: where htmx asks, that is the page it is in."""
+    text = request.headers.get(ROOT_HEADER, "")
+    return text if is_partial(request) and _ROOT.fullmatch(text) else root_of(request)
 
 
 def redirect(request: Request, to: str) -> Response:

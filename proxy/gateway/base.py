@@ -104,11 +104,13 @@ class Gateway(Protocol):
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         """Cancel, move (to `due`: one for all, or one for each), deliver now, redrive or purge (kinds of
         `model/message.py`), the last two with `terms`.
 
-        One outcome per target, in order; a target is an id or a client-chosen name. `at` is looked up with `times`,
+        One outcome per target, in order; a target is an id or a client-chosen name. `by`: who asks
+        (`model/caller.py`), for the history of the messages; a job is known by its tag. `at` is looked up with `times`,
         and where there are at most 16 of them.
         """
         ...

@@ -45,6 +45,7 @@ class Changes:
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         """See `Gateway.change`."""
         dues = repeat(due) if isinstance(due, int) else due
@@ -55,11 +56,11 @@ class Changes:
             if isinstance(one, Address):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
-                batch.append(change_frame(kind, one.first_key, at, terms))
+                batch.append(change_frame(kind, one.first_key, at, terms, by))
             elif isinstance(one, NamedAddress):
                 batch = batches.setdefault((BUFFER, one.shard), [])
                 positions.append(len(batch))
-                batch.append(change_by_name(kind, one.ref, at))
+                batch.append(change_by_name(kind, one.ref, at, by))
             else:
                 positions.append(-1)
         results: AppendResults = {}

@@ -264,9 +264,10 @@ class CommandGateway:
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         self._check()
-        return await self._changes.make(kind, refs, due, times=times, terms=terms)
+        return await self._changes.make(kind, refs, due, times=times, terms=terms, by=by)
 
     # --- importing files -------------------------------------------------------------------------------------------
 

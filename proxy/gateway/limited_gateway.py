@@ -52,17 +52,18 @@ class LimitedGateway(Gateway):
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         """Each message is looked up first: its topic decides, and that to which it is redriven."""
         if terms is not None and terms.topic and not self._grant.covers(terms.topic):
             raise no_topic(terms.topic)
         if not self._grant.topics:
-            return await self._gateway.change(kind, refs, due, times=times, terms=terms)
+            return await self._gateway.change(kind, refs, due, times=times, terms=terms, by=by)
         states = await self._states(refs)
         places = [at for at, state in enumerate(states) if state is not None]
         ids = [state.id for state in states if state is not None]
         dues = due if isinstance(due, int) else [due[at] for at in places]
-        changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms) if ids else []
+        changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms, by=by) if ids else []
         outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
         for at, outcome in zip(places, changed, strict=True):
             outcomes[at] = outcome

@@ -11,7 +11,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 import httpx
@@ -56,10 +56,26 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> Verified
     tokens = await issuer.post_form(await _endpoint(issuer, "token_endpoint"), fields, auth)
     if "error" in tokens:
         raise Rejected("unauthorised", f"the provider takes this code for no login: {str(tokens['error'])[:200]}")
-    verified = await issuer.verify(str(tokens.get("id_token", "")), settings.client_id, nonce=parts[1])
+    claims = await issuer.claims(str(tokens.get("id_token", "")), settings.client_id)
+    if claims is None or claims.get("nonce") != parts[1]:
+        raise Rejected("unauthorised", "the provider's token is not good here")
+    if not issuer.role_values(claims):
+        claims = await _with_userinfo(issuer, claims, str(tokens.get("access_token", "")))
+    verified = issuer.by_role(claims)
     if verified is None:
-        raise Rejected("unauthorised", "the provider's token is not good here, or names no role of login.roles")
+        raise Rejected("unauthorised", "the provider names no role of login.roles for this person")
     return verified
+
+
+async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
+    """Many providers put the claims of scopes not into the ID token, but tell them whoever shows the access token that
+    came with it (OpenID Connect Core 1.0, 5.4). What the ID token says wins. Raises Rejected, Unavailable."""
+    if not access_token or "userinfo_endpoint" not in await issuer.document():
+        return claims
+    userinfo = await issuer.userinfo(await _endpoint(issuer, "userinfo_endpoint"), access_token)
+    if userinfo.get("sub") != claims["sub"]:  # 5.3.2: it may be about another
+        raise Rejected("unauthorised", "the provider's userinfo is not about the person who logged in")
+    return {**userinfo, **claims}
 
 
 def _redirect_uri(issuer: Issuer) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +22,8 @@ from duemq.proxy.login.settings import LoginSettings
 log = logging.getLogger(__name__)
 
 # Public keys alone: a token that is signed with a shared secret, or not at all, is none.
-ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+ALGORITHMS: Final = (*_RSA, "ES256", "ES384", "ES512", "EdDSA")
 _LEEWAY_S = 30
 _FRESH_S = 3600.0
 _AGAIN_S = 30.0
@@ -38,26 +39,35 @@ class VerifiedToken(NamedTuple):
     claims: Mapping[str, Any]
 
 
+class _PublishedKey(NamedTuple):
+    """A public key of the issuer, and what signatures it is for."""
+
+    public: Any
+    algorithms: Sequence[str]
+
+
 class Issuer:
     """The provider that `settings` name, and what it publishes."""
 
     def __init__(self, settings: LoginSettings, http: httpx.AsyncClient | None = None) -> None:
         self.settings = settings
         self._http = http or httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False)
-        self._keys: Mapping[str, jwt.PyJWK] = {}
+        self._keys: Mapping[str, _PublishedKey] = {}
         self._document: Mapping[str, Any] | None = None
         self._asked_at = -_FRESH_S
         self._asking = asyncio.Lock()
 
-    async def verify(self, token: str, audience: str, nonce: str | None = None) -> VerifiedToken | None:
+    async def verify(self, token: str, audience: str) -> VerifiedToken | None:
         """None for what is no good token of this issuer for this audience, or whose holder has no role here.
 
         Raises Unavailable while no keys are known.
         """
-        claims = await self._claims(token, audience)
-        if claims is None or (nonce is not None and claims.get("nonce") != nonce):
-            return None
-        role = self.settings.roles_of(_values(claims, self.settings.roles_claim))
+        claims = await self.claims(token, audience)
+        return None if claims is None else self.by_role(claims)
+
+    def by_role(self, claims: Mapping[str, Any]) -> VerifiedToken | None:
+        """What the one may do whom verified claims are about; None: has no role here."""
+        role = self.settings.roles_of(self.role_values(claims))
         if role is None:
             log.info("a good token of %s has no role here", claims["sub"], extra={"action": "login.no_role"})
             return None
@@ -67,20 +77,25 @@ class Issuer:
             Grant(f"user:{who}", frozenset(ROLES[name]), topics=topics), int(claims["exp"]) * 1000, claims
         )
 
-    async def _claims(self, token: str, audience: str) -> Mapping[str, Any] | None:
+    def role_values(self, claims: Mapping[str, Any]) -> list[str]:
+        """What they say at `login.roles_claim`; empty where they say nothing there."""
+        return _values(claims, self.settings.roles_claim)
+
+    async def claims(self, token: str, audience: str) -> Mapping[str, Any] | None:
+        """Those of a good token of this issuer for this audience; else None. Raises Unavailable."""
         try:
             key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
-            if key is None or key.algorithm_name not in ALGORITHMS:
+            if key is None:
                 return None
             claims: Mapping[str, Any] = jwt.decode(
-                token, key, algorithms=[key.algorithm_name], audience=audience, issuer=self.settings.issuer,
+                token, key.public, algorithms=key.algorithms, audience=audience, issuer=self.settings.issuer,
                 leeway=_LEEWAY_S, options={"require": ["exp", "iss", "aud", "sub"]},
             )  # fmt: skip
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             return None
         return claims
 
-    async def _key(self, kid: str) -> jwt.PyJWK | None:
+    async def _key(self, kid: str) -> _PublishedKey | None:
         age_s = monotonic() - self._asked_at
         if age_s > _FRESH_S or (kid not in self._keys and age_s > _AGAIN_S):
             async with self._asking:
@@ -96,20 +111,20 @@ class Issuer:
         self._asked_at = monotonic()
         try:
             url = self.settings.jwks_url or str((await self.document())["jwks_uri"])
-            published = (await self._get(url)).get("keys", [])
-            keys = {}
-            for one in published:
-                try:
-                    key = jwt.PyJWK(one)
-                except (jwt.PyJWTError, ValueError):  # of a kind that is not known here, or for encryption
-                    continue
-                if one.get("use", "sig") == "sig":
-                    keys[str(one.get("kid", ""))] = key
-            if not keys:
-                raise Unavailable(f"{url} has no key that is known here")
-            self._keys = keys
+            self.learn_keys((await self._get(url)).get("keys", []))
         except (Unavailable, KeyError, AttributeError, TypeError) as error:
             log.error("the keys of %s: %s", self.settings.issuer, error, extra={"action": "login.keys"})
+
+    def learn_keys(self, published: Sequence[Mapping[str, Any]]) -> None:
+        """From now on the keys are those of a JWK Set (RFC 7517) that sign. Raises Unavailable where none does."""
+        keys = {
+            str(one.get("kid", "")): key
+            for one in published
+            if one.get("use", "sig") == "sig" and (key := _read_key(one)) is not None
+        }
+        if not keys:
+            raise Unavailable("none of those that are published is known here")
+        self._keys = keys
 
     async def document(self) -> Mapping[str, Any]:
         """What the provider publishes of itself (OpenID Connect Discovery 1.0). Raises Unavailable."""
@@ -120,6 +135,11 @@ class Issuer:
                 raise Unavailable(f"{base} says that it is {document.get('issuer')!r}, not {self.settings.issuer!r}")
             self._document = document
         return self._document
+
+    async def userinfo(self, url: str, access_token: str) -> Mapping[str, Any]:
+        """What the provider says of the token's holder (OpenID Connect Core 1.0, 5.3). Raises Unavailable."""
+        bearer = {"Authorization": f"Bearer {access_token}"}
+        return await self._ask(lambda: self._http.get(url, headers=bearer), url)
 
     async def _get(self, url: str) -> Mapping[str, Any]:
         return await self._ask(lambda: self._http.get(url), url)
@@ -140,6 +160,19 @@ class Issuer:
         if response.status_code not in statuses or not isinstance(document, dict):
             raise Unavailable(f"{url} answered {response.status_code} without the document that is expected")
         return document
+
+
+def _read_key(published: Mapping[str, Any]) -> _PublishedKey | None:
+    """None for one of a kind that is not known here. Without `alg`, which is optional (RFC 7517, 4.4), an RSA key is
+    for all that RSA keys may sign; others are for one algorithm alone."""
+    try:
+        key = jwt.PyJWK(dict(published))
+    except (jwt.PyJWTError, ValueError):
+        return None
+    if key.algorithm_name not in ALGORITHMS:
+        return None
+    is_rsa = key.key_type == "RSA" and "alg" not in published
+    return _PublishedKey(key.key, _RSA if is_rsa else (key.algorithm_name,))
 
 
 def _values(claims: Mapping[str, Any], path: str) -> list[str]:

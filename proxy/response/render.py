@@ -10,13 +10,22 @@ from typing import Any
 import orjson
 
 from duemq.cluster.shard_reader import MessageState
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
 from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, unpack_headers, unpack_record
+from duemq.model.row_notes import PastChange
 from duemq.model.timing import format_ms
 from duemq.proxy.gateway.base import Receipt
 
 Json = dict[str, Any]
 
 _dumps = orjson.dumps
+_CHANGE_NAMES = {
+    CANCEL: "cancelled",
+    MOVE: "moved",
+    DELIVER_NOW: "delivered_now",
+    REDRIVE: "redriven",
+    PURGE: "purged",
+}
 
 
 def times(name: str, ms: int) -> Json:
@@ -49,9 +58,20 @@ def state_json(state: MessageState, *, payload: bool) -> Json:
         document["redrives"] = state.redrives
     if state.attempts and payload:
         document["attempts"] = [{**times("at", one.at), "reason": one.reason} for one in state.attempts]
+    if state.history.changes and payload:
+        document["changes"] = list(map(_change_json, state.history.changes))
+        if state.history.left_out:
+            document["changes_left_out"] = state.history.left_out
     if payload and state.payload is not None:
         document |= _payload_json(state.payload)
     return document
+
+
+def _change_json(change: PastChange) -> Json:
+    document: Json = {"change": _CHANGE_NAMES[change.kind], **times("at", change.at)}
+    if change.after:
+        document |= times("from", change.before) | times("to", change.after)
+    return document | {"by": change.by} if change.by else document
 
 
 def headers_json(headers: Headers) -> dict[str, str]:

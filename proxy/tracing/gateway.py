@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from duemq.cluster.backend import Backend
 from duemq.cluster.tracing.spans import Tracing
-from duemq.cluster.tracing.trace_context import Carrier, sampled_in
+from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
 from duemq.model.errors import Rejected
 from duemq.model.message import CANCEL, Draft, Terms
+from duemq.model.record import unpack_headers
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.shard_router import Selection
@@ -16,15 +17,20 @@ from duemq.proxy.tracing.caller import CALLER
 
 
 class TracedGateway(CommandGateway):
-    """Makes a span of each `send` and each cancel that a sampled caller asks for, or that has a sampled message."""
+    """Makes a span of each `send` and each cancel that a sampled caller asks for, or that has a sampled message, as
+    far as the budget of spans reaches."""
 
     def __init__(self, backend: Backend, selection: Selection | None, answer_s: float, tracing: Tracing) -> None:
         super().__init__(backend, selection, answer_s)
         self._tracing = tracing
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
-        caller, messages = CALLER.get(), _distinct(drafts)
-        if caller is None and not messages:
+        caller, sampled = CALLER.get(), [draft for draft in drafts if asks_for_spans(draft.headers)]
+        if caller is None and not sampled:
+            return await super().send(drafts)
+        taken = self._tracing.take("schedule", len(sampled) or 1)
+        messages = _distinct(sampled[:taken])
+        if not taken or (caller is None and not messages):
             return await super().send(drafts)
         topics = {draft.topic for draft in drafts}
         attributes: dict[str, str | int | float] = {"messaging.operation.type": "send"}
@@ -49,13 +55,14 @@ class TracedGateway(CommandGateway):
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         caller = CALLER.get()
-        if caller is None or kind != CANCEL:
-            return await super().change(kind, refs, due, times=times, terms=terms)
+        if caller is None or kind != CANCEL or not self._tracing.take("cancel", 1):
+            return await super().change(kind, refs, due, times=times, terms=terms, by=by)
         count = {"messaging.batch.message_count": len(refs)} if len(refs) > 1 else {}
         with self._tracing.request("cancel", caller, (), count) as span:
-            outcomes = await super().change(kind, refs, due, times=times, terms=terms)
+            outcomes = await super().change(kind, refs, due, times=times, terms=terms, by=by)
             if len(outcomes) == 1:
                 (outcome,) = outcomes
                 span.set_attribute("messaging.message.id", outcome.id)
@@ -68,8 +75,7 @@ def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
     """The sampled contexts of messages, each once."""
     contexts: dict[str, Carrier] = {}
     for draft in drafts:
-        if draft.header_count:
-            carrier = sampled_in(draft.headers, draft.header_count)
-            if carrier is not None:
-                contexts.setdefault(carrier["traceparent"], carrier)
+        carrier = sampled_context(unpack_headers(draft.headers, 0, draft.header_count))
+        if carrier is not None:
+            contexts.setdefault(carrier["traceparent"], carrier)
     return list(contexts.values())

@@ -18,7 +18,7 @@ HASH_BYTES = 8
 ENTRY_BYTES = HASH_BYTES + KEY_BYTES
 
 _ROW_BYTES, _HEAD_BYTES = ROW.size, HEAD.size
-_LABELS_AT, _NAME_AT = TOPIC_BYTES_AT + 1, TOPIC_BYTES_AT + 3
+_LABELS_AT = TOPIC_BYTES_AT + 1
 _NONE = 0xFF  # the first byte of the length of a message key that is not there
 _MAX_KNOWN = 10_000
 _LABEL = b"label\n"  # keeps labels apart from most keys
@@ -66,7 +66,7 @@ class IndexedTopics:
             if not indexed:
                 continue
             label_bytes = row[_LABELS_AT] << 8 | row[_LABELS_AT + 1]
-            frame_at = topic_end + label_bytes + row[_NAME_AT]
+            frame_at = int.from_bytes(row[2:6], "big")  # behind labels there may be notes, too
             if row[frame_at] != _NONE:
                 start = frame_at + _HEAD_BYTES
                 size = row[frame_at + 2] << 8 | row[frame_at + 3]  # a message key has less than 64 KiB

@@ -8,6 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duemq.relay.base import Outlet, Result
+from tests.support.outlets.http_site import HttpSite
+from tests.support.outlets.nats_site import NatsCoreSite, NatsSite
+from tests.support.outlets.rabbitmq_site import RabbitMQSite
 from tests.support.outlets.redis_site import RedisSite
 from tests.support.outlets.site import MemorySite, OutletSite, out_message
 
@@ -15,17 +18,30 @@ pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
+ON_SERVERS = ("nats", "nats-core", "rabbitmq", "redis_node", "redis_cluster")
+_MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
-SERVERS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
-
-@pytest.fixture(
-    params=["memory", pytest.param("redis_node", marks=SERVERS), pytest.param("redis_cluster", marks=SERVERS)]
-)
-def site(request: pytest.FixtureRequest) -> OutletSite:
-    if request.param == "memory":
-        return MemorySite()
-    return RedisSite(request.getfixturevalue(request.param))
+@pytest.fixture(params=["memory", "http", *(pytest.param(name, marks=_MARKS) for name in ON_SERVERS)])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
+    match request.param:
+        case "memory":
+            yield MemorySite()
+        case "http":
+            endpoint = HttpSite()
+            await endpoint.start()
+            yield endpoint
+            await endpoint.stop()
+        case "nats":
+            async with NatsSite(request.getfixturevalue("own_nats")) as nats:
+                yield nats
+        case "nats-core":
+            async with NatsCoreSite(request.getfixturevalue("own_nats")) as nats_core:
+                yield nats_core
+        case "rabbitmq":
+            yield RabbitMQSite(request.getfixturevalue("rabbitmq"))
+        case "redis_node" | "redis_cluster":
+            yield RedisSite(request.getfixturevalue(request.param))
 
 
 @pytest.fixture

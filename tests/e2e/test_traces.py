@@ -112,6 +112,24 @@ def test_spans_of_sampled_messages_reach_the_collector(new_server: Callable[...,
     assert collector.services == {"duemq-serve"}
 
 
+def test_headers_of_messages_beyond_the_budget_pass_untouched(
+    new_server: Callable[..., Server], collector: Collector
+) -> None:
+    server = new_server("--set", "tracing.enabled=true", "--set", "tracing.spans_per_s=1")
+    server.environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    server.start()
+    for _ in range(20):
+        server.send("orders", headers=HEADERS, deliver_after="50ms")
+    wait_for(lambda: len(server.records("orders")) == 20, "the deliveries")
+    for record in server.records("orders"):
+        assert {name: record["headers"].get(name) for name in HEADERS} == HEADERS
+    lines = server.call("GET", "/metrics").text.splitlines()
+    name = "duemq_untraced_messages_total{"
+    untraced = sum(float(line.split()[1]) for line in lines if line.startswith(name))
+    assert server.stop() == 0
+    assert 0 < untraced == 40 - len(collector.spans)
+
+
 def test_a_collector_that_is_away_holds_up_nothing(new_server: Callable[..., Server]) -> None:
     server = new_server("--set", "tracing.enabled=true")
     server.environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_BSP_SCHEDULE_DELAY": "100"}

@@ -167,14 +167,8 @@ def _verify(text: str) -> Any:
     raise AssertionError("it waited")
 
 
-def _learn_keys() -> None:
-    import jwt
-
-    ISSUED._keys = {key["kid"]: jwt.PyJWK(key) for key in PROVIDER.published}
-    ISSUED._asked_at = float("inf")
-
-
-_learn_keys()
+ISSUED.learn_keys(PROVIDER.published)
+ISSUED._asked_at = float("inf")
 CLAIMS = _verify(GOOD).claims
 TARGETS = {one.__name__: one for one in (records, ledger, administrative, headers, keys, cookies, tokens)}
 

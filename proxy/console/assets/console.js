@@ -56,8 +56,8 @@
   // --- dialogs ---
   const dialog = $("dialog");
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target !== dialog || dialog.open) return;
-    dialog.showModal();
+    if (event.detail.target !== dialog) return;
+    if (!dialog.open) dialog.showModal();
     (dialog.querySelector("input:not([type=hidden]), button") || dialog).focus();
   });
   dialog?.addEventListener("click", (event) => {

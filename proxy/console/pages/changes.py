@@ -1,4 +1,4 @@
-"""Cancel, move, deliver now and redrive: for one message, for the selected ones, for all that match.
+"""Cancel, move, deliver now, redrive and purge: for one message, for the selected ones, for all that match.
 
 Each is asked first, by a page that says how many messages it is about, and then done by the API.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from duemq.proxy.console.pages.messages import FILTERS, api_filter
 from duemq.proxy.console.views import messages_text, redirect, render
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
-_COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
+COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
 _SIDE_BY_SIDE: Final = 50
 
 
@@ -55,8 +56,10 @@ KINDS: Final = {
     "purge": Kind("Purge", "It is gone for good. This cannot be undone.",
                   "They are gone for good. This cannot be undone.", "purged"),
 }  # fmt: skip
+TYPED: Final = ("to", "rate", "shift", "at", "after")
+"""What a question has fields for."""
 _CHANGES: Final = ("cancel", "move", "deliver-now")
-_DEAD: Final = ("redrive", "purge")
+DEAD: Final = ("redrive", "purge")
 _OUTCOMES: Final = {
     "already_delivered": "had been delivered",
     "already_cancelled": "had been cancelled",
@@ -70,45 +73,52 @@ _OUTCOMES: Final = {
 
 async def confirm_change(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    return _ask(service, request, _kind(form.get("kind"), _CHANGES), _selected(form))
+    return _ask(request, kind_of(form.get("kind"), _CHANGES), selected(form))
 
 
 async def confirm_redrive(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    return _ask(service, request, _kind(form.get("kind"), _DEAD), _selected(form))
+    return _ask(request, kind_of(form.get("kind"), DEAD), selected(form))
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
     """Asks about all messages that match the filter of a list."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
     by_job = grant_of(request).allows(Scope.OPERATE)
-    kind = _kind(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
+    kind = kind_of(fields.get("kind", ""), _CHANGES if by_job else ("cancel",))
     if not given(fields, *FILTERS):
         raise Rejected("bad_field", "Filter the messages first: by topic, key, label or time.", "filter")
     count, more = await count_matching(service, request, api_filter(fields))
-    return render(
-        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=by_job,
-        action="jobs" if by_job else "changes", filter=given(fields, "status", *FILTERS), now=service.clock(),
-    )  # fmt: skip
+    return question(request, kind, count, more=more, fields=given(fields, "status", *FILTERS), by_job=by_job)
 
 
 async def confirm_dead_matching(service: Service, request: Request) -> Response:
     """Asks about all dead letters that match the filter of their list; what died up to now is meant."""
     fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
-    kind = _kind(fields.get("kind", ""), _DEAD)
+    kind = kind_of(fields.get("kind", ""), DEAD)
     count, more = await count_matching(service, request, api_filter(fields), "/v1/dlq")
-    now = service.clock()
-    return render(
-        request, "change.html", kind=kind, about=KINDS[kind], ids=[], count=count, more=more, by_job=True,
-        action="jobs", filter=given(fields, *FILTERS) | {"dead_to": format_ms(now)}, now=now,
-    )  # fmt: skip
+    chosen = given(fields, *FILTERS) | {"dead_to": format_ms(service.clock())}
+    return question(request, kind, count, more=more, fields=chosen, by_job=True)
 
 
-def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
+def _ask(request: Request, kind: str, ids: list[str]) -> Response:
     request.scope[ASKED] = True
+    return question(request, kind, len(ids), ids=ids)
+
+
+def question(
+    request: Request, kind: str, count: int, *, more: bool = False, ids: Sequence[str] = (),
+    fields: Mapping[str, str] | None = None, source: str = "", by_job: bool = False,
+    typed: Mapping[str, str] | None = None, is_dry_run: bool = False,
+) -> Response:  # fmt: skip
+    """Asks whether to change so many messages. `more`: there may be more than were counted. Which ones: `ids`, or the
+    filter `fields`; of the topic `source`, where they are its dead letters. `typed`: what the form said already."""
+    page = f"dlq/topics/{source}" if source else "dlq" if kind in DEAD else "messages"
+    action = "jobs" if by_job else "redrives" if kind in DEAD else "changes"
     return render(
-        request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=len(ids), more=False, filter={},
-        by_job=False, action="redrives" if kind in _DEAD else "changes", now=service.clock(),
+        request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=count, more=more, by_job=by_job,
+        filter=fields or {}, source=source, action=action, back=page, is_dry_run=is_dry_run,
+        typed=dict.fromkeys(TYPED, "") | dict(typed or {}),
     )  # fmt: skip
 
 
@@ -119,7 +129,7 @@ async def count_matching(
     query |= {"limit": str(MAX_LIMIT)}
     if path == "/v1/dlq":
         query.pop("status", None)
-    count, until = 0, time.monotonic() + _COUNT_S
+    count, until = 0, time.monotonic() + COUNT_S
     while True:
         listed = await call_api(service, request, "GET", path, query)
         count += len(listed["messages"])
@@ -132,20 +142,20 @@ async def count_matching(
 
 async def post_change(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    kind = _kind(form.get("kind"), _CHANGES)
+    kind = kind_of(form.get("kind"), _CHANGES)
     if fields := given({name: form.get(name) for name in ("status", *FILTERS)}, "status", *FILTERS):
         return await _change_matching(service, request, kind, fields)
-    return await _change(service, request, kind, _selected(form), _when(form) if kind == "move" else {})
+    return await _change(service, request, kind, selected(form), _when(form) if kind == "move" else {})
 
 
 async def post_redrive(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    return await _change(service, request, _kind(form.get("kind"), _DEAD), _selected(form), {})
+    return await _change(service, request, kind_of(form.get("kind"), DEAD), selected(form), {})
 
 
 async def _change_matching(service: Service, request: Request, kind: str, fields: dict[str, str]) -> Response:
     """Cancels all that match; others are for jobs."""
-    _kind(kind, ("cancel",))
+    kind_of(kind, ("cancel",))
     query = api_filter(fields)
     del query["limit"]
     report = await call_api(service, request, "POST", "/v1/messages:cancel", body={"filter": query})
@@ -204,17 +214,17 @@ def _report(request: Request, kind: str, counts: dict[str, int]) -> Response:
     others = [(counts[status], text) for status, text in _OUTCOMES.items() if counts.get(status)]
     return render(
         request, "report.html", title=f"{messages_text(counts.get(about.done, 0))} {about.done}", others=others,
-        back="dlq" if kind in _DEAD else "messages",
+        back="dlq" if kind in DEAD else "messages",
     )  # fmt: skip
 
 
-def _kind(kind: str, known: tuple[str, ...]) -> str:
+def kind_of(kind: str, known: tuple[str, ...]) -> str:
     if kind not in known:
         raise Rejected("bad_field", f"The form does not say which change: {', '.join(known)}.", "kind")
     return kind
 
 
-def _selected(form: Form) -> list[str]:
+def selected(form: Form) -> list[str]:
     ids = list(dict.fromkeys(form.all("id")))
     if not ids:
         raise Rejected("bad_field", "No message is selected.", "id")

@@ -27,7 +27,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
     figures = {one.node: one for one in service.history.now.figures if one.lateness}
     nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
     return render(
-        request, "cluster.html", cluster=cluster, nodes=nodes, problems=problems(service),
+        request, "cluster/cluster.html", cluster=cluster, nodes=nodes, problems=problems(service),
         done=_DONE.get(query.get("done", ""), ""), alone=len(nodes) < 2,
     )  # fmt: skip
 
@@ -53,6 +53,6 @@ async def _steer(service: Service, request: Request, step: str) -> Response:
         request.scope[ASKED] = True
         cluster = await call_api(service, request, "GET", "/v1/cluster")
         shards: list[int] = next((one["master_of"] for one in cluster["nodes"] if one["name"] == node), [])
-        return render(request, "drain.html", node=node, shards=len(shards))
+        return render(request, "cluster/drain.html", node=node, shards=len(shards))
     await call_api(service, request, "POST", f"/v1/cluster/nodes/{node}:{step}")
     return redirect(request, f"cluster?done={step}")

@@ -1,4 +1,4 @@
-"""Delay files by window, and files that were imported."""
+"""Delay files by window."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from starlette.responses import Response
 
 from duemq.model.timing import parse_instant
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.api.imports import STATES
-from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.forms import given, instant_text
+from duemq.proxy.console.forms import instant_text
 from duemq.proxy.console.views import render
 from duemq.proxy.request.query import read_query
 
 _ROWS: Final = 300  # more than there may be shards, so that each page goes beyond one window
-_IMPORTS: Final = 200
 
 
 async def get_files(service: Service, request: Request) -> Response:
@@ -28,16 +25,6 @@ async def get_files(service: Service, request: Request) -> Response:
     more = windows[_ROWS:]
     now = service.history.now
     return render(
-        request, "files.html", windows=windows[:_ROWS], first=text, sealed=now.total("sealed"),
+        request, "cluster/files.html", windows=windows[:_ROWS], first=text, sealed=now.total("sealed"),
         files=now.total("delay_files"), next=urlencode({"from": more[0].window}) if more else "",
-    )  # fmt: skip
-
-
-async def get_imports(service: Service, request: Request) -> Response:
-    fields = read_query(request, ("state", "below"))
-    query = {**given(fields, "state", "below"), "limit": str(_IMPORTS)}
-    listed = await call_api(service, request, "GET", "/v1/imports", query)
-    return render(
-        request, "imports.html", imports=[{"reason": ""} | one for one in listed["imports"]], states=STATES,
-        fields={"state": "", "below": ""} | fields, count=listed["count"],
     )  # fmt: skip

@@ -23,14 +23,17 @@ from duemq.proxy.request.query import STATUSES, read_query
 FILTERS: Final = ("topic", "key", "label", "due_from", "due_to")
 QUERY: Final = f"ref status {' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
-_LIMITS: Final = ("25", "50", "100", "250")
-_PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
+LIMITS: Final = ("25", "50", "100", "250")
+PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
 _SHOWN_BYTES: Final = 64 << 10
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
-    ("key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at")
-)  # what the API leaves out of messages
+    (
+        "key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "attempts",
+        "changes_left_out",
+    )
+)  # fmt: skip  # what the API leaves out of messages
 _DONE: Final = {
     "cancel": "It is cancelled and will not be delivered.",
     "move": "It has its new time.",
@@ -64,7 +67,7 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     return render(
         request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
         wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
-        limits=_LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
+        limits=LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
         filtered=bool(given(fields, *FILTERS)),
         next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(shown),
     )  # fmt: skip
@@ -75,7 +78,7 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
     path = "/v1/dlq" if dead else "/v1/messages"
     if dead:
         query.pop("status", None)
-    until = time.monotonic() + _PATIENCE_S
+    until = time.monotonic() + PATIENCE_S
     while True:
         listed = await call_api(service, request, "GET", path, query)
         if listed["messages"] or listed["cursor"] is None or time.monotonic() >= until:
@@ -86,7 +89,7 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
 def api_filter(fields: dict[str, str]) -> dict[str, str]:
     """The query of the API that the fields of the page say."""
     query = given(fields, "status", *FILTERS, "cursor")
-    query["limit"] = fields.get("limit") or _LIMITS[1]
+    query["limit"] = fields.get("limit") or LIMITS[1]
     return query | {name: instant_text(query[name]) for name in ("due_from", "due_to") if name in query}
 
 
@@ -99,7 +102,7 @@ async def get_message(service: Service, request: Request) -> Response:
     payload, visible = payload_of(state), sees_payloads(service, request)
     form, text = formatted(payload or b"", form if form in _FORMS else "auto") if visible else ("", "")
     return render(
-        request, "message.html", message=_ABSENT | state, visible=visible,
+        request, "message.html", message=_ABSENT | state, visible=visible, changes=changes_of(state),
         bytes=None if payload is None else len(payload), form=form, text=text,
         cut=payload is not None and len(payload) > _SHOWN_BYTES,
         done=_DONE.get(query.get("done", ""), ""),
@@ -108,12 +111,22 @@ async def get_message(service: Service, request: Request) -> Response:
     )  # fmt: skip
 
 
+def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was changed, oldest first, with all that the page asks for."""
+    return [{"from": None, "to": None, "by": None} | change for change in state.get("changes", ())]
+
+
 def payload_of(state: dict[str, Any]) -> bytes | None:
     """None where it is not held any more."""
     if "payload_base64" in state:
         return b64decode(state["payload_base64"])
     payload: str | None = state.get("payload")
     return None if payload is None else payload.encode()
+
+
+def is_cut(payload: bytes) -> bool:
+    """Whether no more than the beginning of a payload is shown."""
+    return len(payload) > _SHOWN_BYTES
 
 
 def formatted(payload: bytes, form: str) -> tuple[str, str]:

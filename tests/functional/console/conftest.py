@@ -18,10 +18,11 @@ DAY_MS = 86_400_000
 
 
 class Site(NamedTuple):
-    """`keys` by role."""
+    """`keys` by role. `shared`: where files may be imported from."""
 
     server: Server
     keys: dict[str, str]
+    shared: Path
 
     def send(self, topic: str = "orders", **message: Any) -> str:
         """The id of a new message."""
@@ -29,6 +30,22 @@ class Site(NamedTuple):
         assert answer.status_code == 201, answer.text
         id_: str = answer.json()["id"]
         return id_
+
+    def bury(self, topic: str, count: int) -> None:
+        """Dead letters in a topic, as a consumer writes them."""
+        death = {"x-duemq-topic": "invoices", "x-duemq-partition": "0", "x-duemq-retried": "16", "trace": "4711",
+                 "x-duemq-reason": "retries", "x-duemq-error": "ValueError: no amount in <b>17</b>"}  # fmt: skip
+        letters = [
+            {"topic": topic, "payload": '{"invoice": 17}', "key": f"i-{n}",
+             "headers": death | {"x-duemq-offset": str(n)}}
+            for n in range(count)
+        ]  # fmt: skip
+        assert self.call("POST", "/v1/messages:batch", {"messages": letters}).json()["accepted"] == count
+        wait_for(lambda: len(self.letters(topic)) == count, f"dead letters in {topic}")
+
+    def letters(self, topic: str) -> list[Any]:
+        letters: list[Any] = self.call("GET", f"/v1/dlq/topics/{topic}").json().get("letters", [])
+        return letters
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         return self.server._http.request(method, path, json=body, headers={"X-API-Key": self.keys["admin"]})
@@ -53,10 +70,11 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder: Path = tmp_path_factory.mktemp("console")
-    with Server(folder / "data", "--set", "http.access=keys") as server:
+    shared = folder / "shared"
+    with Server(folder / "data", "--set", "http.access=keys", "--set", f"delay_files.import_from={shared}") as server:
         server.start()
         made = run("keys", "create", "ops", "--scope", "admin", "--data", folder / "data", url=server.url)
-        site = Site(server, {"admin": made.stdout.strip()})
+        site = Site(server, {"admin": made.stdout.strip()}, shared)
         for role, scopes in (("viewer", ["read"]), ("operator", ["send", "read", "cancel", "operate"])):
             site.keys[role] = site.call("POST", "/v1/keys", {"name": role, "scopes": scopes}).json()["key"]
         now = int(time.time() * 1000)
@@ -71,6 +89,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             site.send("expiring", deliver_at=now + 5_000, expires_at=now + 5_000, key=f"e-{n}") for n in range(4)
         ]
         site.send("delivered", deliver_after="1ms")
+        site.bury("dlq.billing", 30)
         for id_ in expired:  # moved behind its expiry
             assert site.call("PATCH", f"/v1/messages/{id_}", {"deliver_at": now + 6_000}).status_code == 200
         wait_for(lambda: all(site.status(id_) == "dead" for id_ in expired), "dead letters")

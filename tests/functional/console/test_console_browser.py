@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from playwright.sync_api import Browser, expect
 
+from duemq.model.message import Draft
+from duemq.model.timing import WINDOW_MS
 from tests.functional.console.conftest import Site
 from tests.support.http.browser import Visitor
+from tests.support.shard.import_schedule import write_messages
 
 pytestmark = pytest.mark.xdist_group("browser")  # one browser and one server for all of them
 
@@ -14,6 +19,9 @@ PAGES = (
     "",
     "messages",
     "dlq",
+    "dlq/topics",
+    "dlq/topics/dlq.billing",
+    "dlq/topics/dlq.billing/0:17",
     "topics",
     "topics/delivered",
     "cluster",
@@ -48,7 +56,7 @@ def test_every_page_is_for_everybody(
         assert visitor.complaints == [], path
         assert "<script>alert" not in page.content().replace("&lt;", "")
         masked = page.get_by_text("masked").count() > 0
-        assert masked == (role == "viewer" and path.startswith(("messages/", "topics/"))), path
+        assert masked == (role == "viewer" and path.startswith(("messages/", "topics/", "dlq/topics/"))), path
         assert page.get_by_role("button", name="Cancel").count() == (
             1 if role != "viewer" and path.startswith("messages") and "none" not in path else 0
         ), path
@@ -115,6 +123,10 @@ def test_an_operator_schedules_redrives_and_looks_for_a_message(browser: Browser
     page.get_by_role("button", name="Schedule").click()
     expect(page.get_by_role("status").first).to_have_text("It is scheduled.")
     expect(page.locator("pre")).to_have_text('{\n  "a": "<b>"\n}')
+    page.get_by_role("button", name="Move").click()
+    page.get_by_role("dialog").get_by_label("or in").fill("3h")
+    page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
+    expect(page.get_by_role("status").first).to_have_text("It has its new time.")
     visitor.go("messages")
     page.get_by_label("Id or name").fill("made-by-hand")
     page.get_by_role("button", name="Find").click()
@@ -167,6 +179,100 @@ def test_all_that_match_are_done_by_a_job(browser: Browser, axe: str, console: S
     expect(page.locator(".empty")).to_have_text("No message matches.")
     visitor.go("jobs")
     assert visitor.violations(axe) == [] and visitor.complaints == []
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_dead_letters_of_a_consumer_group_are_redriven_and_purged(
+    browser: Browser, axe: str, console: Site, size: str
+) -> None:
+    group, topic = f"shop-{size}", f"dlq.shop-{size}"
+    console.bury(topic, 30)
+    visitor = Visitor(browser, console.server.url, size)
+    page, dialog = visitor.page, visitor.page.get_by_role("dialog")
+    ended = page.locator("#jobs .badge")
+    visitor.log_in(console.keys["operator"])
+    visitor.go("dlq")
+    page.get_by_role("link", name="Of consumers").click()
+    page.get_by_role("link", name=group).click()
+    page.get_by_label("Rows").select_option("25")
+    page.get_by_role("button", name="Find").click()
+    rows = page.locator("#rows tr")
+    expect(rows).to_have_count(25)
+    page.locator("#more a").click()
+    expect(rows).to_have_count(30)
+    for number in (3, 27):
+        page.get_by_label(f"Select 0:{number}", exact=True).check()
+    page.get_by_role("button", name="Redrive").click()
+    expect(dialog).to_contain_text("Redrive 2 messages?")
+    dialog.get_by_label("To another topic").fill(f"again-{size}")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    dialog.get_by_role("button", name="Redrive 2 messages").click()
+    expect(ended).to_have_text("done")
+
+    visitor.go(f"dlq/topics/{topic}?key=i-4")
+    expect(rows).to_have_count(1)
+    page.get_by_role("link", name="0:4").click()
+    expect(page.locator("pre")).to_contain_text('"invoice": 17')
+    expect(page.get_by_role("table", name="How it died")).to_contain_text("no amount in <b>17</b>")
+    page.get_by_role("button", name="Redrive").click()
+    dialog.get_by_role("button", name="Redrive 1 message").click()
+    expect(ended).to_have_text("done")
+
+    visitor.go(f"dlq/topics/{topic}?reason=retries")
+    expect(page.get_by_role("link", name="purge…")).to_have_count(0)
+    page.get_by_role("link", name="redrive…").click()
+    dialog.get_by_label("Rate").fill("1000")
+    dialog.get_by_role("button", name="Dry run").click()
+    expect(dialog.get_by_role("status")).to_contain_text("it would apply to 30 messages")
+    expect(dialog.get_by_label("Rate")).to_have_value("1000")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    dialog.get_by_role("button", name="Redrive 30 messages").click()
+    expect(ended).to_have_text("done")
+    expect(page.locator("#jobs")).to_contain_text("3 already redriven")
+    assert len(console.call("GET", f"/v1/topics/again-{size}/records").json()["records"]) == 2
+
+    visitor.go(f"dlq/topics/{topic}")
+    page.get_by_role("link", name="purge…").click()
+    dialog.get_by_role("button", name="Purge 30 messages").click()
+    expect(ended).to_have_text("done")
+    visitor.go(f"dlq/topics/{topic}")
+    expect(page.locator(".empty")).to_have_text("There are no dead letters in this topic.")
+    assert visitor.violations(axe) == [] and visitor.complaints == []
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_an_operator_imports_a_file_and_sees_what_becomes_of_it(
+    browser: Browser, axe: str, console: Site, size: str
+) -> None:
+    window = (int(time.time() * 1000) // WINDOW_MS + 5) * WINDOW_MS
+    command = write_messages(console.shared / f"{size}.parquet", [Draft("imported", size.encode(), window)])
+    visitor = Visitor(browser, console.server.url, size)
+    page = visitor.page
+    visitor.log_in(console.keys["operator"])
+    visitor.go("imports")
+    page.get_by_label("Path", exact=False).last.fill("/elsewhere/a.parquet")
+    page.get_by_text("What is known of it").click()
+    page.get_by_label("Size").fill("17")
+    page.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("alert")).to_contain_text("rows is missing")
+    expect(page.get_by_label("Messages")).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Size")).to_have_value("17")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    page.get_by_label("Size").fill("")
+    page.get_by_role("button", name="Import").click()
+    path = page.get_by_label("Path", exact=False).last
+    expect(path).to_have_attribute("aria-invalid", "true")
+    path.fill(command.path)
+    page.get_by_role("button", name="Import").click()
+    expect(page.get_by_role("status")).to_contain_text("The file is handed over")
+    expect(page.locator("#import .badge")).to_have_text("imported")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    visitor.go("imports?state=imported")
+    page.get_by_role("link", name=command.path).click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Import")
+    assert visitor.complaints == []
     visitor.context.close()
 
 

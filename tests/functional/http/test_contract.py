@@ -146,6 +146,8 @@ def test_a_won_cancel_and_a_move_hold(api: Api, topic: str) -> None:
     assert late["delivered_at_ms"] == api.state(kept)["delivered_at_ms"]
     api.refused("PATCH", f"/v1/messages/{cancelled}", 409, "already_cancelled", {"deliver_after": "1h"})
     api.refused("POST", f"/v1/messages/{hurried}:deliver-now", 409, "already_delivered")
+    told = [[one["change"] for one in api.state(id_)["changes"]] for id_ in (cancelled, moved, hurried)]
+    assert told == [["cancelled"], ["moved"], ["delivered_now"]] and "changes" not in api.state(kept)
 
 
 def test_many_senders_of_one_idempotency_key_make_one_message(api: Api, topic: str) -> None:

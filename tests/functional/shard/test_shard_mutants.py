@@ -21,12 +21,14 @@ from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
+from duemq.model import row_notes
 from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.model.record import Partition
+from duemq.model.row_notes import ChangeHistory, PastChange, with_change
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 
@@ -201,7 +203,34 @@ def purge_for_show(patch: Patch) -> None:
     patch.setattr(cycle, "PURGED", DEAD)
 
 
+def nobody_asked(patch: Patch) -> None:
+    """The history of a message does not say who asked for its changes."""
+
+    patch.setattr(cycle, "with_change", lambda row, past, tag: with_change(row, past._replace(by=""), tag))
+
+
+def only_the_last_changes(patch: Patch) -> None:
+    """The history of a message loses its first change."""
+
+    def keep_last(self: ChangeHistory, change: PastChange) -> ChangeHistory:
+        changes = (*self.changes, change)[-row_notes.MAX_CHANGES :]
+        return ChangeHistory(changes, self.left_out + len(self.changes) + 1 - len(changes))
+
+    patch.setattr(ChangeHistory, "with_change", keep_last)
+
+
+def own_time_of_changes(patch: Patch) -> None:
+    """Each replica notes when it made a change itself."""
+    readings = count()
+
+    def with_own_time(row: bytes, past: PastChange, tag: str) -> bytes:
+        return with_change(row, past._replace(at=past.at + next(readings) % 2), tag)
+
+    patch.setattr(cycle, "with_change", with_own_time)
+
+
 MUTANTS = (
+    nobody_asked, only_the_last_changes, own_time_of_changes,
     repeat_changes, one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
     decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,

@@ -172,11 +172,12 @@ def test_a_topic_of_one_partition_is_read_by_many_tasks(
 def test_changes_and_what_is_no_command(spark: SparkSession) -> None:
     key = make_key(NOW, 2**40, 17)
     frames = [
-        change_frame(CANCEL, key), change_frame(MOVE, key, NOW + 5), change_frame(DELIVER_NOW, key),
+        change_frame(CANCEL, key, by="key:shop"), change_frame(MOVE, key, NOW + 5), change_frame(DELIVER_NOW, key),
         change_frame(REDRIVE, key), pack_record(None, (("duemq-command", b"\x01"),), b""),
         schedule_frame(Draft("orders", b""), NOW).replace(b"orders", b"orde"), pack_record(b"k", (), b"v"),
         pack_record(None, (("duemq-command", bytes(34)), ("x", b"")), b""),
-        change_frame(PURGE, key, 0, Terms("ab/1")), change_frame(REDRIVE, key, 0, Terms("ab/2", 3, "orders.again")),
+        change_frame(PURGE, key, 0, Terms("ab/1")),
+        change_frame(REDRIVE, key, 0, Terms("ab/2", 3, "orders.again"), "user:a@b.example"),
         change_frame(PURGE, key), change_frame(REDRIVE, key, 0, Terms("", 0, "duemq.ledger")),
     ]  # fmt: skip
     rows = [record("b", 4, n, 100 + n, frame) for n, frame in enumerate(frames)]

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from base64 import b64decode
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,15 @@ exec "$BINDIR/erlexec" "$@"
 class RabbitMQNode(Running):
     """One node with quorum queues and streams, on the loopback alone; its data outlives it.
 
-    `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `stream_port`: of the stream protocol.
-    `process`: of the node, to be paused and weighed. Raises NotAvailable where Debian's packages cannot be had.
+    `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `cert`, `key`: its own, which a client
+    may show, too. `stream_port`: of the stream protocol. `process`: of the node, to be paused and weighed. `settings`:
+    more of rabbitmq.conf. Raises NotAvailable where Debian's packages cannot be had.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+    def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
+        self.folder, self._settings = folder.absolute(), settings or {}
         self._tls = Authority.make(self.folder).issue("node")
-        self.ca = Path(self._tls.ca)
+        self.ca, self.cert, self.key = map(Path, (self._tls.ca, self._tls.cert, self._tls.key))
         self._files = unpacked(_PACKAGES)
         (self._home,) = self._files.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*")
         (self._binaries,) = self._files.glob("usr/lib/erlang/erts-*/bin")
@@ -107,6 +109,14 @@ class RabbitMQNode(Running):
                 arrived.append(Arrived(b64decode(message["payload"]), headers, properties))
         return arrived
 
+    def control(self, *arguments: str) -> str:
+        """What rabbitmqctl answers. Raises subprocess.CalledProcessError."""
+        command = [str(self._home / "sbin" / "rabbitmqctl"), *arguments]
+        done = subprocess.run(
+            command, check=True, capture_output=True, text=True, timeout=_DUMP_WITHIN_S, env=self._environment()
+        )
+        return done.stdout
+
     def _take(self, queue: str) -> Any:
         command = [
             sys.executable, str(self._files / "usr" / "bin" / "rabbitmqadmin"), "-H", HOST, "-P", str(self._http_port),
@@ -142,7 +152,8 @@ class RabbitMQNode(Running):
         erl.parent.mkdir(parents=True, exist_ok=True)
         erl.write_text(_ERL.format(root=self._binaries.parents[1], binaries=self._binaries))
         erl.chmod(0o755)
-        (self.folder / "enabled_plugins").write_text("[rabbitmq_management,rabbitmq_stream].\n")
+        plugins = "rabbitmq_management,rabbitmq_stream,rabbitmq_auth_mechanism_ssl"
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         settings = {
             "listeners.tcp.default": f"{HOST}:{self.port}",
             "listeners.ssl.default": f"{HOST}:{self.tls_port}",
@@ -159,6 +170,7 @@ class RabbitMQNode(Running):
             "management_agent.disable_metrics_collector": "true",  # rabbitmqadmin reads messages, not figures
             "raft.wal_max_size_bytes": 64 << 20,  # 512 MiB by default, held in memory, too
             "log.console.level": "warning",
+            **self._settings,
         }
         lines = (f"{name} = {value}\n" for name, value in settings.items())
         (self.folder / "rabbitmq.conf").write_text("".join(lines))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -15,15 +16,19 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.internal_topics import create_logs
 from duemq.cluster.shard_reader import Query
+from duemq.model.import_command import ImportCommand
 from duemq.model.record import pack_record
 from duemq.proxy.app import Application, create_app
 from duemq.proxy.gateway.base import Gateway, ImportStatus, MessagePage
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.settings import ConsoleSettings
+from duemq.storage.imports.policy import ImportPolicy
+from duemq.storage.imports.records import PENDING, ImportRecord
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, FakeGateway
 
+IMPORTING = ImportPolicy(folders=(Path("/"),))
 VIEWER, OPERATOR, ADMIN = ("read",), ("send", "read", "cancel", "operate"), ("admin",)
 
 
@@ -35,11 +40,13 @@ def node(name: str, **fields: Any) -> dict[str, Any]:
 
 
 class ConsoleGateway(FakeGateway):
-    """Lists what `pages` say once for each query, and has a topic `orders` with one record."""
+    """Lists what `pages` say once for each query, and has a topic `orders` with one record. `written_at`: what the
+    clock of its log says (epoch ms), at first an hour before `NOW`."""
 
-    def __init__(self, bus: MemoryBus) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.bus = bus
+        self.written_at = NOW - 3_600_000
+        self.bus = MemoryBus(MemoryLog(lambda: self.written_at))
         self.nodes = [node("a"), node("b", master_of=[])]
         self.masters: list[str | None] = ["a"]
         self.nodes_figures = [
@@ -76,6 +83,14 @@ class ConsoleGateway(FakeGateway):
     async def figures(self) -> Sequence[Figures]:
         return self.nodes_figures
 
+    async def import_file(self, command: ImportCommand) -> ImportStatus:
+        status = ImportStatus(f"0-{len(self.imported)}", 0, ImportRecord(7, command, PENDING, NOW, "1 of 2 replicas"))
+        self.imported.append(status)
+        return status
+
+    async def import_record(self, id_: str) -> ImportStatus | None:
+        return next((one for one in self.imported if one.id == id_), None)
+
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
         return [one for one in self.windows if one.window >= first][:most]
 
@@ -106,6 +121,18 @@ class ConsoleSite:
             made = await self.admin.keys.make({"name": "test", "scopes": list(scopes)}, "test")
             self.headers = {"X-API-Key": made["key"]}
 
+    async def bury(self, topic: str, count: int, *headers: tuple[str, bytes]) -> None:
+        """Dead letters in a topic, each a second after the other. Without headers they have those of a consumer."""
+        bus = self.gateway.bus
+        await bus.create_topic(topic, 1)
+        death = headers or (
+            ("x-duemq-topic", b"orders"), ("x-duemq-reason", b"retries"), ("x-duemq-error", b"ValueError: <b>"),
+            ("trace", b"4711"),
+        )  # fmt: skip
+        for number in range(count):
+            await bus.append({(topic, 0): [pack_record(b"k%d" % number, death, b'{"amount": 12}')]})
+            self.gateway.written_at += 1_000
+
     async def ask(self, method: str, path: str, form: Any = None, **headers: str) -> httpx.Response:
         return await self._http.request(method, f"/console{path}", data=form, headers=self.headers | headers)
 
@@ -118,15 +145,16 @@ class ConsoleSite:
 
 @asynccontextmanager
 async def _site(settings: ConsoleSettings | None, login: LoginSettings | None) -> Any:
-    bus = MemoryBus(MemoryLog(lambda: NOW))
+    gateway = ConsoleGateway()
+    bus = gateway.bus
     await create_logs(bus, 1)
     await bus.create_topic("orders", 1)
     system = (("duemq-id", b"i"), ("duemq-due", b"1"), ("duemq-attempt", b"1"))
     await bus.append({("orders", 0): [pack_record(b"<k>", system, b"<script>alert(1)</script>")]})
-    admin, gateway = Administration(lambda: bus, lambda: NOW), ConsoleGateway(bus)
+    admin = Administration(lambda: bus, lambda: NOW)
     app = create_app(
         cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: NOW,
-        asyncio.Event(), admin=admin, login=login, console=settings,
+        asyncio.Event(), admin=admin, login=login, console=settings, importing=IMPORTING,
     )  # fmt: skip
     transport = httpx.ASGITransport(cast(Any, app))
     async with asyncio.TaskGroup() as group, httpx.AsyncClient(transport=transport, base_url="http://x") as http:

@@ -49,6 +49,7 @@ class FakeGateway:
         self.queries: list[Query] = []
         self.changes: list[tuple[int, tuple[str, ...], int | Sequence[int]]] = []
         self.terms: list[Terms | None] = []  # of each change
+        self.callers: list[str] = []  # of each change
         self.times: list[bool] = []  # of each change, whether times were asked for
         self._names: dict[bytes, tuple[bytes, Receipt]] = {}
 
@@ -86,7 +87,9 @@ class FakeGateway:
         *,
         times: bool = False,
         terms: Terms | None = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
+        self.callers.append(by)
         self.terms.append(terms)
         self.changes.append((kind, tuple(targets), due))
         self.times.append(times)

@@ -15,10 +15,12 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 ISSUER = "https://login.example.com"
 CLIENT, SECRET = "duemq-console", "s3cr+t/&"
+ACCESS = "an-opaque-access-token"
 
 
 class Provider:
-    """`requests` counts what it was asked for; `away`: it answers 503."""
+    """`requests` counts what it was asked for; `away`: it answers 503. `userinfo`: what it tells of a person who has
+    logged in; None: it tells nothing besides the ID token."""
 
     def __init__(self) -> None:
         self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -28,6 +30,7 @@ class Provider:
         ]
         self.requests: list[str] = []
         self.away = False
+        self.userinfo: dict[str, Any] | None = None
         self.codes: dict[str, dict[str, Any]] = {}  # code -> what the browser asked for, with the claims to give
 
     def publish_ec(self) -> None:
@@ -59,14 +62,18 @@ class Provider:
             return httpx.Response(503)
         match request.url.path:
             case "/.well-known/openid-configuration":
-                return httpx.Response(200, json={
+                document = {
                     "issuer": ISSUER, "jwks_uri": f"{ISSUER}/keys", "authorization_endpoint": f"{ISSUER}/authorize",
                     "token_endpoint": f"{ISSUER}/token",
-                })  # fmt: skip
+                }  # fmt: skip
+                userinfo = {} if self.userinfo is None else {"userinfo_endpoint": f"{ISSUER}/me"}
+                return httpx.Response(200, json=document | userinfo)
             case "/keys":
                 return httpx.Response(200, json={"keys": self.published})
             case "/token":
                 return self._exchange(request)
+            case "/me" if request.headers.get("Authorization") == f"Bearer {ACCESS}":
+                return httpx.Response(200, json=self.userinfo)
         return httpx.Response(404)
 
     def _exchange(self, request: httpx.Request) -> httpx.Response:
@@ -78,4 +85,5 @@ class Provider:
         good = challenge == asked["code_challenge"] and fields["redirect_uri"] == asked["redirect_uri"]
         if not good or not request.headers.get("Authorization", "").startswith("Basic "):
             return httpx.Response(400, json={"error": "invalid_grant"})
-        return httpx.Response(200, json={"id_token": self.token(**({"nonce": asked["nonce"]} | asked["claims"]))})
+        token = self.token(**({"nonce": asked["nonce"]} | asked["claims"]))
+        return httpx.Response(200, json={"id_token": token, "access_token": ACCESS, "token_type": "Bearer"})

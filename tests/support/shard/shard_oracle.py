@@ -31,6 +31,7 @@ class Message:
 
     `shown`: the due time its record says; `asked`: when it was last asked to be delivered, which its key may be after.
     `tag`: job and step that changed it last. `tried`: the attempts that failed, with the times, and deaths.
+    `changed`: kind, time, due time shown before and since, and who asked, of each change.
     """
 
     draft: Draft
@@ -44,6 +45,7 @@ class Message:
     redrives: int = 0
     tag: tuple[str, str] = ("", "")
     tried: list[tuple[int, str]] = field(default_factory=list)
+    changed: list[tuple[int, int, int, int, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -173,7 +175,7 @@ class Oracle:
         if isinstance(command, ByName):
             if command.name not in self.names:
                 return Answer.UNKNOWN, None
-            command = Change(command.kind, self.names[command.name].first_key, command.due)
+            command = Change(command.kind, self.names[command.name].first_key, command.due, None, command.by)
         if isinstance(command, Change):
             return self._change(command, offset, timestamp, entry.at)
         if isinstance(command, Handed):
@@ -229,10 +231,13 @@ class Oracle:
         if job or change.kind == CANCEL:  # what cancels by itself is all that is known of a cancelled message
             message.tag = job, step
         self.pending.pop(message.key, None)
+        by = f"job:{job}" if job else change.by
         if change.kind == CANCEL:
+            message.changed.append((CANCEL, at, 0, 0, by))
             message.state, message.ended_at = CANCELLED, at
             return Answer.OK, None
         if change.kind == PURGE:
+            message.changed.append((PURGE, timestamp, 0, 0, by))
             message.state, message.ended_at = PURGED, at
             return Answer.OK, None
         if change.kind == REDRIVE:
@@ -242,6 +247,7 @@ class Oracle:
             if change.terms is not None:
                 message.draft = message.draft._replace(topic=terms.topic or message.draft.topic, expires=0)
         asked = change.due if change.kind == MOVE else timestamp
+        message.changed.append((change.kind, timestamp, message.shown, asked, by))
         message.key, message.asked = self._key(asked, offset), asked
         if change.kind == MOVE:
             message.shown = change.due

@@ -17,6 +17,7 @@ _RELATIVE: tuple[tuple[str, bytes, int], ...] = (
     ("duemq-delay", b"700", 700), ("duemq-delay", b"1.5s", 1_500), ("x-delay", b"0", 0), ("x-delay", b"30", 30),
     ("DELAY", b"1", 1_000), ("DELAY", b"99", 7_200_000), ("DELAY", b"-1", 0),
 )  # fmt: skip
+_NO_CALLERS = (b"", b"key:\n", b"\xff", b"job:a")
 _TARGET = ("duemq-topic", b"one")
 
 
@@ -74,12 +75,13 @@ def plain_change(rng: random.Random, change: Change, name: bytes, ids: IdCodec) 
     """A change by id or, where it has one that clients chose, by its name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
     destination = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
-    means = ByName(change.kind, name, change.due) if by_name else change
+    means = ByName(change.kind, name, change.due, change.by) if by_name else change
+    value = change.by.encode() or _NO_CALLERS[sum(change.first_key) % len(_NO_CALLERS)]
     if change.kind != MOVE:
         header = {CANCEL: "duemq-cancel", DELIVER_NOW: "duemq-deliver-now", REDRIVE: "duemq-redrive"}[change.kind]
-        return Plain(Record(None, ((header, destination), ("x-trace", b"1")), b""), means)
+        return Plain(Record(None, ((header, destination), ("x-trace", b"1")), value), means)
     when, delay = _when(rng, change.due)
-    return Plain(Record(None, (when, ("duemq-move", destination)), b""), means, delay)
+    return Plain(Record(None, (when, ("duemq-move", destination)), value), means, delay)
 
 
 def _when(rng: random.Random, due: int | None) -> tuple[tuple[str, bytes], int | None]:

@@ -11,6 +11,7 @@ import pytest
 
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard import replica
+from duemq.model import row_notes
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Change, Draft, Terms
@@ -23,6 +24,7 @@ from tests.support.shard.shard_world import SimNode, World
 NEAR = (0, 1, 3, 20, 900)
 DELAY_FILE = (2_500, 70_000, 2_000_000)
 DLQ = "dlq"
+CALLERS = ("", "key:shop", "user:a@b.example", "settings")
 
 
 class Schedule:
@@ -51,6 +53,7 @@ class Schedule:
         with pytest.MonkeyPatch.context() as patch:
             # Slots of the wheel are expanded over several ticks, as large ones are.
             patch.setattr(replica, "_PART", 2)
+            patch.setattr(row_notes, "MAX_CHANGES", 3)
             try:
                 await self.node.promote()
                 for action in rng.choices(list(actions), list(actions.values()), k=steps):
@@ -91,7 +94,8 @@ class Schedule:
         found = self.world.oracle.messages.get(first_key)
         odds = (1, 1, 1, 8, 1) if found is not None and found.state == DEAD else (4, 4, 2, 1, 1)
         kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE), odds)[0]
-        change = Change(kind, first_key, self._due() if kind == MOVE else 0)
+        by = CALLERS[len(self.world.oracle.commands) % len(CALLERS)]
+        change = Change(kind, first_key, self._due() if kind == MOVE else 0, None, by)
         if kind == PURGE or rng.random() < (0.8 if kind == REDRIVE else 0.4):
             return change._replace(terms=self._terms())
         if rng.random() < 0.5:

@@ -25,15 +25,16 @@ from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
 from duemq.delay.tiering.tiering import TieringWorker
 from duemq.delay.tiering.tiering_policy import TieringPolicy
+from duemq.model import row_notes
 from duemq.model.ended import CANCELLED as ENDED_CANCELLED
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import import_frame
 from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry, FileDecision
-from duemq.model.message import Change, Draft, change_frame, schedule_frame
+from duemq.model.message import CANCEL, Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
 from duemq.model.row import first_key_of, read_row
-from duemq.model.row_notes import MAX_ATTEMPTS, notes_of
+from duemq.model.row_notes import MAX_ATTEMPTS, ChangeHistory, PastChange, notes_of
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
 from duemq.storage.imports.policy import ImportPolicy
@@ -55,7 +56,17 @@ from duemq.storage.shard.keyspace import (
 )
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
-from tests.support.shard.shard_oracle import CANCELLED, DEAD, DELIVERED, Command, Handed, Oracle, Plain
+from tests.support.shard.shard_oracle import (
+    CANCELLED,
+    DEAD,
+    DELIVERED,
+    PURGED,
+    Command,
+    Handed,
+    Message,
+    Oracle,
+    Plain,
+)
 
 START = 1_700_000_000_000
 SHARD = 0
@@ -314,9 +325,9 @@ class World:
         self._check_notes(node)
 
     def _check_notes(self, node: SimNode) -> None:
-        """What rows note of jobs and failed attempts."""
+        """What rows note of jobs, failed attempts and changes."""
         rows = node.store.near_rows(sorted(self.oracle.pending))
-        dead = [message for message in self.oracle.messages.values() if message.state == DEAD]
+        dead = [message for message in self.oracle.messages.values() if message.state in (DEAD, PURGED)]
         for message, ended in zip(dead, node.store.endings([message.key for message in dead]), strict=True):
             if ended is not None:
                 rows[message.key] = ended.row
@@ -325,6 +336,7 @@ class World:
             message, notes = by_key[key], notes_of(row)
             assert notes.tag == "/".join(filter(None, message.tag))
             assert list(notes.attempts) == message.tried[-MAX_ATTEMPTS:]
+            check_history(notes.history, message)
 
     def _check_cancelled(self, node: SimNode) -> None:
         """What is kept of each cancelled message is in the store, or still in a delay file."""
@@ -355,6 +367,15 @@ class World:
                 draft.expires,
             )
             assert kept.name == draft.name
+            history = notes_of(ended.row or rows[message.key]).history
+            check_history(history.with_change(PastChange(CANCEL, ended.at, by=ended.cancelled_by)), message)
+
+
+def check_history(history: ChangeHistory, message: Message) -> None:
+    """It is the first and the last of a message's changes."""
+    changed, most = message.changed, row_notes.MAX_CHANGES
+    expected = changed if len(changed) <= most else changed[:1] + changed[1 - most :]
+    assert (list(history.changes), history.left_out) == (expected, len(changed) - len(expected))
 
 
 def _frame(command: Command) -> bytes:

@@ -160,6 +160,21 @@ def test_ls_tells_that_there_is_more(shell: Shell) -> None:
     assert orjson.loads(shell.out)["id"] == "m1"
 
 
+def test_get_tells_what_was_changed_and_what_failed_in_order(shell: Shell) -> None:
+    moved = {"change": "moved", "at_ms": 1_000, "from_ms": 5_000, "to_ms": 9_000, "by": "key:shop"}
+    changes = [moved, {"change": "delivered_now", "at_ms": 3_000, "from_ms": 9_000, "to_ms": 3_000}]
+    attempts = [{"at_ms": 2_000, "reason": "unknown_topic"}]
+    shell.answers = [
+        httpx.Response(200, json=STATE | {"changes": changes, "attempts": attempts, "changes_left_out": 4})
+    ]
+    assert shell("get", "m1").out.splitlines()[-4:] == [
+        "1970-01-01T00:00:01.000Z  moved from 1970-01-01T00:00:05.000Z to 1970-01-01T00:00:09.000Z by key:shop",
+        "1970-01-01T00:00:02.000Z  unknown_topic",
+        "1970-01-01T00:00:03.000Z  delivered now from 1970-01-01T00:00:09.000Z to 1970-01-01T00:00:03.000Z",
+        "4 changes after the first one are not told any more",
+    ]
+
+
 def test_get_shows_or_copies_the_payload(shell: Shell) -> None:
     shell.answers = [httpx.Response(200, json=STATE | {"payload_base64": "/w=="}) for _ in range(2)]
     assert "<1 bytes>" in shell("get", "m1").out

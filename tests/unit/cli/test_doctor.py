@@ -307,12 +307,15 @@ def test_the_server_is_judged_by_its_probes() -> None:
     live, ready = httpx.Response(200, json={"status": "ok"}), httpx.Response(200, json={"status": "ready"})
     down = httpx.Response(503, json={"detail": "shard 0 has been stuck for 61 s"})
     page = 'duemq_build_info{version="0.0.1"} 1.0\n'
-    assert bad(list(judge_server("x:1", live, ready, ""))) == []
-    one(list(judge_server("x:1", live, ready, page)), Level.WARNING, "runs duemq 0.0.1")
-    one(list(judge_server("x:1", down, ready, "")), Level.ERROR, "stuck")
-    one(list(judge_server("x:1", live, down, "")), Level.ERROR, "not ready")
+    none, other = httpx.Response(200, text=""), httpx.Response(200, text=page)
+    assert bad(list(judge_server("x:1", live, ready, none))) == []
+    one(list(judge_server("x:1", live, ready, other)), Level.WARNING, "runs duemq 0.0.1")
+    one(list(judge_server("x:1", down, ready, none)), Level.ERROR, "stuck")
+    one(list(judge_server("x:1", live, down, none)), Level.ERROR, "not ready")
+    closed = list(judge_server("x:1", live, ready, httpx.Response(401)))
+    assert bad(closed) == [] and "DUEMQ_API_KEY" in closed[-1].detail
     part = httpx.Response(200, json={"status": "ready", "shards": {"3": {"detail": "it failed"}}})
-    one(list(judge_server("x:1", live, part, "")), Level.WARNING, "shards 3: it failed")
+    one(list(judge_server("x:1", live, part, none)), Level.WARNING, "shards 3: it failed")
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

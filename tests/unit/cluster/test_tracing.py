@@ -13,15 +13,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from prometheus_client import CollectorRegistry
 
+from duemq.cluster.tracing.budget import SpanBudget
 from duemq.cluster.tracing.spans import Tracing
-from duemq.cluster.tracing.trace_context import Carrier, sampled_in_frame
+from duemq.cluster.tracing.trace_context import Carrier, asks_for_spans, sampled_context
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.traced_observer import TracedObserver
 from duemq.model.errors import Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry
 from duemq.model.message import CANCEL, MOVE, Draft
-from duemq.model.record import pack_headers, pack_record
+from duemq.model.record import headers_of, pack_headers, pack_record
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.tracing.caller import CALLER, TracedCalls
@@ -47,24 +48,29 @@ def frame(*headers: tuple[str, bytes], value: bytes = b"") -> bytes:
         ((("traceparent", b""),), False),
         ((("x-traceparent", UNSAMPLED.encode()), ("traceparent", SAMPLED.encode())), True),
         ((("x-traceparent", SAMPLED.encode()),), False),
+        ((("x-traceparent", SAMPLED.encode()), ("traceparent", UNSAMPLED.encode())), False),
         ((("other", b"traceparent" + SAMPLED.encode()),), False),
         ((("a", b"b"), ("traceparent", SAMPLED.encode()), ("tracestate", b"v=1")), True),
     ],
 )
 def test_the_flag_of_the_sender_decides(headers: Sequence[tuple[str, bytes]], traced: bool) -> None:
-    assert (sampled_in_frame(frame(*headers)) is not None) == traced
-    in_payload = f"traceparent{SAMPLED}".encode()
-    assert (sampled_in_frame(frame(*headers, value=in_payload)) is not None) == traced
+    for payload in (b"", f"traceparent{SAMPLED}".encode()):
+        message = frame(*headers, value=payload)
+        assert (asks_for_spans(message) and sampled_context(headers_of(message)) is not None) == traced
 
 
 class Site:
-    """Spans in memory."""
+    """Spans in memory, at most `per_s` a second of `now` (s)."""
 
-    def __init__(self) -> None:
-        self._spans = InMemorySpanExporter()
+    def __init__(self, per_s: int = 1_000) -> None:
+        self.now = 0.0
+        self._spans, self._registry = InMemorySpanExporter(), CollectorRegistry()
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(self._spans))
-        self.tracing = Tracing(provider)
+        self.tracing = Tracing(provider, per_s, self._registry, lambda: self.now)
+
+    def untraced(self, operation: str) -> float | None:
+        return self._registry.get_sample_value("duemq_untraced_messages_total", {"operation": operation})
 
     def made(self) -> list[ReadableSpan]:
         spans = list(self._spans.get_finished_spans())
@@ -100,13 +106,72 @@ def test_a_delivery_is_linked_to_the_message_and_no_child_of_it() -> None:
     }  # fmt: skip
 
 
-def test_a_cycle_makes_no_more_spans_than_fit() -> None:
-    site, outbox = Site(), Outbox(0, {"orders": 1})
+@pytest.mark.parametrize(("per_s", "burst"), [(1, 1), (50, 50), (256, 256), (10_000, 256)])
+def test_a_budget_is_full_after_a_second_and_never_beyond(per_s: int, burst: int) -> None:
+    budget = SpanBudget(per_s, 100.0)
+    assert (budget.take(1_000, 100.0), budget.take(1, 100.0)) == (burst, 0)
+    assert budget.take(1_000, 100.0 + 0.5 / per_s) == 0
+    assert budget.take(1_000, 100.0 + 1.01 / per_s) == 1
+    assert (budget.take(1_000, 9_000.0), budget.take(1, 9_000.0)) == (burst, 0)
+
+
+def test_no_second_has_more_spans_than_a_budget_and_its_burst() -> None:
+    budget, hundredths = SpanBudget(50, 0.0), range(1_000)
+    assert sum(budget.take(7, n / 100) for n in hundredths) == 50 + 499
+
+
+def test_a_cycle_makes_no_more_spans_than_the_budget_has_and_counts_the_others() -> None:
+    site, outbox = Site(per_s=10_000), Outbox(0, {"orders": 2})
     outbox.keys["orders"] = [make_key(NOW, n, 0) for n in range(1_000)]
-    outbox.batches["orders", 0] = [frame(("traceparent", SAMPLED.encode()))] * 1_000
+    traced, other = frame(("traceparent", SAMPLED.encode())), frame(("traceparent", UNSAMPLED.encode()))
+    outbox.batches |= {("orders", 0): [traced, other] * 100, ("orders", 1): [other, traced] * 300}
     observer = TracedObserver(CollectorRegistry(), site.tracing)
     observer.cycle(0, Entry(0, 0, b"", 0), outbox, commands=0, started=NOW, ended=NOW)
-    assert len(site.made()) == 256
+    assert (len(site.made()), site.untraced("deliver")) == (256, 400 - 256)
+    site.now += 0.01
+    observer.cycle(0, Entry(0, 0, b"", 0), outbox, commands=0, started=NOW, ended=NOW)
+    assert len(site.made()) == 100
+    assert (site.untraced("deliver"), site.untraced("schedule"), site.untraced("cancel")) == (144 + 300, 0, 0)
+
+
+def test_requests_beyond_the_budget_are_done_without_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(per_s=5)
+    gateway = gateway_of(site, monkeypatch)
+
+    async def send(caller: Carrier | None, *drafts: Draft) -> None:
+        CALLER.set(caller)
+        assert len(await gateway.send(drafts)) == len(drafts)
+
+    others = [f"00-{n:032x}-{PARENT}-01" for n in range(1, 10)]
+    asyncio.run(send(CALL, *map(draft, others[:3]), draft(UNSAMPLED)))
+    assert len(linked(site.one())) == 3 and site.untraced("schedule") == 0
+    asyncio.run(send(CALL, *map(draft, others[3:8])))
+    assert len(linked(site.one())) == 2 and site.untraced("schedule") == 3
+    asyncio.run(send(CALL, draft()))
+    asyncio.run(send(None, draft(SAMPLED)))
+    asyncio.run(send(None, draft()))
+    assert (site.made(), site.untraced("schedule")) == ([], 5)
+
+    async def cancel() -> None:
+        CALLER.set(CALL)
+        assert len(await gateway.change(CANCEL, ["m1"])) == 1
+
+    asyncio.run(cancel())
+    assert (site.made(), site.untraced("cancel")) == ([], 1)
+    site.now = 0.2
+    asyncio.run(cancel())
+    assert site.one().name == "cancel"
+
+
+def test_a_context_that_only_looks_sampled_makes_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    site, outbox = Site(), Outbox(0, {"orders": 1})
+    wrong = f"00-{'x' * 32}-{PARENT}-01"
+    asyncio.run(gateway_of(site, monkeypatch).send([draft(wrong)]))
+    outbox.keys["orders"] = [make_key(NOW, 1, 0)]
+    outbox.batches["orders", 0] = [frame(("traceparent", wrong.encode()))]
+    observer = TracedObserver(CollectorRegistry(), site.tracing)
+    observer.cycle(0, Entry(0, 0, b"", 0), outbox, commands=0, started=NOW, ended=NOW)
+    assert site.made() == []
 
 
 def gateway_of(site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> TracedGateway:
@@ -118,7 +183,14 @@ def gateway_of(site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception | N
         return [Receipt(f"m{n}", "scheduled", draft.topic, NOW) for n, draft in enumerate(drafts)]
 
     async def change(
-        self: CommandGateway, kind: int, refs: Sequence[str], due: Any = 0, *, times: bool = False, terms: Any = None
+        self: CommandGateway,
+        kind: int,
+        refs: Sequence[str],
+        due: Any = 0,
+        *,
+        times: bool = False,
+        terms: Any = None,
+        by: str = "",
     ) -> list[ChangeOutcome]:
         return [ChangeOutcome(ref, Answer.OK) for ref in refs]
 

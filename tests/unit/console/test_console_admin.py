@@ -1,14 +1,10 @@
-"""The pages of administrators: keys and trail; and those of files."""
+"""The pages of administrators: keys and trail; and that of delay files."""
 
 from __future__ import annotations
 
 import re
 
-from duemq.model.import_command import ImportCommand
-from duemq.proxy.gateway.base import ImportStatus
-from duemq.storage.imports.records import REJECTED, ImportRecord
 from tests.support.http.console_site import ADMIN, OPERATOR, ConsoleSite, with_console
-from tests.support.http.http_site import NOW
 
 KEY = re.compile(r"duemq_[a-z0-9]{12}_[0-9a-f]{48}_[0-9a-f]{8}")
 
@@ -92,18 +88,5 @@ def test_delay_files_are_shown_by_window_and_page_by_page() -> None:
         assert second.count("<tr><td>") == 100 and "Later windows" not in second
         assert "No window" in await site.page("/files?from=2099-01-01T00:00")
         assert (await site.ask("GET", "/files?from=soon")).status_code == 400
-
-    with_console(scenario)
-
-
-def test_imports_are_shown_with_the_reason_of_a_refusal() -> None:
-    async def scenario(site: ConsoleSite) -> None:
-        assert "No file was imported yet" in await site.page("/imports")
-        command = ImportCommand("/shared/<a>.parquet", "0" * 64, 2048, NOW, 1000)
-        record = ImportRecord(7, command, REJECTED, NOW, "row 3: <b>")
-        site.gateway.imported = [ImportStatus("0-7", 0, record)]
-        text = await site.page("/imports?state=rejected&below=/shared")
-        assert "/shared/&lt;a&gt;.parquet" in text and "row 3: &lt;b&gt;" in text and "2.0 KiB" in text
-        assert (await site.ask("GET", "/imports?state=odd")).status_code == 400
 
     with_console(scenario)

@@ -13,6 +13,7 @@ from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.row_notes import Attempt, ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from duemq.proxy.settings import ConsoleSettings
@@ -25,6 +26,9 @@ PAGES = (
     "/messages",
     "/messages/m1",
     "/dlq",
+    "/dlq/topics",
+    "/dlq/topics/orders",
+    "/dlq/topics/orders/0:0",
     "/topics",
     "/topics/orders",
     "/cluster",
@@ -93,7 +97,7 @@ def test_what_comes_from_senders_is_escaped_everywhere() -> None:
         for path in (*PAGES, f"/messages?topic=x&key={EVIL}&ref=", f"/dlq?label={EVIL}"):
             text = (await site.ask("GET", path)).text
             assert EVIL not in text and "<script>" not in text, path
-            if path not in ("/topics", "/files", "/imports", "/jobs"):
+            if path not in ("/topics", "/dlq/topics", "/dlq/topics/orders", "/files", "/imports", "/jobs"):
                 assert "&lt;script&gt;" in text, path
         gateway.error = Rejected("bad_field", EVIL, EVIL)
         schedule = {"topic": "orders", "payload": EVIL, "headers": f"{EVIL}: {EVIL}", "key": f'"{EVIL}', "once": EVIL}
@@ -178,6 +182,38 @@ def test_a_payload_is_shown_as_json_text_or_hexadecimal(payload: bytes, form: st
     async def scenario(site: ConsoleSite) -> None:
         site.gateway.found = replace(STATE, payload=payload)
         assert shown in await site.page(f"/messages/m1{form}")
+
+    with_console(scenario)
+
+
+def test_a_message_shows_its_failed_attempts() -> None:
+    attempts = (Attempt(NOW, f"policy {EVIL}"), Attempt(NOW + 1_000, "too_large"))
+
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.found = replace(STATE, status="dead", dead_at=NOW + 1_000, reason="too_large", attempts=attempts)
+        text = " ".join(re.sub(r"<[^>]+>", " ", await site.page("/messages/m1")).split())
+        assert "not delivered: policy &lt;script&gt;alert(1)&lt;/script&gt;" in text
+        assert "not delivered: too_large" in text
+
+    with_console(scenario)
+
+
+def test_a_message_shows_its_changes_and_who_asked_for_them() -> None:
+    changes = (
+        PastChange(MOVE, NOW, NOW + 1_000, NOW + 9_000, f"key:{EVIL}"), PastChange(DELIVER_NOW, NOW, NOW, NOW),
+        PastChange(CANCEL, NOW + 5, by="user:ann@x"),
+    )  # fmt: skip
+
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.found = replace(
+            STATE, status="cancelled", cancelled_at=NOW + 5, history=ChangeHistory(changes, left_out=2)
+        )
+        text = " ".join(re.sub(r"<(?!/?b>)[^>]+>", " ", await site.page("/messages/m1")).split())
+        assert "moved by <b>key:&lt;script&gt;alert(1)&lt;/script&gt;</b>; it was due" in text
+        assert "2 more changes, not kept" in text and "delivered now; it was due" in text
+        assert text.count("cancelled by <b>user:ann@x</b>") == 1
+        site.gateway.found = replace(STATE, status="cancelled", cancelled_at=NOW + 5)
+        assert "<span>cancelled</span>" in await site.page("/messages/m1")
 
     with_console(scenario)
 
@@ -311,7 +347,12 @@ def test_all_that_match_are_changed_by_a_job_which_is_watched_and_cancelled() ->
         for step, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
             assert (await site.ask("POST", path, {"step": step})).status_code == 303
             assert state in await site.page("/jobs")
-        for wrong in ({"kind": "purge"}, {"kind": "odd", "topic": "orders"}, form | {"rate": "fast"}):
+        for wrong in (
+            {"kind": "purge"},
+            {"kind": "odd", "topic": "orders"},
+            form | {"rate": "fast"},
+            form | {"rate": "nan"},
+        ):
             assert (await site.ask("POST", "/jobs", wrong)).status_code == 400
         assert (await site.ask("POST", path, {"step": "explode"})).status_code == 400
         assert (await site.ask("GET", "/jobs/nobody")).status_code == 404

@@ -97,3 +97,37 @@ def test_a_code_is_good_once(with_provider: Callable[[Scenario], None]) -> None:
         assert (await come_back(site, answer)).status_code == 401
 
     with_provider(scenario)
+
+
+@pytest.mark.parametrize(
+    ("userinfo", "in_token", "status"),
+    [
+        ({"sub": "u17", "roles": ["duemq-operator"]}, None, 303),
+        ({"sub": "u17", "roles": ["other"]}, None, 401),
+        ({"sub": "u17"}, None, 401),
+        ({"sub": "u18", "roles": ["duemq-operator"]}, None, 401),
+        ({"roles": ["duemq-operator"]}, None, 401),
+        ({"sub": "u17", "roles": ["duemq-operator"]}, [], 401),
+    ],
+    ids=["there", "another", "none", "of another person", "of nobody", "the ID token says that there are none"],
+)
+def test_roles_that_the_id_token_does_not_name_are_read_from_the_userinfo(
+    userinfo: dict[str, Any], in_token: list[str] | None, status: int, with_provider: Callable[[Scenario], None]
+) -> None:
+    """As providers do that follow OpenID Connect Core 1.0, 5.4, to the letter."""
+
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        provider.userinfo = userinfo
+        response = await come_back(site, provider.log_in(await begin(site), roles=in_token))
+        assert response.status_code == status
+
+    with_provider(scenario)
+
+
+def test_a_userinfo_that_is_not_needed_is_not_read(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        provider.userinfo = {"sub": "u17", "roles": ["duemq-admin"]}
+        assert (await come_back(site, provider.log_in(await begin(site)))).status_code == 303
+        assert "/me" not in provider.requests
+
+    with_provider(scenario)

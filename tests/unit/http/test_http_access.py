@@ -23,7 +23,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 
-PUBLIC = {"/livez", "/healthz", "/readyz", "/metrics", "/openapi.json"}
+PUBLIC = {"/livez", "/healthz", "/readyz", "/openapi.json"}
 ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
 
 
@@ -73,7 +73,7 @@ def with_site(scenario: Callable[[Site], Awaitable[None]], settings: HttpSetting
 
 
 def path_of(path: str) -> str:
-    for name in ("id", "topic", "consumer", "node", "place"):
+    for name in ("id", "topic", "consumer", "node", "place", "name"):
         path = path.replace("{" + name + "}", "a")
     return path
 
@@ -122,6 +122,23 @@ def test_a_viewer_changes_nothing() -> None:
                 assert (await site.ask(method, path_of(path), key)).status_code == 403, (method, path)
 
     with_site(scenario)
+
+
+@pytest.mark.parametrize("open_metrics", [False, True])
+def test_metrics_need_a_key_for_all_topics_unless_they_are_open(open_metrics: bool) -> None:
+    async def scenario(site: Site) -> None:
+        assert (await site.ask("GET", "/metrics")).status_code == 200  # everybody may do everything
+        viewer, sender = await site.key("read"), await site.key("send")
+        limited = await site.key("read", topics=["orders.*"])
+        assert (await site.ask("GET", "/metrics", viewer)).status_code == 200
+        for key, status in (("", 401), (viewer[:-1], 401), (sender, 403), (limited, 403)):
+            for method in ("GET", "HEAD"):
+                answer = await site.ask(method, "/metrics", key)
+                assert answer.status_code == (200 if open_metrics else status), (method, key)
+        assert (await site.ask("GET", "/metrics/", "")).status_code == 404
+        assert (await site.ask("GET", "/v1/limits")).status_code == 401
+
+    with_site(scenario, HttpSettings(open_metrics=open_metrics))
 
 
 def test_without_any_key_everybody_may_until_the_first_is_made() -> None:
@@ -207,13 +224,24 @@ def test_a_rotated_key_is_the_same_caller() -> None:
      ({"name": "a", "scopes": ["fly"]}, "bad_field", "scopes"),
      ({"name": "a", "scopes": ["send"], "more": 1}, "unknown_field", "more"),
      ({"name": "a", "scopes": ["send"], "expires_at": 1}, "bad_field", "expires_at"),
-     ({"name": "a", "scopes": ["send"], "expires_at": NOW + 1, "expires_after": "1d"}, "both_times", "expires_after")],
+     ({"name": "a", "scopes": ["send"], "expires_at": NOW + 1, "expires_after": "1d"}, "both_times", "expires_after"),
+     ({"name": "a", "scopes": ["send"], "expires_after": 2**62}, "bad_time", "expires_after")],
 )  # fmt: skip
 def test_a_wrong_key_is_refused_and_changes_nothing(body: dict[str, Any], code: str, field: str) -> None:
     async def scenario(site: Site) -> None:
         answer = await site.ask("POST", "/v1/keys", body=body)
         assert (code_of(answer), answer.json()["field"]) == (code, field)
         assert (await site.ask("GET", "/v1/keys")).json() == {"keys": []}
+
+    with_site(scenario)
+
+
+def test_an_overlap_that_never_ends_is_refused_and_changes_nothing() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("admin")
+        answer = await site.ask("POST", f"/v1/keys/{key.split('_')[1]}:rotate", key, {"overlap": 2**62})
+        assert (code_of(answer), answer.json()["field"]) == ("bad_time", "overlap")
+        assert (await site.ask("GET", "/v1/keys", key)).status_code == 200
 
     with_site(scenario)
 

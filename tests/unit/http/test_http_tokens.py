@@ -101,6 +101,25 @@ def test_a_token_that_the_issuer_did_not_sign_opens_nothing(monkeypatch: pytest.
     with_provider(scenario, monkeypatch)
 
 
+@pytest.mark.parametrize("declared", [True, False], ids=["a key with alg", "without"])
+def test_an_rsa_key_is_for_the_algorithm_it_declares_or_for_all_of_its_kind(
+    declared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(site: Site, provider: Provider) -> None:
+        if not declared:
+            del provider.published[0]["alg"]
+        for algorithm in ("RS256", "RS512", "PS256", "PS384"):
+            good = algorithm == "RS256" or not declared
+            token = provider.token(algorithm=algorithm)
+            assert (await site.ask("GET", "/v1/limits", token)).status_code == (200 if good else 401), algorithm
+        claims = jwt.decode(token, options={"verify_signature": False})
+        for algorithm, secret in (("none", ""), ("HS256", "0" * 64)):
+            token = jwt.encode(claims, secret, algorithm, headers={"kid": "r1"})
+            assert (await site.ask("GET", "/v1/limits", token)).status_code == 401, algorithm
+
+    with_provider(scenario, monkeypatch)
+
+
 def test_new_keys_of_the_issuer_are_fetched_and_old_ones_stay_good_while_it_is_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,9 +157,9 @@ def test_a_token_is_verified_once_until_it_expires(monkeypatch: pytest.MonkeyPat
     verified: list[str] = []
     verify = Issuer.verify
 
-    async def counted(self: Issuer, token: str, audience: str, nonce: str | None = None) -> Any:
+    async def counted(self: Issuer, token: str, audience: str) -> Any:
         verified.append(token)
-        return await verify(self, token, audience, nonce)
+        return await verify(self, token, audience)
 
     monkeypatch.setattr(Issuer, "verify", counted)
 

@@ -11,7 +11,8 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin import trail as admin_trail
 from duemq.cluster.admin.trail import Trail, TrailEntry
 from duemq.cluster.internal_topics import TRAIL, create_logs
-from duemq.model.errors import Rejected, StoreFailed
+from duemq.model.errors import Rejected, StoreFailed, Unavailable
+from duemq.model.record import StoredRecord
 from tests.support.http.http_site import ORDER
 from tests.unit.http.test_http_access import Site, with_site
 
@@ -95,6 +96,45 @@ def test_pages_hold_every_entry_once_newest_first() -> None:
             assert read == everything
         with pytest.raises(Rejected, match="no cursor"):
             await trail.read(5, "5")
+
+    asyncio.run(scenario())
+
+
+class RemoteBus(MemoryBus):
+    """Has nothing at hand of what it was not asked for before, as one whose log is elsewhere. `away`: it never has."""
+
+    def __init__(self, log: MemoryLog, *, away: bool = False) -> None:
+        super().__init__(log)
+        self.away, self.asked = away, set[tuple[str, int]]()
+
+    async def read(self, topic: str, partition: int, *more: int) -> list[StoredRecord]:
+        known = (topic, partition) in self.asked and not self.away
+        self.asked.add((topic, partition))
+        return await super().read(topic, partition, *more) if known else []
+
+    async def end_offset(self, topic: str, partition: int) -> int:
+        return super().reach(topic, partition)
+
+    def reach(self, topic: str, partition: int) -> int:
+        return 0 if self.away else super().reach(topic, partition)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_the_first_page_of_a_log_that_is_elsewhere_waits_for_its_entries(
+    away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin_trail, "_LOOK_AGAIN_S", 0.001)
+
+    async def scenario() -> None:
+        bus = RemoteBus(MemoryLog(lambda: 0), away=away)
+        await create_logs(bus, 1)
+        trail = Trail(lambda: bus, lambda: 0)
+        await trail.act(entry(1))
+        if away:
+            with pytest.raises(Unavailable, match="up to its end"):
+                await trail.read(10)
+        else:
+            assert (await trail.read(10)).entries == [entry(1)]
 
     asyncio.run(scenario())
 

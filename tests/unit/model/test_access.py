@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duemq.model.access import ApiKey, Grant, Scope, id_of, new_key, rotated
+from duemq.model.access import EVERYTHING, ApiKey, Grant, Scope, id_of, new_key, rotated
 from duemq.model.errors import Rejected
 
 NOW, DAY = 1_795_255_200_000, 24 * 3600 * 1000
@@ -94,6 +94,14 @@ def test_a_wrong_key_is_refused(name: str, scopes: list[str], expires_at: int | 
 def test_an_admin_may_do_everything_and_others_what_they_are_given() -> None:
     assert all(Grant("a", frozenset([Scope.ADMIN])).allows(scope) for scope in Scope)
     assert [scope for scope in Scope if Grant("a", frozenset([Scope.READ])).allows(scope)] == [Scope.READ]
+
+
+def test_what_a_caller_changes_tells_its_name_and_no_secret() -> None:
+    key, _ = new_key("shop", ["send"], NOW)
+    assert key.grant().by == "key:shop"
+    assert Grant("user:a@b.example", frozenset()).by == "user:a@b.example"
+    assert EVERYTHING._replace(secret=b"hunter2").by == "settings"
+    assert EVERYTHING.by == ""
 
 
 def test_a_scope_of_a_newer_version_allows_nothing_here() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq.model.caller import MAX_CALLER_BYTES
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.message import (
@@ -11,9 +12,11 @@ from duemq.model.message import (
     DELIVER_NOW,
     MAX_HEADERS,
     MOVE,
+    PURGE,
     REDRIVE,
     Change,
     Draft,
+    Terms,
     change_frame,
     is_topic,
     read_change,
@@ -139,6 +142,36 @@ def test_changes_come_back(kind: int, first_key: bytes, due: int) -> None:
     frame = change_frame(kind, first_key, due)
     assert read_change(frame) == Change(kind, first_key, due)
     assert read_schedule(frame) is None
+
+
+TERMS = st.builds(
+    Terms, st.sampled_from(["", "ab/1"]), st.integers(0, 65_535), st.sampled_from(["", "orders", "x" * 249])
+)
+
+
+@given(
+    st.sampled_from([CANCEL, MOVE, REDRIVE, PURGE]), st.none() | TERMS, st.sampled_from(["", "key:shop", "user:ü@x"])
+)
+def test_a_change_says_who_asked_for_it(kind: int, terms: Terms | None, by: str) -> None:
+    terms = Terms() if kind == PURGE and terms is None else terms
+    frame = change_frame(kind, bytes(20), 5, terms, by)
+    assert read_change(frame) == Change(kind, bytes(20), 5, terms, by)
+    assert unpack_record(frame).value == by.encode()
+
+
+@pytest.mark.parametrize(
+    "value", [b"shop", b"key:\n", b"key:\xff", b"job:a", b"user:" + b"x" * MAX_CALLER_BYTES, b"\x00", b"{}"]
+)
+def test_a_payload_that_names_no_caller_makes_a_change_of_nobody(value: bytes) -> None:
+    for terms in (None, Terms("ab/1")):
+        assert read_change(change_frame(CANCEL, bytes(20), 0, terms) + value) == Change(CANCEL, bytes(20), 0, terms)
+
+
+def test_a_long_caller_is_cut_between_characters() -> None:
+    change = read_change(change_frame(CANCEL, bytes(20), by="user:" + "ü" * 100))
+    assert change is not None and change.by == "user:" + "ü" * 61
+    change = read_change(change_frame(CANCEL, bytes(20), by="user:\ud800"))  # JSON of a provider can have such
+    assert change is not None and change.by == "user:?"
 
 
 @given(st.none() | st.binary(max_size=30), header_lists, st.binary(max_size=99))

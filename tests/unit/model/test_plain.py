@@ -91,6 +91,8 @@ def test_what_the_proxy_writes_of_a_change_by_name_is_read_as_that(kind: int) ->
     due = AT + 9 if kind == MOVE else 0
     frame = change_by_name(kind, "order-42", AT + 9)
     assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, b"n:order-42", due)
+    frame = change_by_name(kind, "order-42", AT + 9, "user:a@b.example")
+    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, b"n:order-42", due, "user:a@b.example")
 
 
 @pytest.mark.parametrize(

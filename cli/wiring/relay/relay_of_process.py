@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
-from duemq.model.destinations.destination import Credentials, Destination
 
 if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
     from duemq.client.consumer.base import ConsumerLog
@@ -71,9 +70,10 @@ class RelayOfProcess:
 
             kafka = kafka_options(self._settings).client()
             kafka = {name: value for name, value in kafka.items() if name.startswith(("security_", "ssl_", "sasl_"))}
-        open_outlet = outlet_opener(self._settings)
         registry, on_change = self._admin.destinations, self._admin.log.on_change
-        return Relay(registry, on_change, self._log_of, open_outlet, disable, self._admin.clock, kafka)
+        return Relay(
+            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka
+        )
 
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:
         if self._schedule is not None:
@@ -83,26 +83,3 @@ class RelayOfProcess:
         from duemq.client.consumer.kafka.log import KafkaLog
 
         return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)
-
-
-def outlet_opener(settings: Settings) -> Callable[[Destination, Credentials], Any]:
-    """Opens outlets as this operator allows."""
-    from duemq.relay.outlets import RelayPolicy, open_outlet
-
-    policy = RelayPolicy(settings.relay.networks)
-    return lambda destination, credentials: open_outlet(destination, credentials, policy)
-
-
-def tester(settings: Settings, clock: Callable[[], int]) -> Any:
-    """Sends one message to a destination to try it out, and gives what was answered."""
-
-    async def test(destination: Destination, credentials: Credentials) -> dict[str, Any]:
-        from duemq.relay.trial import try_out
-
-        outlet = outlet_opener(settings)(destination, credentials)
-        began = time.monotonic()
-        reply = await try_out(outlet, destination, clock())
-        took_ms = round((time.monotonic() - began) * 1000)
-        return {"result": reply.result.value, "status": reply.status, "detail": reply.detail, "took_ms": took_ms}
-
-    return test

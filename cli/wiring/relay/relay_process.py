@@ -17,11 +17,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.cli.relay.parts import RelayOfProcess
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.wiring.admin import beside, ending_first
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.cluster.admin.administration import Administration
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.readiness import Readiness, Reason
@@ -82,17 +83,10 @@ async def run_relay(
         systemd.status = lambda: service.gateway.readiness().sentence
         metrics.register(status.ReadinessCollector(service.gateway.readiness))
 
-        async def work(shut: asyncio.Event) -> None:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(admin.run(), name="administration"),
-                    group.create_task(relay.run(), name="relay"),
-                ]
-                await shut.wait()
-                tasks[1].cancel()  # what is in flight ends, and its positions are stored
-                await asyncio.wait(tasks[1:])
-                tasks[0].cancel()
+        async def until_end(shut: asyncio.Event) -> None:
+            await shut.wait()
 
+        work = beside(admin, ending_first(relay.run, until_end))
         await serve_http(
             _app(service), listener, url_of(listener, host), settings.http.shutdown_grace_s, stop,
             systemd.ready_after(admin.log.ready.wait), work, limits=connection_limits(settings),

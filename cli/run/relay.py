@@ -39,11 +39,11 @@ def relay(
     notifier = startup.become_server(workers)
     if workers > 1:
         import duemq.bus.kafka.bus
-        import duemq.cli.relay.process
+        import duemq.cli.wiring.relay.relay_process
         import duemq.relay.relay  # noqa: F401  # before the fork: once for all, in memory that they share
 
     def run(worker: int | None) -> None:
-        from duemq.cli.relay.process import run_relay
+        from duemq.cli.wiring.relay.relay_process import run_relay
 
         startup.run(run_relay(settings, worker or 0, notifier.of_worker(worker)))
 

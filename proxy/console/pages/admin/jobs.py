@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -11,11 +12,14 @@ from starlette.responses import Response
 from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import Form, instant_text, read_form
+from duemq.proxy.console.pages.changes import TYPED, question
 from duemq.proxy.console.views import redirect, render
 
 _TIMES: Final = ("due_from", "due_to", "dead_from", "dead_to")
 _FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES)
+_A_RATE: Final = "The rate is a number of messages/s."
 _STEPS: Final = ("pause", "resume", "cancel")
 _ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what the API leaves out of jobs
 
@@ -32,9 +36,18 @@ async def get_job(service: Service, request: Request) -> Response:
 
 
 async def post_job(service: Service, request: Request) -> Response:
+    """Begin a job; or count what it would apply to, and ask again."""
     form = await read_form(request)
-    job = await call_api(service, request, "POST", "/v1/jobs", body=_order(form))
-    return redirect(request, f"jobs/{quote(job['id'])}")
+    order = _order(form)
+    if not form.get("dry_run"):
+        job = await call_api(service, request, "POST", "/v1/jobs", body=order)
+        return redirect(request, f"jobs/{quote(job['id'])}")
+    request.scope[ASKED] = True
+    counted = await call_api(service, request, "POST", "/v1/jobs", body=order | {"dry_run": True})
+    return question(
+        request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),
+        source=form.get("source"), by_job=True, typed={name: form.get(name) for name in TYPED}, is_dry_run=True,
+    )  # fmt: skip
 
 
 async def post_step(service: Service, request: Request) -> Response:
@@ -49,19 +62,30 @@ async def post_step(service: Service, request: Request) -> Response:
 def _order(form: Form) -> dict[str, Any]:
     """The job as the API wants it. Raises Rejected `bad_field` for a rate that is no number."""
     order: dict[str, Any] = {"kind": form.get("kind")}
-    order["filter"] = {name: _value(name, form.get(name)) for name in _FILTERS if form.get(name)}
+    if ids := form.all("id"):
+        order["ids"] = ids
+    else:
+        order["filter"] = {name: _value(name, form.get(name)) for name in _FILTERS if form.get(name)}
     for name, value in (
+        ("source", form.get("source")),
         ("topic", form.get("to")), ("deliver_at", instant_text(form.get("at"))), ("deliver_after", form.get("after")),
         ("shift", form.get("shift")),
     ):  # fmt: skip
         if value:
             order[name] = value
     if rate := form.get("rate"):
-        try:
-            order["rate"] = float(rate)
-        except ValueError as error:
-            raise Rejected("bad_field", "The rate is a number of messages/s.", "rate") from error
+        order["rate"] = _rate(rate)
     return order
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError as error:
+        raise Rejected("bad_field", _A_RATE, "rate") from error
+    if not isfinite(rate):  # JSON has none of these: the API would take it for no rate
+        raise Rejected("bad_field", _A_RATE, "rate")
+    return rate
 
 
 def _value(name: str, text: str) -> str:

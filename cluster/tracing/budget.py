@@ -1,0 +1,22 @@
+"""How many spans a process makes: senders decide what is sampled, and would decide by it what tracing costs."""
+
+from __future__ import annotations
+
+_MAX_BURST = 256  # the queue of spans in memory holds 2,048
+
+
+class SpanBudget:
+    """A token bucket that gains `per_s` tokens a second, up to those of a second, at most 256. It begins full."""
+
+    def __init__(self, per_s: int, now: float) -> None:
+        """`now`: seconds of a clock that never goes back."""
+        self._per_s, self._most = per_s, float(min(per_s, _MAX_BURST))
+        self._tokens, self._filled_at = self._most, now
+
+    def take(self, asked: int, now: float) -> int:
+        """How many of the spans asked for may be made."""
+        self._tokens = min(self._tokens + (now - self._filled_at) * self._per_s, self._most)
+        self._filled_at = now
+        taken = min(asked, int(self._tokens))
+        self._tokens -= taken
+        return taken

@@ -1,0 +1,167 @@
+"""Dead letters in topics, such as `dlq.GROUP` of a consumer group: chosen, listed, shown, redriven and purged.
+
+The API lists such a topic as a whole. The filters of the page are those of a redrive by a job, so that the page shows
+what the job would take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.model.access import Scope
+from duemq.model.dead_letters import REDRIVEN_FROM
+from duemq.model.errors import Rejected
+from duemq.model.timing import LAST_MS, format_ms, parse_instant
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import ASKED, grant_of, sees_payloads
+from duemq.proxy.console.forms import given, instant_text, read_form
+from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
+from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, payload_of
+from duemq.proxy.console.views import redirect, render
+from duemq.proxy.request.query import MAX_LIMIT, read_query
+
+GROUP_PREFIX: Final = "dlq."
+_TIMES: Final = ("dead_from", "dead_to")
+FILTERS: Final = (*_TIMES, "topic", "key", "reason")
+QUERY: Final = f"{' '.join(FILTERS)} limit cursor"
+_FIELDS: Final = tuple(QUERY.split())
+_ABSENT: Final = dict.fromkeys(("key", "key_base64"))  # the API has one of them
+_NO_ORIGIN: Final = {"topic": "", "reason": "", "error": ""}
+
+
+class _Filter(NamedTuple):
+    """What a dead letter has to be. Times in epoch ms; None: anything."""
+
+    dead_from: int
+    dead_to: int
+    topic: str | None
+    key: str | None
+    reason: str | None
+
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> _Filter:
+        """Of the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
+        since, until = (
+            parse_instant(fields[name], name, text=True) if name in fields else default
+            for name, default in zip(_TIMES, (0, LAST_MS), strict=True)
+        )
+        return cls(since, until, *(fields.get(name) for name in ("topic", "key", "reason")))
+
+    def fits(self, letter: Mapping[str, Any]) -> bool:
+        """As a job judges records: see `proxy/jobs/topic_work.py`."""
+        origin = letter["origin"] or _NO_ORIGIN
+        return (
+            self.dead_from <= letter["dead_at_ms"] < self.dead_to
+            and self.topic in (None, origin["topic"])
+            and self.key in (None, letter.get("key"))
+            and self.reason in (None, origin["reason"])
+        )
+
+
+async def get_topics(service: Service, request: Request) -> Response:
+    """Those of consumer groups; a name that was typed leads to its topic."""
+    if name := read_query(request, ("topic",)).get("topic", "").strip():
+        return redirect(request, f"dlq/topics/{quote(name, safe='')}")
+    listed = await call_api(service, request, "GET", "/v1/topics")
+    topics = [one for one in listed["topics"] if one["topic"].startswith(GROUP_PREFIX)]
+    return render(request, "dead/topics.html", topics=topics, prefix=GROUP_PREFIX)
+
+
+async def get_letters(service: Service, request: Request) -> Response:
+    source: str = request.path_params["topic"]
+    fields = read_query(request, _FIELDS)
+    wrong, letters, cursor = "", list[Any](), None
+    try:
+        chosen = _Filter.of(_filter(fields))
+        query = given(fields, "cursor") | {"limit": fields.get("limit") or LIMITS[1]}
+        letters, cursor = await _search(service, request, chosen, query)
+    except Rejected as error:  # what was typed stays on the page
+        if error.field not in FILTERS:
+            raise
+        wrong = error.detail
+    shown = {name: value for name, value in fields.items() if name != "cursor"}
+    filters = given(fields, *FILTERS)
+    return render(
+        request, "dead/letters.html", 400 if wrong else 200, source=source, wrong=wrong,
+        letters=[_ABSENT | one for one in letters], limits=LIMITS, fields=dict.fromkeys(_FIELDS, "") | fields,
+        filtered=bool(filters), purges=filters.keys() <= {"dead_to"}, visible=sees_payloads(service, request),
+        next=urlencode(shown | {"cursor": cursor}) if cursor else "", query=urlencode(shown),
+    )  # fmt: skip
+
+
+async def get_letter(service: Service, request: Request) -> Response:
+    source, place = request.path_params["topic"], request.path_params["place"]
+    form = read_query(request, ("as",)).get("as", "auto")
+    letter = await call_api(service, request, "GET", f"/v1/dlq/topics/{source}/{place}")
+    payload, visible = payload_of(letter) or b"", sees_payloads(service, request)
+    form, text = formatted(payload, form) if visible else ("", "")
+    return render(
+        request, "dead/letter.html", source=source, letter=_ABSENT | letter, visible=visible,
+        redriven_from=letter["headers"].get(REDRIVEN_FROM), bytes=len(payload), form=form, text=text,
+        cut=is_cut(payload), can_redrive=grant_of(request).allows(Scope.OPERATE),
+    )  # fmt: skip
+
+
+async def confirm_selected(service: Service, request: Request) -> Response:
+    """Asks whether to redrive those that were selected. A topic is not purged one by one."""
+    form = await read_form(request)
+    request.scope[ASKED] = True
+    ids = selected(form)
+    source = request.path_params["topic"]
+    return question(request, kind_of(form.get("kind"), ("redrive",)), len(ids), ids=ids, source=source, by_job=True)
+
+
+async def confirm_matching(service: Service, request: Request) -> Response:
+    """Asks about all that match; what died up to now is meant."""
+    source, fields = request.path_params["topic"], read_query(request, ("kind", *_FIELDS))
+    kind = kind_of(fields.get("kind", ""), DEAD)
+    chosen = _filter(fields)
+    chosen.setdefault("dead_to", format_ms(service.clock()))
+    if kind == "purge" and len(chosen) > 1:
+        raise Rejected("bad_field", "A topic is purged up to a time: clear the other filters first.", "filter")
+    count, more = 0, False
+    async for letters, cursor in _pages(service, request, _Filter.of(chosen), {"limit": str(MAX_LIMIT)}, COUNT_S):
+        count, more = count + len(letters), cursor is not None
+    return question(request, kind, count, more=more, fields=chosen, source=source, by_job=True)
+
+
+def _filter(fields: Mapping[str, str]) -> dict[str, str]:
+    """The filter of a job that the fields of the page say."""
+    chosen = given(fields, *FILTERS)
+    return chosen | {name: instant_text(chosen[name]) for name in _TIMES if name in chosen}
+
+
+async def _search(
+    service: Service, request: Request, chosen: _Filter, query: dict[str, str]
+) -> tuple[list[Any], str | None]:
+    """The next page that has something, or how far the search came in its time."""
+    page: tuple[list[Any], str | None] = [], None
+    async with aclosing(_pages(service, request, chosen, query, PATIENCE_S)) as pages:
+        async for page in pages:
+            if page[0]:
+                break
+    return page
+
+
+async def _pages(
+    service: Service, request: Request, chosen: _Filter, query: dict[str, str], patience_s: float
+) -> AsyncGenerator[tuple[list[Any], str | None]]:
+    """What fits on each page of a topic, and where the next one begins, which is twice as long; none is begun after
+    `patience_s`."""
+    until = time.monotonic() + patience_s
+    path = f"/v1/dlq/topics/{request.path_params['topic']}"
+    while True:
+        listed = await call_api(service, request, "GET", path, query)
+        yield [letter for letter in listed["letters"] if chosen.fits(letter)], listed["cursor"]
+        if listed["cursor"] is None or time.monotonic() >= until:
+            return
+        limit = min(2 * int(query["limit"]), MAX_LIMIT)
+        query = {"cursor": listed["cursor"], "limit": str(limit)}
