@@ -109,15 +109,15 @@ class Relay:
 
     async def _follow(self) -> None:
         """Begin what is new, end what is gone or paused, and begin anew what was changed."""
-        wanted = {
+        active = {
             name: (destination, self._declared.credentials_of(name))
             for name, destination in self._declared.by_name.items()
             if destination.active
         }
-        await self._stop([name for name, work in self._working.items() if wanted.get(name) != work.declared])
+        await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
         for name in self._figures.keys() - self._declared.by_name.keys():
             del self._figures[name]
-        for name, declared in wanted.items():
+        for name, declared in active.items():
             if name not in self._working:
                 work = _Work(declared, self._figures.setdefault(name, DestinationFigures()))
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
