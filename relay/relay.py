@@ -94,6 +94,7 @@ class Relay:
             "in_flight": throttle.in_flight if throttle else 0,
             "limit": int(throttle.limit) if throttle else 0,
             "in_hand": work.consumer.in_hand if work.consumer else 0,
+            "dead": _dead(work.consumer) if work.consumer else 0,
             **work.figures.shown(),
         }
 
@@ -178,6 +179,11 @@ class Relay:
             log_retries=False,
             kafka=self._kafka,
         )
+
+
+def _dead(consumer: Consumer) -> int:
+    """Messages that became dead letters since it began."""
+    return sum(count for (_, outcome), count in consumer.counts.items() if outcome == "dead")
 
 
 async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
