@@ -17,7 +17,7 @@ from zlib import crc32
 
 from duemq.model.caller import SETTINGS
 from duemq.model.errors import Rejected
-from duemq.model.timing import shown
+from duemq.model.timing import instant_after, shown
 from duemq.model.topic_patterns import topic_matcher
 
 _KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
@@ -179,12 +179,12 @@ def scopes_of(names: Sequence[str]) -> tuple[Scope, ...]:
 
 def rotated(key: ApiKey, now: int, overlap_ms: int) -> tuple[ApiKey, str]:
     """The key with a new secret, and its new text. The old secret is good for `overlap_ms` more; one from an earlier
-    rotation is not. Raises Rejected `bad_field`."""
+    rotation is not. Raises Rejected `bad_field` and `bad_time`."""
     if key.state(now) != "active":
         raise Rejected("bad_field", f"key {key.id} is {key.state(now)}: make a new one", "id")
     text, secret = _new_secret(key.id)
     newest = key.secrets[0]
-    until = now + overlap_ms
+    until = instant_after(now, overlap_ms, "overlap")
     return key._replace(secrets=(secret, newest._replace(until=until))), text
 
 

@@ -105,6 +105,13 @@ def parse_duration(value: object, field: str, *, text: bool = False) -> int:
     return value
 
 
+def instant_after(now: int, ms: int, field: str) -> int:
+    """`ms` after `now`, epoch ms. Code: `bad_time`."""
+    if now + ms > LAST_MS:
+        raise Rejected("bad_time", f"{field} ends after the year 9999: {shown(ms)} ms", field)
+    return now + ms
+
+
 def _duration_of(value: str) -> int | None:
     """ms of unsigned text, or None."""
     units = _SHORT_MS

@@ -16,7 +16,7 @@ from duemq.relay.throttle import Throttle
 Disable = Callable[[str, str], Awaitable[None]]
 """Disables a destination, by name and for a reason."""
 
-_MOST_CLOSED_S = 3600.0  # a Retry-After that holds up all messages
+_MAX_CLOSED_S = 3600.0  # a Retry-After that holds up all messages
 
 
 class Refused(Reject):
@@ -60,7 +60,7 @@ class Delivery:
             now = loop.time()
             took_ms = (now - began) * 1000
             cancelled_early = reply.status == "timeout" and now - began < self._timeout_s  # the consumer stops
-            closed_s = min((reply.retry_after_ms or 0) / 1000, _MOST_CLOSED_S)
+            closed_s = min((reply.retry_after_ms or 0) / 1000, _MAX_CLOSED_S)
             throttle.end(
                 now, accepted=reply.result is Result.ACCEPTED, overloaded=reply.overloaded and not cancelled_early,
                 closed_s=closed_s,

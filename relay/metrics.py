@@ -41,6 +41,10 @@ class RelayCollector(Collector):
         troubled = GaugeMetricFamily(
             "duemq_relay_troubled", "1 while nothing can be handed on to a destination", labels=["destination"]
         )
+        dead = CounterMetricFamily(
+            "duemq_relay_dead_letters_total", "Messages that became dead letters of a destination",
+            labels=["destination"],
+        )  # fmt: skip
         took = HistogramMetricFamily(
             "duemq_relay_send_seconds", "How long a destination took to accept a message", labels=["destination"]
         )
@@ -57,9 +61,10 @@ class RelayCollector(Collector):
             in_flight.add_metric([name], shown["in_flight"] if shown else 0)
             limit.add_metric([name], shown["limit"] if shown else 0)
             troubled.add_metric([name], bool(figures.trouble))
+            dead.add_metric([name], shown["dead"] if shown else 0)
             _add(took, name, figures.took)
             _add(lateness, name, figures.lateness)
-        yield from (attempts, in_flight, limit, troubled, took, lateness)
+        yield from (attempts, in_flight, limit, troubled, dead, took, lateness)
 
 
 def _add(family: HistogramMetricFamily, name: str, times: Histogram) -> None:

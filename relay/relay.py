@@ -94,6 +94,7 @@ class Relay:
             "in_flight": throttle.in_flight if throttle else 0,
             "limit": int(throttle.limit) if throttle else 0,
             "in_hand": work.consumer.in_hand if work.consumer else 0,
+            "dead": _dead(work.consumer) if work.consumer else 0,
             **work.figures.shown(),
         }
 
@@ -109,15 +110,15 @@ class Relay:
 
     async def _follow(self) -> None:
         """Begin what is new, end what is gone or paused, and begin anew what was changed."""
-        wanted = {
+        active = {
             name: (destination, self._declared.credentials_of(name))
             for name, destination in self._declared.by_name.items()
             if destination.active
         }
-        await self._stop([name for name, work in self._working.items() if wanted.get(name) != work.declared])
+        await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
         for name in self._figures.keys() - self._declared.by_name.keys():
             del self._figures[name]
-        for name, declared in wanted.items():
+        for name, declared in active.items():
             if name not in self._working:
                 work = _Work(declared, self._figures.setdefault(name, DestinationFigures()))
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
@@ -178,6 +179,11 @@ class Relay:
             log_retries=False,
             kafka=self._kafka,
         )
+
+
+def _dead(consumer: Consumer) -> int:
+    """Messages that became dead letters since it began."""
+    return sum(count for (_, outcome), count in consumer.counts.items() if outcome == "dead")
 
 
 async def _run(consumer: Consumer, stop: asyncio.Event) -> None:

@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest_plugins = [
     "tests.support.servers.real_servers",
     "tests.support.servers.zookeeper_tls",
+    "tests.support.rocketmq.fixtures",
     "tests.support.spark.spark_site",
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
@@ -30,7 +31,7 @@ settings.load_profile("untimed")
 
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
 _DESTINATIONS = (
-    "rabbitmq", "own_rabbitmq", "nats_server", "own_nats", "redis_node", "own_redis", "redis_cluster",
+    "rabbitmq", "own_rabbitmq", "nats_server", "own_nats", "redis_node", "own_redis", "redis_cluster", "rocketmq",
 )  # fmt: skip
 _PLUGS = ("kafka", "zookeeper", "redis")
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from duemq.cluster.admin.log import AdminLog
 from duemq.model.access import ROLES, ApiKey, new_key, rotated
 from duemq.model.errors import Rejected
-from duemq.model.timing import format_ms, parse_duration, parse_instant, shown
+from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 
 DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
 MAX_KEYS: Final = 1_000  # revoked ones included
@@ -109,7 +109,7 @@ def _expiry_of(fields: Mapping[str, Any], now: int) -> int | None:
     if "expires_at" in fields:
         return parse_instant(fields["expires_at"], "expires_at")
     if "expires_after" in fields:
-        return now + parse_duration(fields["expires_after"], "expires_after")
+        return instant_after(now, parse_duration(fields["expires_after"], "expires_after"), "expires_after")
     return None
 
 

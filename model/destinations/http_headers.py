@@ -9,14 +9,15 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]{0,8190}[\x21-\x7e])?)?")
 _FRAMING: Final = frozenset((
     "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "trailer", "upgrade", "expect",
-    "proxy-connection", "http2-settings",
+    "proxy-connection", "http2-settings", "idempotency-key",
 ))  # fmt: skip
 _OURS: Final = ("webhook-", "duemq-", "ce-", ":")
 _SECRET: Final = frozenset(("authorization", "proxy-authorization", "proxy-authenticate", "cookie", "cookie2"))
 _TRUSTED: Final = frozenset((
     # Receivers believe these of whoever stands before them: who sends messages must not speak in that name.
     "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-url",
-    "x-rewrite-url", "x-http-method", "x-http-method-override", "x-method-override", "idempotency-key", "user-agent",
+    "x-rewrite-url", "x-http-method", "x-http-method-override", "x-method-override", "user-agent",
+    "content-type",  # of a message it is read apart; content_type is not
 ))  # fmt: skip
 _TRUSTED_BEGIN: Final = ("x-forwarded-", "proxy-", "sec-")
 
@@ -33,7 +34,7 @@ def legal_value(value: str) -> bool:
 
 def framing(name: str) -> bool:
     """Whether HTTP itself needs it, or duemq gives it: nobody else may. Underscores count as dashes, for servers that
-    make variables of headers cannot tell them apart."""
+    make variables of headers do not tell them apart."""
     plain = name.lower().replace("_", "-")
     return plain in _FRAMING or plain.startswith(_OURS)
 

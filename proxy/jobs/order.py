@@ -104,7 +104,7 @@ def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tup
     ms = parse_duration(value.lstrip("-") if isinstance(value, str) else abs(value) if type(value) is int else value,
                         "shift")  # fmt: skip
     if not 0 < ms <= LAST_MS:
-        raise Rejected("bad_time", "shift must not be 0", "shift")
+        raise Rejected("bad_time", f"shift must be 1 to {LAST_MS} ms, forward or back", "shift")
     return 0, -ms if back else ms
 
 

@@ -54,7 +54,7 @@ class EmbeddedSource:
         self._stored: dict[TopicPartition, int] = {}
         self._grown = asyncio.Event()
         self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
-        self._held: frozenset[TopicPartition] = frozenset()
+        self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -96,7 +96,7 @@ class EmbeddedSource:
         share = max(most // max(info.partitions, 1), 1)
         for number in range(info.partitions):
             partition = TopicPartition(topic, number)
-            if partition in self._held:
+            if partition in self._held_partitions:
                 more = True
                 continue
             records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
@@ -146,7 +146,7 @@ class EmbeddedSource:
             self._mark(topic)
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        self._held = frozenset(partitions)
+        self._held_partitions = frozenset(partitions)
         self._mark_all()
 
     async def idle(self) -> None:

@@ -69,13 +69,13 @@ class NatsOutlet:
         if self._link is not None:  # it is lost, and may have a socket still
             await self._link.close()
         link = Link(self._timeout_s)
+        failure: Reply | None = away(None, "closed")
         try:
-            await link.connect(self._url, self._credentials)
-        except Exception as error:
-            await link.close()
-            return away(error)
-        except asyncio.CancelledError:
-            await link.close()
-            raise
+            failure = await link.connect(self._url, self._credentials)
+        finally:
+            if failure is not None:
+                await link.close()
+        if failure is not None:
+            return failure
         self._link = link
         return link

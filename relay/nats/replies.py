@@ -9,6 +9,7 @@ import orjson
 from nats import errors
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.nats.tls import UnusableCredentials
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")
 _DUPLICATE: Final = Reply(Result.ACCEPTED, "duplicate")
@@ -53,7 +54,7 @@ def away(error: BaseException | None, status: str = "unreachable") -> Reply:
     lower = text.lower()
     if isinstance(error, errors.AuthorizationError) or "authorization" in lower or "authentication" in lower:
         status = "authorization"
-    elif isinstance(error, ssl.SSLError | errors.SecureConnWantedError):
+    elif isinstance(error, ssl.SSLError | errors.SecureConnWantedError | UnusableCredentials):
         status = "tls"
     elif isinstance(error, TimeoutError):
         status, text = "timeout", text or "no answer from the server"

@@ -11,10 +11,14 @@ from duemq.model.destinations.destination import Credentials
 from duemq.tls.files import strict
 
 
+class UnusableCredentials(Exception):
+    """Says which of them, and nothing of the key."""
+
+
 class ClientContext(ssl.SSLContext):
     """Compares the server's name with its certificate. Without `ca`: the system's authorities.
 
-    `used`: whether TLS has begun with it. Raises ValueError, which tells nothing of the key.
+    `used`: whether TLS has begun with it. Raises UnusableCredentials.
     """
 
     used: bool
@@ -36,7 +40,7 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=credentials.ca)
         except (ssl.SSLError, ValueError):
-            raise ValueError("credentials.ca has no certificates in PEM form") from None
+            raise UnusableCredentials("credentials.ca has no certificates in PEM form") from None
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if credentials.cert:
@@ -52,6 +56,8 @@ def _load_own(context: ssl.SSLContext, chain_and_key: str) -> None:
             file.write(chain_and_key)
         context.load_cert_chain(path, password="")  # else it asks for one at the terminal
     except (ssl.SSLError, ValueError):
-        raise ValueError("credentials.cert and credentials.key are no certificate and its key in PEM form") from None
+        raise UnusableCredentials(
+            "credentials.cert and credentials.key are no certificate and its key in PEM form"
+        ) from None
     finally:
         os.unlink(path)

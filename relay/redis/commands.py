@@ -11,7 +11,8 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.redis import RedisOptions, name_parts
 from duemq.relay.redis.script import SCRIPT, SHA
 
-Words = tuple[bytes | int, ...]
+Words = tuple[str | bytes | int, ...]
+"""The command itself is a str: the client of a cluster looks it up."""
 
 HEADER: Final = b"header:"
 MARKER: Final = b"duemq:"
@@ -36,12 +37,13 @@ class Commands:
         """Raises NoKey."""
         options, name = self._options, self._name_of(message)
         if options.kind == "pubsub":
-            return b"PUBLISH", name, self._value(message)
+            return "PUBLISH", name, self._value(message)
+        command: str
         added: Words
         if options.kind == "stream":
-            command, added = b"XADD", (*self._trim, b"*", *fields(message))
+            command, added = "XADD", (*self._trim, b"*", *fields(message))
         else:
-            command, added = b"RPUSH", (self._value(message),)
+            command, added = "RPUSH", (self._value(message),)
         if not options.dedup_window and not self._bounded_list:
             return command, name, *added
         keys: Words = (1, name)
@@ -49,7 +51,7 @@ class Commands:
             # The braces put both keys into one slot of a cluster, the one that the name has without them.
             keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.id.encode()))
         limit = options.max_length if self._bounded_list else 0
-        return b"EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
+        return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
 
     def _name_of(self, message: Message) -> bytes:
         parts: list[bytes] = []
@@ -70,7 +72,7 @@ class Commands:
 
 def with_script(words: Words) -> Words:
     """The same command, for a server that does not know the script."""
-    return b"EVAL", SCRIPT, *words[2:]
+    return "EVAL", SCRIPT, *words[2:]
 
 
 def fields(message: Message) -> list[bytes]:

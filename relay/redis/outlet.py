@@ -9,9 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.asyncio import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
@@ -20,9 +28,10 @@ from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
 from duemq.relay.redis.commands import Commands, NoKey, Words, with_script
-from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, refusal
+from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
+from duemq.relay.tls import UnusableCredentials
 
-_MOST_AT_ONCE: Final = 500  # messages of one pipeline
+_MAX_BATCH: Final = 500  # messages of one pipeline
 
 _Sending = tuple[Words, asyncio.Future[Reply]]
 
@@ -34,7 +43,9 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
+        self._wait = _wait(destination.options, destination.timeout // 2)
         self._client: Client | None = None
+        self._old_layout = False
         self._waiting: deque[_Sending] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
@@ -70,34 +81,50 @@ class RedisOutlet:
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            for _, answer in self._waiting:  # only where the outlet is closed
+            for _, answer in self._waiting:  # where it was cancelled
                 _resolve(answer, CLOSED)
             self._waiting.clear()
 
     def _next_batch(self) -> list[_Sending]:
         """Without those that were cancelled meanwhile."""
         batch: list[_Sending] = []
-        while self._waiting and len(batch) < _MOST_AT_ONCE:
+        while self._waiting and len(batch) < _MAX_BATCH:
             sending = self._waiting.popleft()
             if not sending[1].done():
                 batch.append(sending)
         return batch
 
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
+        replies = [CLOSED] * len(batch)  # where it is cancelled
         try:
-            results = await self._results([words for words, _ in batch])
-        except (RedisError, OSError) as error:
-            reply = refusal(error)
-            for _, answer in batch:
-                _resolve(answer, reply)
-        except BaseException as error:
+            replies = await self._replies([words for words, _ in batch])
+        except Exception as error:  # for those who sent, not for a task that nobody awaits
             for _, answer in batch:
                 if not answer.done():
-                    answer.set_result(CLOSED) if self._closed else answer.set_exception(error)
-            raise
-        else:
-            for (_, answer), result in zip(batch, results, strict=True):
-                _resolve(answer, self._reply(result))
+                    answer.set_exception(error)
+        finally:
+            for (_, answer), reply in zip(batch, replies, strict=True):
+                _resolve(answer, reply)
+
+    async def _replies(self, commands: list[Words]) -> list[Reply]:
+        try:
+            replies = [self._reply(result) for result in await self._results(commands)]
+        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
+            replies = [refusal(await self._reason(error))] * len(commands)
+        if self._options.cluster:
+            self._old_layout = any(reply.result is Result.AWAY for reply in replies)
+        return replies
+
+    async def _reason(self, error: Exception) -> Exception:
+        """A server that wants a password ends the connection of who sends much without one: it says why if asked."""
+        if isinstance(error, ConnectionError) and isinstance(self._client, Redis):
+            try:
+                await self._client.ping()
+            except AuthenticationError as reason:
+                return reason
+            except (RedisError, OSError):
+                pass
+        return error
 
     async def _results(self, commands: list[Words]) -> list[Any]:
         results = await self._pipeline(commands)
@@ -111,19 +138,37 @@ class RedisOutlet:
     async def _pipeline(self, commands: list[Words]) -> list[Any]:
         if self._client is None:
             self._client = open_client(self._destination, self._options, self._credentials)
+        if self._old_layout:
+            # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
+            with suppress(RedisError, OSError):
+                await self._client.aclose()
         pipeline = self._client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
-        return await pipeline.execute(raise_on_error=False)
+        if self._wait is None:
+            return await pipeline.execute(raise_on_error=False)
+        pipeline.execute_command(*self._wait)
+        *results, waited = await pipeline.execute(raise_on_error=False)
+        missing = not_durable(waited, self._options.fsync, self._options.replicas)
+        return [result if missing is None or isinstance(result, Exception) else missing for result in results]
 
     def _reply(self, result: Any) -> Reply:
         if isinstance(result, Exception):
             return refusal(result)
+        if isinstance(result, Reply):
+            return result
         if result is None:
             return KNOWN
         if result == 0 and self._options.require_receiver:
             return NO_RECEIVER
         return ADDED
+
+
+def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
+    """The last command of each pipeline: it is answered when what is before it is on disk or on replicas."""
+    if options.fsync:
+        return "WAITAOF", 1, options.replicas, timeout_ms
+    return ("WAIT", options.replicas, timeout_ms) if options.replicas else None
 
 
 def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:

@@ -29,8 +29,11 @@ _SHOWN_BYTES: Final = 64 << 10
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
-    ("key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "changes_left_out")
-)  # what the API leaves out of messages
+    (
+        "key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "attempts",
+        "changes_left_out",
+    )
+)  # fmt: skip  # what the API leaves out of messages
 _DONE: Final = {
     "cancel": "It is cancelled and will not be delivered.",
     "move": "It has its new time.",

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
@@ -21,6 +22,7 @@ from duemq.model.record import pack_record, unpack_headers, unpack_record
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.memory import MemoryOutlet
+from duemq.relay.metrics import RelayCollector
 from duemq.relay.relay import Relay
 
 pytestmark = pytest.mark.anyio
@@ -164,8 +166,12 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"])
     outlet.answer = lambda message: Reply(Result.REJECTED, "400", "bad request")
     await site.deliver("orders", b"bad")
-    async with site.relay():
+    async with site.relay() as relay:
         await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
+        await until(lambda: (relay.shown("one") or {})["dead"])
+        registry = CollectorRegistry()
+        registry.register(RelayCollector(lambda: relay))
+        assert registry.get_sample_value("duemq_relay_dead_letters_total", {"destination": "one"}) == 1
     assert len(site.names) == 1
 
 

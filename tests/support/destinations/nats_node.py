@@ -24,19 +24,26 @@ _DUMP_WITHIN_S = 300.0
 class NatsNode(Running):
     """One server on the loopback alone; its streams outlive it.
 
-    `url`; `tls`: for those who trust `ca`, who then reach it by TLS only. `process`: to be paused and weighed.
+    `url`; `tls`: for those who trust `ca`, who then reach it by TLS only; `verify`: and who show a certificate of `ca`,
+    such as that of the files `client`. `settings`: lines of its configuration, such as users. `process`: to be paused
+    and weighed.
     Raises NotAvailable where there is no Go, or no way to its modules.
     """
 
-    def __init__(self, folder: Path, *, tls: bool = False) -> None:
+    def __init__(self, folder: Path, *, tls: bool = False, verify: bool = False, settings: str = "") -> None:
         self.folder, self._tls = folder.absolute(), tls
         self.port = free_port()
         self.url = f"{'tls' if tls else 'nats'}://{HOST}:{self.port}"
-        files = Authority.make(self.folder).issue("node")
+        authority = Authority.make(self.folder)
+        files, self.client = authority.issue("node"), authority.issue("client")
         self.ca = Path(files.ca)
+        configuration = self.folder / "server.conf"
+        configuration.write_text(settings)
         command = [
             str(built(*_SERVER)), "-a", HOST, "-p", str(self.port), "-js", "-sd", str(self.folder / "data"),
+            "-c", str(configuration),
             *(["--tls", "--tlscert", files.cert, "--tlskey", files.key] if tls else []),
+            *(["--tlsverify", "--tlscacert", files.ca] if verify else []),
         ]  # fmt: skip
         self.process = Process("nats", command, self.folder / "server.log")
 

@@ -27,13 +27,16 @@ def need(get: Callable[[], T]) -> T:
         pytest.skip(str(error))
 
 
-def need_servers() -> None:
-    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
+def need_servers(listed: Path | None = None) -> None:
+    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI.
+
+    `listed`: the list of their jars; that of Kafka and ZooKeeper by default.
+    """
     from duemq.dev.servers.jars import jars
     from duemq.dev.servers.java import java
 
     need(java)
-    need(jars)
+    need(lambda: jars(None, listed) if listed else jars())
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
-from duemq.model.row_notes import ChangeHistory, PastChange
+from duemq.model.row_notes import Attempt, ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from duemq.proxy.settings import ConsoleSettings
@@ -182,6 +182,18 @@ def test_a_payload_is_shown_as_json_text_or_hexadecimal(payload: bytes, form: st
     async def scenario(site: ConsoleSite) -> None:
         site.gateway.found = replace(STATE, payload=payload)
         assert shown in await site.page(f"/messages/m1{form}")
+
+    with_console(scenario)
+
+
+def test_a_message_shows_its_failed_attempts() -> None:
+    attempts = (Attempt(NOW, f"policy {EVIL}"), Attempt(NOW + 1_000, "too_large"))
+
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.found = replace(STATE, status="dead", dead_at=NOW + 1_000, reason="too_large", attempts=attempts)
+        text = " ".join(re.sub(r"<[^>]+>", " ", await site.page("/messages/m1")).split())
+        assert "not delivered: policy &lt;script&gt;alert(1)&lt;/script&gt;" in text
+        assert "not delivered: too_large" in text
 
     with_console(scenario)
 

@@ -224,13 +224,24 @@ def test_a_rotated_key_is_the_same_caller() -> None:
      ({"name": "a", "scopes": ["fly"]}, "bad_field", "scopes"),
      ({"name": "a", "scopes": ["send"], "more": 1}, "unknown_field", "more"),
      ({"name": "a", "scopes": ["send"], "expires_at": 1}, "bad_field", "expires_at"),
-     ({"name": "a", "scopes": ["send"], "expires_at": NOW + 1, "expires_after": "1d"}, "both_times", "expires_after")],
+     ({"name": "a", "scopes": ["send"], "expires_at": NOW + 1, "expires_after": "1d"}, "both_times", "expires_after"),
+     ({"name": "a", "scopes": ["send"], "expires_after": 2**62}, "bad_time", "expires_after")],
 )  # fmt: skip
 def test_a_wrong_key_is_refused_and_changes_nothing(body: dict[str, Any], code: str, field: str) -> None:
     async def scenario(site: Site) -> None:
         answer = await site.ask("POST", "/v1/keys", body=body)
         assert (code_of(answer), answer.json()["field"]) == (code, field)
         assert (await site.ask("GET", "/v1/keys")).json() == {"keys": []}
+
+    with_site(scenario)
+
+
+def test_an_overlap_that_never_ends_is_refused_and_changes_nothing() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("admin")
+        answer = await site.ask("POST", f"/v1/keys/{key.split('_')[1]}:rotate", key, {"overlap": 2**62})
+        assert (code_of(answer), answer.json()["field"]) == ("bad_time", "overlap")
+        assert (await site.ask("GET", "/v1/keys", key)).status_code == 200
 
     with_site(scenario)
 

@@ -22,7 +22,7 @@ NEVER = (
     "host", "Content-Length", "transfer-encoding", "connection", "authorization", "cookie", "webhook-id",
     "webhook-signature", "webhook-anything", "duemq-key", "duemq-headers", "proxy-authorization", "te", "upgrade",
     "expect", "x-forwarded-for", "x_forwarded_for", "forwarded", "idempotency-key", "content_length", "ce-id",
-    "sec-fetch-site", ":authority", "user-agent",
+    "sec-fetch-site", ":authority", "user-agent", "content_type",
 )  # fmt: skip
 FRAMING = {"host", "content-length", "transfer-encoding", "connection", "cookie"}
 
@@ -158,6 +158,7 @@ def test_json_payloads_stand_in_a_body_as_they_are() -> None:
     [
         ({"headers": {"Host": "evil"}}, "options.headers"),
         ({"headers": {"content_length": "1"}}, "options.headers"),
+        ({"headers": {"Idempotency-Key": "1"}}, "options.headers"),
         ({"headers": {"webhook-id": "1"}}, "options.headers"),
         ({"headers": {"authorization": "Bearer x"}}, "options.headers"),
         ({"headers": {"content-type": "text/plain"}}, "options.headers"),
