@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -54,7 +55,10 @@ class _Relaying:
         self.relayed = Relayed(stage.site.url, "bench")
         self.sink: BenchWorker[Received] | None = None
         if own_sink:
-            self.sink = stage.spawn(sink.listen, int(system.url.rpartition(":")[2].partition("/")[0]))
+            port = urlsplit(system.url).port
+            assert port is not None
+            self.sink = stage.spawn(sink.listen, port)
+            sink.until_listening(port)
         self.accepted = 0
 
     def cpu(self) -> tuple[float, float]:
