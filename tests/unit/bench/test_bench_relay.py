@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from duemq.bench.command_far import app
 from duemq.bench.harness.workers import WorkerLink
 from duemq.bench.plans import plan
-from duemq.bench.plans.relay import beside_bad_step, relay_step
+from duemq.bench.plans.plan import beside_bad_step, relay_step
 from duemq.bench.relay import sink
 from duemq.bench.relay.relayed import quantile
 from duemq.bench.relay.systems import credentials, place
