@@ -25,8 +25,8 @@ _LOOK_S = 5.0  # between looks at a topic that nobody writes to
 _AGAIN_S = 0.5
 _READ_BYTES = 1 << 20
 _SAVE_EVERY_S = 0.05
-"""Cursors are stored at the same moments by all destinations of a process: so they share a group of the log, and its
-sync. In this time less is done than a destination may have in hand."""
+"""Cursors are stored at the same moments by all destinations of a process, so that one sync of the log is for all."""
+_MANY = 200  # messages done since a cursor was stored: it does not wait, nor hold up a destination that is fast
 
 
 @dataclass(slots=True)
@@ -162,7 +162,9 @@ class EmbeddedSource:
         return self._next.get(partition)
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        await _next_moment()
+        done = sum(place.commit - self._stored.get(each, place.commit) for each, place in places.items())
+        if done < _MANY:
+            await _next_moment()
         stored = self._stored | {partition: place.commit for partition, place in places.items()}
         try:
             bus = self._bus()

@@ -52,3 +52,20 @@ def test_destinations_store_their_cursors_in_one_turn() -> None:
         assert len(log.stored) == 4 and len({turn for _, turn in log.stored}) == 1
 
     asyncio.run(play())
+
+
+def test_a_fast_destination_does_not_wait_for_the_others() -> None:
+    async def play() -> None:
+        log = CursorLog()
+        source = EmbeddedSource(lambda: cast(Bus, log), "destination.one", ["orders"], nobody, nobody)
+        partition = TopicPartition("orders", 0)
+        loop = asyncio.get_running_loop()
+        waited = []
+        for commit in (0, 1_000, 1_001):
+            await asyncio.sleep(0.1 - loop.time() % 0.1 + 0.001)
+            begun = loop.time()
+            assert await source.save({partition: FetchPosition(commit, commit)})
+            waited.append(loop.time() - begun > 0.01)
+        assert waited == [True, False, True]
+
+    asyncio.run(play())
