@@ -35,12 +35,12 @@ class Relayed:
         self._post("/v1/destinations", fields)
 
     def pause(self) -> None:
-        self._post(f"/v1/destinations/{self.name}:pause", {})
+        self._post(f"/v1/destinations/{self.name}:pause")
 
     def resume(self) -> None:
-        self._post(f"/v1/destinations/{self.name}:resume", {})
+        self._post(f"/v1/destinations/{self.name}:resume")
 
-    def _post(self, path: str, fields: dict[str, Any]) -> None:
+    def _post(self, path: str, fields: dict[str, Any] | None = None) -> None:
         answer = httpx.post(f"{self._url}{path}", json=fields, timeout=30)
         if answer.status_code >= 300:
             raise SiteError(f"{path}: {answer.text}")
