@@ -8,8 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from duemq.relay.base import Reply, Result
 
-BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000)
-"""Upper bounds of a histogram of times."""
+BUCKETS_MS: Final = (
+    1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
+    60_000, 300_000,
+)  # fmt: skip
+"""Upper bounds of a histogram of times; close to each other where an undisturbed destination is."""
 _ATTEMPTS = 20  # kept to be shown
 
 

@@ -17,7 +17,8 @@ from duemq.model.errors import BadConfig, Rejected
 _BESIDE: Final = ("credentials", "credentials_file")
 _LISTS: Final = ("topics", "signing_secrets", "delays")
 _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
-    "rate": int, "concurrency": int, "retries": int, "first_level": int, "factor": float,
+    "rate": int, "concurrency": int, "timeout": int, "first": int, "most": int, "retries": int, "first_level": int,
+    "factor": float,
     "ordered": lambda text: {"true": True, "false": False}.get(text, text),
 }  # fmt: skip
 

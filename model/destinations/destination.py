@@ -31,8 +31,8 @@ from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
-from duemq.model.settings import Duration, no_switch
-from duemq.model.timing import shown
+from duemq.model.settings import no_switch, reader
+from duemq.model.timing import parse_duration, shown
 
 OWN_TOPIC: Final = "destination."
 """`destination.NAME` is the topic of messages that are for the destination NAME alone."""
@@ -64,7 +64,8 @@ Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqO
 
 
 _Number = Annotated[int, Field(strict=True)]
-_Duration = Annotated[Duration, BeforeValidator(no_switch)]
+# Digits in quotes are no duration, as everywhere in the API.
+_Duration = Annotated[int, reader(lambda text: parse_duration(text, "it")), BeforeValidator(no_switch), Field(ge=0)]
 _Switch = Annotated[bool, Field(strict=True)]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
@@ -121,13 +121,24 @@ class RouteMatch:
     audited: str | None = None
 
 
+class _WithoutColon(StringConvertor):
+    regex = "[^/:]+"
+
+
+register_url_convertor("plain", _WithoutColon())
+
+
+def route_path(path: str) -> str:
+    """The path of an endpoint as starlette reads it. A `{name}` has no colon: what follows one is a call, of which
+    the methods of the name itself are none."""
+    return path.replace("{name}", "{name:plain}")
+
+
 class _Route:
     """An endpoint as requests meet it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        pattern, _, _ = compile_path(endpoint.path)
-        # A name has no colon: what follows one is a call of its own, of which another method is unknown.
-        self.pattern = re.compile(pattern.pattern.replace("(?P<name>[^/]+)", "(?P<name>[^/:]+)"))
+        self.pattern, _, _ = compile_path(route_path(endpoint.path))
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         audited = endpoint.path if endpoint.audited else None

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from duemq.model.destinations.destination import Credentials
 from duemq.relay.base import Reply
@@ -23,6 +24,7 @@ from duemq.relay.nats.tls import ClientContext
 
 _CLOSE_S: Final = 3.0
 _LOOK_S: Final = 0.001
+_WATCH_S: Final = 0.2
 
 
 class _Waiting(NamedTuple):
@@ -36,6 +38,7 @@ class Link:
     def __init__(self, timeout_s: int) -> None:
         self.lost: Reply | None = None
         self._client = Client()
+        self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None
         self._inbox = ""
@@ -43,6 +46,8 @@ class Link:
         self._waiting: dict[str, _Waiting] = {}
         self._unflushed: list[asyncio.Future[Reply]] = []
         self._flushing: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self, url: str, credentials: Credentials) -> Reply | None:
         """Returns why it did not work. `close` it then."""
@@ -67,6 +72,7 @@ class Link:
             return value
 
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
+        self._opened = True
         await self._client.connect(
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
             connect_timeout=self._timeout_s, ping_interval=self._timeout_s, max_outstanding_pings=2,
@@ -80,7 +86,7 @@ class Link:
             raise ConnectionError("the server closed the connection at once")
         inbox = self._client.new_inbox()
         self._inbox = f"{inbox}."
-        await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
+        self._subscription = await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
         await self._ping()  # what is wrong with the subscription is known now
 
     @property
@@ -92,8 +98,11 @@ class Link:
         """`jetstream`: returns what a stream answers; else once the server has read it."""
         self._count += 1
         token = str(self._count)
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Reply] = loop.create_future()
         self._waiting[token] = _Waiting(subject, reply)
+        if self._timer is None:
+            self._timer = loop.call_later(_WATCH_S, self._watch)
         try:
             if jetstream:
                 await self._client.publish(subject, payload, self._inbox + token, headers)
@@ -113,9 +122,22 @@ class Link:
         self._lose(away(None, "closed"))
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
+        if not self._opened:  # nats-py cannot close what never was opened
+            return
         with suppress(TimeoutError, OSError, errors.Error):
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
+        if self._subscription is not None:
+            self._subscription._stop_processing()  # nats-py leaves its task behind where it failed to close
+
+    def _watch(self) -> None:
+        """While messages wait: see that there is a connection. nats-py does not call `closed_cb` where something was
+        left to be written, for its `_close` raises then."""
+        self._timer = None
+        if not self._client.is_connected:
+            self._lose(away(self._client.last_error or self._error, "connection_lost"))
+        elif self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def _flush(self) -> None:
         """Until nothing is left: one ping for all that was published before it."""
@@ -133,10 +155,14 @@ class Link:
 
     async def _ping(self) -> None:
         """Returns once the server has read all that was published before. Raises TimeoutError and errors.Error."""
-        # nats-py writes a ping at once, and publications later: wait until these are written. Its `flush` returns
-        # without an answer where nobody reads any more; `rtt` does not.
-        while self._client.pending_data_size and self._client.is_connected:  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)  # nats-py has no event for it
+        # nats-py writes a ping at once, and publications later: wait until these are written, which is when fewer bytes
+        # wait than before. Its `flush` returns without an answer where nobody reads any more; `rtt` does not.
+        left = self._client.pending_data_size
+        while left and self._client.is_connected:  # nats-py has no event for it
+            await asyncio.sleep(_LOOK_S)
+            before, left = left, self._client.pending_data_size
+            if left < before:
+                break
         await self._client.rtt(self._timeout_s)
 
     async def _on_answer(self, message: Msg) -> None:
@@ -163,6 +189,8 @@ class Link:
         if self.lost is not None:
             return
         self.lost = reply
+        if self._timer is not None:
+            self._timer.cancel()
         for waiting in self._waiting.values():
             if not waiting.reply.done():
                 waiting.reply.set_result(reply)

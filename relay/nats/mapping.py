@@ -71,7 +71,7 @@ class Mapping:
                 _put(headers, name, value)
         size = _FRAME_BYTES
         for name, text in headers.items():
-            size += len(name) + _LINE_BYTES + (len(text) if text.isascii() else len(text.encode()))
+            size += len(name.rstrip()) + _LINE_BYTES + (len(text) if text.isascii() else len(text.encode()))
         return Publication(self._subject(message), headers, size)
 
     def _subject(self, message: Message) -> str:

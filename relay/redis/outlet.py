@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.asyncio import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
@@ -38,6 +45,7 @@ class RedisOutlet:
         self._commands = Commands(destination.options)
         self._wait = _wait(destination.options, destination.timeout // 2)
         self._client: Client | None = None
+        self._old_layout = False
         self._waiting: deque[_Sending] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
@@ -87,26 +95,36 @@ class RedisOutlet:
         return batch
 
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
+        replies = [CLOSED] * len(batch)  # where it is cancelled
         try:
-            results = await self._results([words for words, _ in batch])
-        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
-            reply = refusal(error)
-            for _, answer in batch:
-                _resolve(answer, reply)
-        except asyncio.CancelledError:
-            for _, answer in batch:
-                _resolve(answer, CLOSED)
-            raise
-        except Exception as error:  # it is for those who sent, not for a task that nobody awaits
+            replies = await self._replies([words for words, _ in batch])
+        except Exception as error:  # for those who sent, not for a task that nobody awaits
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)
-        else:
-            replies = [self._reply(result) for result in results]
+        finally:
             for (_, answer), reply in zip(batch, replies, strict=True):
                 _resolve(answer, reply)
-            if self._options.cluster and any(reply.result is Result.AWAY for reply in replies):
-                await self._forget_layout()
+
+    async def _replies(self, commands: list[Words]) -> list[Reply]:
+        try:
+            replies = [self._reply(result) for result in await self._results(commands)]
+        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
+            replies = [refusal(await self._reason(error))] * len(commands)
+        if self._options.cluster:
+            self._old_layout = any(reply.result is Result.AWAY for reply in replies)
+        return replies
+
+    async def _reason(self, error: Exception) -> Exception:
+        """A server that wants a password ends the connection of who sends much without one: it says why if asked."""
+        if isinstance(error, ConnectionError) and isinstance(self._client, Redis):
+            try:
+                await self._client.ping()
+            except AuthenticationError as reason:
+                return reason
+            except (RedisError, OSError):
+                pass
+        return error
 
     async def _results(self, commands: list[Words]) -> list[Any]:
         results = await self._pipeline(commands)
@@ -120,6 +138,10 @@ class RedisOutlet:
     async def _pipeline(self, commands: list[Words]) -> list[Any]:
         if self._client is None:
             self._client = open_client(self._destination, self._options, self._credentials)
+        if self._old_layout:
+            # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
+            with suppress(RedisError, OSError):
+                await self._client.aclose()
         pipeline = self._client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
@@ -129,12 +151,6 @@ class RedisOutlet:
         *results, waited = await pipeline.execute(raise_on_error=False)
         missing = not_durable(waited, self._options.fsync, self._options.replicas)
         return [result if missing is None or isinstance(result, Exception) else missing for result in results]
-
-    async def _forget_layout(self) -> None:
-        """The client of a cluster asks once for its layout, and in a pipeline not again when a node is lost."""
-        if self._client is not None:
-            with suppress(RedisError, OSError):
-                await self._client.aclose()
 
     def _reply(self, result: Any) -> Reply:
         if isinstance(result, Exception):

@@ -31,6 +31,8 @@ _CODES: Final = (
 
 # How servers say that a command in the script is not allowed: they forget the code there.
 _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure in script")
+# A server that wants a password reads no long command before it, and ends the connection.
+_NO_PASSWORD: Final = "Protocol error: unauthenticated"
 
 
 def refusal(error: Exception) -> Reply:
@@ -63,6 +65,8 @@ def _code(error: Exception) -> str | None:
     """The word that an error of the server begins with; None where the server said nothing."""
     if str(error).startswith(_NOT_ALLOWED):
         return "NOPERM"
+    if str(error).startswith(_NO_PASSWORD):
+        return "NOAUTH"
     if code := getattr(error, "status_code", None):
         return str(code)
     for kind, code in _CODES:

@@ -155,6 +155,8 @@ async def test_users_and_passwords(own_redis: RedisNode) -> None:
     own_redis.ask("CONFIG", "SET", "requirepass", "secret")
     async with outlet_to(own_redis.url, name="users") as outlet:
         assert (await outlet.send(out_message(2)))[:2] == (Result.AWAY, "NOAUTH")
+        replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(2, 50)))
+        assert {reply[:2] for reply in replies} == {(Result.AWAY, "NOAUTH")}
     async with outlet_to(own_redis.url, {"password": "secret"}, name="users") as outlet:
         assert (await outlet.send(out_message(2))).status == "ok"
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
+from duemq.dev.servers.ports import HOST
 from duemq.relay.base import Result
-from tests.functional.destinations.test_redis_outlet import outlet_to, until_accepted
+from tests.functional.destinations.test_redis_outlet import outlet_to, until, until_accepted
 from tests.support.destinations.redis_nodes import RedisCluster, RedisNode
 from tests.support.outlets.redis_site import read_stream
 from tests.support.outlets.site import out_message
+from tests.support.servers.real_servers import need
 
 pytestmark = [
     pytest.mark.anyio, pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations"),
@@ -79,3 +82,22 @@ async def test_one_server_is_no_cluster(redis_node: RedisNode) -> None:
     async with outlet_to(redis_node.url, cluster=True) as outlet:
         reply = await outlet.send(out_message(1))
         assert reply.result is Result.AWAY and "Cluster mode is not enabled" in reply.detail
+
+
+async def test_a_replica_that_takes_over_is_found(redis_cluster: RedisCluster, tmp_path: Path) -> None:
+    first, second, _ = redis_cluster.nodes
+    master = second.ask("CLUSTER", "MYID").strip()
+    messages = [out_message(number, key=b"%d" % number) for number in range(60)]
+    with need(lambda: RedisNode(tmp_path / "replica", cluster=True)) as replica:
+        first.ask("CLUSTER", "MEET", HOST, str(replica.port), str(replica.peer_port))
+        await until(lambda: master in replica.ask("CLUSTER", "NODES"))
+        replica.ask("CLUSTER", "REPLICATE", master)
+        await until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
+        async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{key}") as outlet:
+            await asyncio.gather(*map(outlet.send, messages[:30]))
+            second.kill()
+            for message in messages:
+                await until_accepted(outlet, message)
+        for number in range(30, 60):
+            (arrived,) = read_stream(first, f"of-{number}")
+            assert arrived.id == messages[number].id

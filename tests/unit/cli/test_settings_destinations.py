@@ -51,6 +51,7 @@ def test_files_and_variables_say_what_there_is(path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__ORDERED", "true")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RETRY__FACTOR", "1.5")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MQ__TOPICS", "a, b")
+    monkeypatch.setenv("DUEMQ_DESTINATIONS__MQ__TIMEOUT", "500")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MORE__URL", "nats://n.example.com")
     monkeypatch.setenv("DUEMQ_STRICT_ENV", "1")
     declared = Settings.load(path).destinations
@@ -60,7 +61,8 @@ def test_files_and_variables_say_what_there_is(path: Path, monkeypatch: pytest.M
     assert shop.destination.ordered and shop.destination.retry.factor == 1.5
     assert shop.credentials is not None and shop.credentials.username == "u"
     assert shop.credentials.password.get_secret_value() == "of the environment"
-    assert mq.destination.topics == ("a", "b") and mq.credentials is more.credentials is None
+    assert (mq.destination.topics, mq.destination.timeout) == (("a", "b"), 500)
+    assert mq.credentials is more.credentials is None
     assert "of the environment" not in repr(declared)
 
 

@@ -118,6 +118,17 @@ def test_of_two_who_declare_at_once_one_wins_with_all_of_its_own() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_nobody_declares_with_the_credentials_of_who_lost(order: tuple[int, int]) -> None:
+    async def scenario(registry: DestinationRegistry) -> None:
+        given = ({"token": "t"}, None)
+        declarations = (registry.declare({**SHOP, "rate": at}, given[at], "x") for at in order)
+        await asyncio.gather(*declarations, return_exceptions=True)
+        assert registry.credentials_of("shop").names == (["token"] if registry.find("shop").rate == 0 else [])
+
+    run(scenario)
+
+
 def test_credentials_go_to_no_other_place_than_they_were_given_for() -> None:
     async def scenario(registry: DestinationRegistry) -> None:
         await registry.declare(SHOP, SECRETS, "ann")
@@ -217,7 +228,7 @@ def test_what_is_refused() -> None:
             await refused("unknown_field", registry.update("shop", {name: "x"}, "ann"))
         await refused("unknown_destination", registry.update("other", {}, "ann"))
         await registry.update("shop", {"url": "nats://x", "rate": 1}, "ann")  # with no options of HTTP any more
-        assert registry.find("shop").value()["options"] == {}
+        assert "method" not in registry.find("shop").value()["options"]
         for number in range(MAX_DESTINATIONS - 1):
             record = Change(f"destinations/d{number}", 1, {"name": f"d{number}", "url": "nats://x"}, 0, "test")
             await registry.admin._bus().append({(ADMIN, 0): [record.frame()]})

@@ -116,6 +116,7 @@ def test_what_is_refused_names_the_field_and_tells_no_secret(caplog: pytest.LogC
             ({"options": {"colour": 1}}, "unknown_field", "options.colour"),
             ({"topics": ["duemq.admin"]}, "bad_field", "topics"), ({"rate": True}, "bad_field", "rate"),
             ({"rate": "5"}, "bad_field", "rate"), ({"timeout": True}, "bad_field", "timeout"),
+            ({"timeout": "500"}, "bad_field", "timeout"),
             ({"retry": {"kind": "delays", "delays": [False]}}, "bad_field", "retry.delays.0"),
             ({"retry": {"factor": True}}, "bad_field", "retry.factor"), ({"paused": 1}, "bad_field", "paused"),
             ({"ordered": "yes"}, "bad_field", "ordered"),

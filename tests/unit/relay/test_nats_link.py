@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,28 +23,46 @@ pytestmark = pytest.mark.anyio
 
 @dataclass
 class FakeServer:
-    """Answers pings, and nothing else. `lines`: what it read, without bodies. `published_at_pings`: how many messages
-    came before each ping."""
+    """Answers pings. `acknowledges`: and publications, as a stream does. `resets_after`: so many of them, it resets the
+    connection; 0 = never. `lines`: what it read, without bodies. `published_at_pings`: how many messages came before
+    each ping."""
 
     port: int = 0
     lines: list[bytes] = field(default_factory=list)
     published_at_pings: list[int] = field(default_factory=list)
     connections: int = 0
+    resets_after: int = 0
+    acknowledges: bool = False
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        try:
+            await self._answer(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         published = 0
         info = {"server_id": "x", "version": "2.10.0", "headers": True, "max_payload": 1 << 20, "auth_required": True}
         writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
         while line := await reader.readline():
             self.lines.append(line)
-            if line.startswith(b"HPUB"):
+            words = line.split()
+            if words[0] == b"HPUB":
                 published += 1
-                await reader.readexactly(int(line.split()[-1]) + 2)
-            elif line == b"PING\r\n":
+                await reader.readexactly(int(words[-1]) + 2)
+                if published == self.resets_after:
+                    reset = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                    writer.transport.abort()
+                elif self.acknowledges:
+                    answer = b'{"stream":"A","seq":1}'
+                    writer.write(b"MSG %b 1 %d\r\n%b\r\n" % (words[2], len(answer), answer))
+            elif words[0] == b"PING":
                 self.published_at_pings.append(published)
                 writer.write(b"PONG\r\n")
-        writer.close()
 
     def outlet(self, scheme: str = "nats", credentials: Credentials | None = None, **options: Any) -> NatsOutlet:
         fields = {"name": "there", "url": f"{scheme}://127.0.0.1:{self.port}", "options": options}
@@ -104,3 +124,21 @@ async def test_who_waits_for_an_answer_is_told_of_the_end(server: FakeServer) ->
     await asyncio.wait(sending, timeout=0.2)
     await outlet.close()
     assert {(await each).result for each in sending} == {Result.AWAY}
+
+
+@pytest.mark.parametrize("jetstream", [True, False])
+async def test_who_waits_is_told_of_a_reset_while_more_is_written(server: FakeServer, jetstream: bool) -> None:
+    server.resets_after, server.acknowledges = 1_000, jetstream
+    outlet = server.outlet(jetstream=jetstream)
+
+    async def send(number: int) -> Result:
+        await asyncio.sleep(number / 5_000)  # so that there is always something to be written
+        return (await outlet.send(out_message(number, payload=b"x" * 1_000))).result
+
+    async with asyncio.timeout(20):
+        results = await asyncio.gather(*(send(number) for number in range(5_000)))
+    assert set(results) == {Result.ACCEPTED, Result.AWAY}
+    await outlet.close()
+    await asyncio.sleep(0.01)
+    left = {str(task.get_coro()) for task in asyncio.all_tasks()}
+    assert not any("nats" in coroutine.lower() or "_wait_for_msgs" in coroutine for coroutine in left), left
