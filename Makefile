@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power redrive abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -69,6 +69,9 @@ schedules: install-dev ## random schedules of a shard against the oracles, many 
 
 redrive: install-dev ## 100,000 dead letters redriven at 2,000/s beside 2,000/s, the server killed in the middle (quiet machine)
 	@REDRIVE_LETTERS=100000 REDRIVE_RATE=2000 REDRIVE_FLOW=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_redrive.py $(ARGS)
+
+relay-kill: install-dev ## 100,000 messages handed on to each system, the relay and then the other side killed in the middle (quiet machine)
+	@RELAY_MESSAGES=100000 $(BIN)/python -m pytest -q -s tests/e2e/test_relay_kill.py $(ARGS)
 
 chaos: install-dev ## break everything under load, and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)

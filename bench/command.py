@@ -299,6 +299,33 @@ def destinations(
     return [destinations_step(rate, seconds, LAYOUTS[on].brokers)]
 
 
+@command("relay")
+def relay(
+    to: Annotated[Literal["http", "rabbitmq", "nats", "redis"], typer.Option(help="The other system.")] = "http",
+    destination: Annotated[
+        str | None, typer.Option(help="Its URL. Default: its usual port here; for http a sink of the bench's own.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Messages due at one second.")] = 30_000,
+    rate: Annotated[list[int] | None, typer.Option(min=1, help="Messages per second; may be repeated.")] = None,
+    seconds: Annotated[int, typer.Option(min=1, help="How long at each rate.")] = 10,
+    endpoints: Annotated[
+        int, typer.Option(min=0, help="So many HTTP destinations, three of them bad: lateness beside these.")
+    ] = 0,
+    on: str = "embedded",
+    url: str | None = None,
+) -> "list[Step]":
+    """Messages handed on to another system: how fast, how late, and what a bad destination does to the others."""
+    from duemq.bench.plans.relay import beside_bad_step, relay_step
+
+    if on != "embedded" or url is not None:
+        raise typer.BadParameter("the bench starts one process with a relay in it", param_hint="--on, --url")
+    if endpoints:
+        if to != "http" or destination is not None or endpoints < 4:
+            raise typer.BadParameter("four or more, with the bench's own HTTP sink", param_hint="--endpoints")
+        return [beside_bad_step(endpoints, (rate or [500])[0], seconds)]
+    return [relay_step(to, destination, count, tuple(rate or (1_000, 2_000)), seconds)]
+
+
 @app.command("access")
 def access(blocks: Annotated[int, typer.Option(min=3, help="Blocks of 2,000 requests each.")] = 30) -> None:
     """What it costs to know who calls: by a key, a token, a session. Nothing is started."""

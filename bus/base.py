@@ -301,4 +301,12 @@ class Bus(Protocol):
 
     async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None: ...
 
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        """Have a group of consumers (`client/consumer/`) go on in a topic at these offsets, one for each partition.
+
+        Without offsets, for a topic that is not there: each partition begins at its start. Raises Rejected
+        `group_at_work` where the log takes that from members of the group alone, and it has some.
+        """
+        ...
+
     async def close(self) -> None: ...

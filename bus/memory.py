@@ -6,7 +6,7 @@ A `MemoryLog` outlives its buses as a folder outlives processes: drop one `Memor
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
 from duemq.model.record import StoredRecord
 
@@ -205,6 +206,9 @@ class MemoryBus:
     async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
+
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        await self.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
 
     async def checkpoint(self, into: Path) -> bool:
         return False

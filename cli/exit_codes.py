@@ -24,7 +24,7 @@ MEANING = {
     Exit.ERROR: "something else went wrong",
     Exit.USAGE: "the command was not understood",
     Exit.ALREADY_DELIVERED: "too late: already delivered, or in the dead letters",
-    Exit.UNKNOWN: "no such message, topic, group, node, key, job or file",
+    Exit.UNKNOWN: "no such message, topic, destination, group, node, key, job or file",
     Exit.PENDING: "not known yet: ask again",
     Exit.ALREADY_CANCELLED: "already cancelled",
     Exit.REFUSED: "refused by the server: the message names the field",
@@ -43,6 +43,7 @@ BY_CODE = {
     "unknown_group": Exit.UNKNOWN,
     "unknown_key": Exit.UNKNOWN,
     "unknown_import": Exit.UNKNOWN,
+    "unknown_destination": Exit.UNKNOWN,
 }
 
 BY_STATUS = {

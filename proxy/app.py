@@ -26,6 +26,7 @@ from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.history import History
+from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
@@ -63,9 +64,10 @@ def create_app(
     admin: Administration | None = None,
     login: LoginSettings | None = None,
     console: ConsoleSettings | None = None,
+    relay: RelayAccess | None = None,
 ) -> Application:
     """The application. `clock` gives epoch ms. `importing`: what files may be imported; None: none. `admin`: None:
-    there are the keys of the settings alone, and no trail. `login`: who issues tokens.
+    there are the keys of the settings alone, and no trail. `login`: who issues tokens. `relay`: None: no test messages.
 
     Set `closing` before the server stops: then long polls answer at once and event streams end.
     """
@@ -75,7 +77,7 @@ def create_app(
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
     service = Service(
         gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
-        console or ConsoleSettings(), importing or ImportPolicy(),
+        console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(

@@ -17,10 +17,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 pytest_plugins = [
     "tests.support.servers.real_servers",
     "tests.support.servers.zookeeper_tls",
+    "tests.support.rocketmq.fixtures",
     "tests.support.spark.spark_site",
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
     "tests.support.servers.promtool",
+    "tests.support.destinations.fixtures",
 ]
 
 # No example is timed: the machines that run the tests are shared, and a slow one is not a defect.
@@ -28,24 +30,28 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
+_DESTINATIONS = (
+    "rabbitmq", "own_rabbitmq", "nats_server", "own_nats", "redis_node", "own_redis", "redis_cluster", "rocketmq",
+)  # fmt: skip
 _PLUGS = ("kafka", "zookeeper", "redis")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a real server. All run in one worker, so that each server is started once.
+    """Mark the tests that need a real server. All that need the same run in one worker, so that it is started once.
 
     Those of a contract get theirs by the name of the plug, which is in their own name; `make test` runs all of them.
     """
     for item in items:
-        asked = bool(set(_SERVERS).intersection(getattr(item, "fixturenames", ())))
+        fixtures = set(getattr(item, "fixturenames", ()))
+        asked, destined = bool(fixtures.intersection(_SERVERS)), bool(fixtures.intersection(_DESTINATIONS))
         plugged = "tests/contract/" in item.nodeid and any(plug in item.name for plug in _PLUGS)
         if plugged:
             item.add_marker(pytest.mark.smoke)
-        if asked or plugged:
+        if asked or plugged or destined:
             item.add_marker(pytest.mark.servers)
             if item.get_closest_marker("xdist_group") is None:
-                item.add_marker(pytest.mark.xdist_group("servers"))
+                item.add_marker(pytest.mark.xdist_group("servers" if asked or plugged else "destinations"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -52,6 +52,11 @@ class Job:
     traced: float | None = None
     keyed: bool = False
     labelled: bool = False
+    topics: int = 0
+
+    def topic_of(self, seq: int) -> str:
+        """The topic of message `seq`: with `topics` that many in turn, which have a number each."""
+        return f"{self.topic}.{seq % self.topics}" if self.topics else self.topic
 
     def key(self, seq: int) -> str:
         """The key that message `seq` has where messages are `keyed`, and its label where they are `labelled`."""
@@ -127,10 +132,12 @@ class _Sender:
     def drafts(self, first: int, count: int, base_ms: int) -> list[dict[str, Any]]:
         dues = self.job.window.draw(self.random, count, base_ms)
         self.dues[first : first + count] = dues
-        topic = self.job.topic
+        topic_of = self.job.topic_of
         drafts: list[dict[str, Any]] = [
-            {"topic": topic, "payload": payload, "deliver_at": due}
-            for payload, due in zip(self.payloads.make(first, count), dues.tolist(), strict=True)
+            {"topic": topic_of(seq), "payload": payload, "deliver_at": due}
+            for seq, payload, due in zip(
+                range(first, first + count), self.payloads.make(first, count), dues.tolist(), strict=True
+            )
         ]
         if self.job.named:
             for seq, draft in enumerate(drafts, first):

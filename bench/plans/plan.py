@@ -14,6 +14,8 @@ from duemq.bench.far.pending import pending
 from duemq.bench.far.wheel import wheel
 from duemq.bench.harness.harness import Harness, Setup
 from duemq.bench.harness.progress_bar import Screen
+from duemq.bench.relay.handing_on import relay
+from duemq.bench.relay.isolation import relay_beside_bad
 from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.cancel import cancel
@@ -39,6 +41,8 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "cancel-callers": cancel_callers,
     "consume": consume,
     "destinations": destinations,
+    "relay": relay,
+    "relay-beside-bad": relay_beside_bad,
     "load": load,
     "find": find,
     "import": import_windows,

@@ -32,6 +32,7 @@ from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, ne
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, Unavailable
 from duemq.model.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
@@ -200,6 +201,9 @@ class EmbeddedBus:
 
     async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self._commits.submit(lambda group: group.batch.put(layout.consumer_cursor_key(topic, consumer), cursor))
+
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        await self.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()

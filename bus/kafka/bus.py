@@ -296,6 +296,11 @@ class KafkaBus:
         self._check()
         await self._places.put(topic, consumer, cursor)
 
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        self._check()
+        if offsets:  # Kafka keeps none of a topic that is not there
+            await self._places.begin_group(topic, group, offsets)
+
     # --- how it is ------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, into: Path) -> bool:

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from duemq.bus.settings import EmbeddedSettings, KafkaSettings
 from duemq.cli.settings import variables
+from duemq.cli.settings.destinations import DeclaredDestinations, with_names_of
 from duemq.cluster.tracing.settings import TracingSettings
 from duemq.delay.settings import DeliverySettings, NodeSettings
 from duemq.election.settings import ZooKeeperSettings
@@ -27,6 +28,7 @@ from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
+from duemq.relay.settings import RelaySettings
 from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings
 from duemq.web.settings import HttpSettings
 
@@ -58,7 +60,9 @@ class Settings(BaseModel):
     http: HttpSettings = HttpSettings()
     console: ConsoleSettings = ConsoleSettings()
     login: LoginSettings = LoginSettings()
+    relay: RelaySettings = RelaySettings()
     tracing: TracingSettings = TracingSettings()
+    destinations: DeclaredDestinations = Field(default_factory=dict)
 
     _no_switches = field_validator("*", mode="before")(no_switch)
 
@@ -76,7 +80,11 @@ class Settings(BaseModel):
         path = path or os.environ.get(variables.CONFIG)
         if variables.is_strict(os.environ) and (wrong := cls.strange_variables()):
             raise BadConfig("\n".join(wrong))
-        layers = [_read_file(Path(path)) if path else {}, variables.values(os.environ, cls), overrides or {}]
+        file, environment = _read_file(Path(path)) if path else {}, variables.values(os.environ, cls)
+        named, extra = file.get("destinations"), environment.get("destinations")
+        if isinstance(named, Mapping) and isinstance(extra, Mapping):
+            environment["destinations"] = with_names_of(named, extra)
+        layers = [file, environment, overrides or {}]
         try:
             return cls(**_merge(layers))
         except ValidationError as error:
@@ -144,7 +152,8 @@ def _explain(problem: ErrorDetails) -> str:
     whole = isinstance(default, BaseModel)  # a section: it may hold secrets
     if isinstance(default, BaseModel) and problem["type"] == "model_type":
         rule = f"it is a section: set its keys, such as {key}.{next(iter(type(default).model_fields))}"
-    was = "" if whole or last in _SECRETS or "api_keys" in key else f" = {shown(problem['input'])}"
+    secret = last in _SECRETS or "api_keys" in key or key.startswith("destinations")
+    was = "" if whole or secret else f" = {shown(problem['input'])}"
     return f"{key}{was}: {rule}"
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 
@@ -39,12 +39,14 @@ def is_strict(environment: Mapping[str, str]) -> bool:
 
 def values(environment: Mapping[str, str], settings: type[BaseModel]) -> dict[str, Any]:
     """What the environment sets, nested as in the file; every value is text. Case does not matter in names."""
-    sections, layer = dict(_sections(settings)), dict[str, Any]()
+    sections, tables, layer = dict(_sections(settings)), frozenset(_tables(settings)), dict[str, Any]()
     for variable, value in environment.items():
         if not variable.upper().startswith(PREFIX) or is_of_kubernetes(variable, value):
             continue
         name, nested, key = variable[len(PREFIX) :].lower().partition(DELIMITER)
-        if nested and name in sections:
+        if nested and name in tables:
+            _put(layer, (name, *key.split(DELIMITER)), value)
+        elif nested and name in sections:
             keys = layer.setdefault(name, {})
             if isinstance(keys, dict):
                 keys[key] = value
@@ -58,7 +60,8 @@ def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list
 
     One that names a section is not among them: the keys of a section are checked with their values.
     """
-    known_names, sections = set(variables(settings)), {name.upper() for name, _ in _sections(settings)}
+    known_names = set(variables(settings))
+    sections = {name.upper() for name in (*dict(_sections(settings)), *_tables(settings))}
     sentences = []
     for name, value in environment.items():
         if not name.startswith(PREFIX) or name in known_names | _NOT_SETTINGS or is_of_kubernetes(name, value):
@@ -77,6 +80,24 @@ def variables(settings: type[BaseModel]) -> Iterator[str]:
             yield from (f"{PREFIX}{name}{DELIMITER}{key}".upper() for key in sections[name].model_fields)
         else:
             yield f"{PREFIX}{name}".upper()
+
+
+def _put(layer: dict[str, Any], path: Sequence[str], value: str) -> None:
+    """Put a value below names. Where one of them has a text already, that is what is checked."""
+    *names, last = path
+    for name in names:
+        inner = layer.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return
+        layer = inner
+    layer[last] = value
+
+
+def _tables(settings: type[BaseModel]) -> Iterator[str]:
+    """Settings with a section for each of several names."""
+    for name, field in settings.model_fields.items():
+        if get_origin(field.annotation) is Mapping:
+            yield name
 
 
 def _sections(settings: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:

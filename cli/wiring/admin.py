@@ -64,6 +64,28 @@ async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> No
         await asyncio.wait((working, waiting))
 
 
+def ending_first(one: Callable[[], Awaitable[None]], work: Work) -> Work:
+    """The work with `one` beside it, which is cancelled, and has ended, before the work is asked to end."""
+
+    async def run(shut: asyncio.Event) -> None:
+        end = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            beside_it = group.create_task(_run(one), name=one.__qualname__)
+            working = group.create_task(_run(lambda: work(end)), name=work.__qualname__)
+            waiting = group.create_task(_run(shut.wait), name="end of work")
+            await asyncio.wait((waiting, working), return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            beside_it.cancel()
+            await asyncio.wait((beside_it,))
+            end.set()
+
+    return run
+
+
+async def _run(work: Callable[[], Awaitable[object]]) -> None:
+    await work()
+
+
 def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[object]]:
     """Waits until both are set."""
 

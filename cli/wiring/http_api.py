@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -12,9 +13,13 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.tracing.open import gateway_for
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.parts import is_loopback
+from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
+from duemq.cli.wiring.relay.trial import outlet_opener, send_test
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
+from duemq.proxy.destinations.relay_access import FiguresOf, RelayAccess
+from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
 from duemq.proxy.request.ingress import Ingress
@@ -26,6 +31,15 @@ if TYPE_CHECKING:  # an extra
 log = logging.getLogger(__name__)
 
 
+class HttpApi(NamedTuple):
+    """`jobs`: runs bulk jobs. `declared`: declares the destinations of the settings."""
+
+    app: Application
+    gateway: Gateway
+    jobs: JobRunner
+    declared: SettingsDestinations
+
+
 def http_api(
     settings: Settings,
     backend: Backend,
@@ -33,9 +47,13 @@ def http_api(
     closing: asyncio.Event,
     admin: Administration,
     tracing: Tracing | None = None,
-) -> tuple[Application, JobRunner]:
-    """The HTTP API in front of a backend, and what runs its jobs. `closing`, `admin`: see `create_app`. `tracing`: None
-    traces nothing. The log says who may use it."""
+    figures: FiguresOf = lambda name: None,
+) -> HttpApi:
+    """The HTTP API in front of a backend, and what runs beside it.
+
+    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relay in this process.
+    The log says who may use it.
+    """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
         log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
@@ -54,10 +72,11 @@ def http_api(
         "duemq_trail_lost_entries", "Entries of the audit trail that could not be written.", registry=metrics
     )
     admin.trail.on_lost = lost.inc
-    ingress = Ingress(settings.ingress_limits(), backend.why_clock_out)
+    ingress = Ingress(settings.ingress_limits(), backend.why_clock_out, lambda: admin.destinations.by_name)
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
         gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
-        settings.console,
+        settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures),
     )  # fmt: skip
-    return app, JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)
+    jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)
+    return HttpApi(app, gateway, jobs, SettingsDestinations(settings.destinations, admin, lambda: gateway.bus))

@@ -105,7 +105,7 @@ async def run_proxy(
         admin = Administration(lambda: bus, clock)
         instance = url_of(listener, settings.host)
         tracing = await opened.enter_async_context(open_tracing(settings, "proxy", instance, metrics))
-        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
+        api = http_api(settings, backend, metrics, stop, admin, tracing)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -119,13 +119,13 @@ async def run_proxy(
                     task.cancel()
 
         await serve_http(
-            calls_of(app, tracing),
+            calls_of(api.app, tracing),
             listener,
             url_of(listener, settings.host, secure=tls is not None),
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, app.history.run, jobs.run),
+            beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run),
             limits=connection_limits(settings),
             tls=tls,
         )

@@ -13,7 +13,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, observer_for, open_tracing
-from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, both, ending_first, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -24,6 +24,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
+from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -68,14 +69,18 @@ async def serve(
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        app, jobs = http_api(settings, backend, metrics, stop, admin, tracing)
+        api = http_api(settings, backend, metrics, stop, admin, tracing, lambda name: relay.shown(name))
+        schedule = api.gateway.send if own_log else None
+        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics)
         grace_s = settings.http.shutdown_grace_s
-        work, ready = beside(admin, node.run, app.history.run, jobs.run), both(node.ready, admin.log.ready)
+        delivering = node.run if not settings.relay.enabled else ending_first(relay.run, node.run)
+        work = beside(admin, delivering, api.app.history.run, api.jobs.run, api.declared.run)
+        ready = both(node.ready, admin.log.ready)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:
             systemd.stuck, systemd.status = backend.stuck, lambda: backend.readiness().sentence
             limits = connection_limits(settings)
-            calls = calls_of(app, tracing)
+            calls = calls_of(api.app, tracing)
             await serve_http(
                 calls, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
             )

@@ -23,18 +23,16 @@ from typing import Any, Self, TypeVar
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource
 from duemq.client.consumer.ending import within
-from duemq.client.consumer.kafka.assignors import Mismatch, assignor
-from duemq.client.consumer.kafka.rebalance import Rebalance
-from duemq.client.consumer.kafka.source import FetchPosition, Source
-from duemq.client.consumer.kafka.topics import prepare
+from duemq.client.consumer.kafka.assignors import Mismatch
+from duemq.client.consumer.kafka.log import KafkaLog
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.failures import verdict
 from duemq.client.consumer.retry.headers import error_text, header_bytes
 from duemq.client.consumer.retry.names import checked_group, retry_topic
 from duemq.client.consumer.retry.policy import Pause, Wait
-from duemq.client.consumer.retry.publisher import Returns
 from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.room import Room
@@ -70,25 +68,31 @@ class Consumer:
     ```
     """
 
-    def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
-        """`bootstrap`: Kafka's. Raises Rejected `bad_group`."""
+    def __init__(
+        self,
+        group: str,
+        bootstrap: str = "localhost:9092",
+        options: ConsumerOptions | None = None,
+        *,
+        log: ConsumerLog | None = None,
+    ) -> None:
+        """`bootstrap`: Kafka's. `log`: another log than Kafka. Raises Rejected `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
         """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
-        self._bootstrap = bootstrap
+        self._log = log or KafkaLog(group, bootstrap, self.options)
         self._retry = retry_topic(group)
         self._routes = Routes()
         self._books: dict[TopicPartition, Book] = {}
         self._lanes = Lanes(self, self.options.concurrency, self.options.keys_at_once)
-        self._returns = Returns(group, bootstrap, self.options)
         self._in_place = self.options.ordered or self.options.broadcasting
         self._room = Room(self.options, self._in_place)
         self._moved, self._started = asyncio.Event(), asyncio.Event()
         self._idle_s = min(_IDLE_S, self.options.kafka.get("max_poll_interval_ms", _MAX_POLL_MS) / 3_000)
         self._saving = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()  # for partitions that go to other members
-        self._source: Source | None = None
+        self._source: MessageSource | None = None
         self._running: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
 
@@ -148,6 +152,12 @@ class Consumer:
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
+    def working(self) -> asyncio.Task[None]:
+        """Ends, with what ended the consumer, if it ends by itself. There is one from `start` on."""
+        assert self._running is not None
+        return self._running
+
+    @property
     def paused(self) -> bool:
         """A handler asked for a pause (`Pause`), and no message has got through since."""
         return self._lanes.paused
@@ -159,13 +169,9 @@ class Consumer:
         options = self.options
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
-        topics = sorted(self.subscription)
-        sharing = assignor(options.allocation, options.rack, self.subscription, self._report_mismatches)
         own = [] if options.broadcasting else [self._retry]
-        changes = Rebalance(self._gained, self._lost)
         try:
-            await self._returns.start(await prepare(self.group, self._bootstrap, options, topics))
-            source = Source(self.group, self._bootstrap, options, [*topics, *own], own, changes, sharing)
+            source = await self._log.open(self.subscription, own, self._gained, self._lost, self._report_mismatches)
             self._source = source
             self._running = asyncio.create_task(self._work(), name=f"consumer-{self.group}")
             await source.start()
@@ -214,7 +220,7 @@ class Consumer:
         running, self._running = self._running, None
         if running is None:
             if self._source is None:
-                await self._returns.stop()
+                await self._log.close()
             return
         source, now = self._source, asyncio.get_running_loop().time
         assert source is not None
@@ -232,7 +238,7 @@ class Consumer:
                     "consumer of group %s ends while handlers go on: they did not heed that they were cancelled",
                     self.group, extra={"action": "end"},
                 )  # fmt: skip
-            await within(max(min(until - now(), _LEAVE_S), _LATE_S / 4), source.stop(), self._returns.stop())
+            await within(max(min(until - now(), _LEAVE_S), _LATE_S / 4), source.stop(), self._log.close())
         if running.done() and not running.cancelled() and (error := running.exception()) is not None:
             raise error
 
@@ -285,7 +291,7 @@ class Consumer:
 
     # --- pulling --------------------------------------------------------------------------------------------------
 
-    async def _pull(self, source: Source) -> None:
+    async def _pull(self, source: MessageSource) -> None:
         holding: frozenset[TopicPartition] = frozenset()
         while True:
             most, full_partitions = self._room.admitted(self._books, source.partitions)
@@ -350,14 +356,16 @@ class Consumer:
         """See `Owner`."""
         message = work.message
         to, text = verdict(self.group, self.options, message, error)
+        now = int(time.time() * 1000)
+        message = Message(message.record, message.origin.failed(now, text))
         if isinstance(to, Wait) and self._in_place:
             if work.book.closed:
                 self.released(work)
                 return None
             self._counts[message.topic, "retried"] += 1
             work.message = Message(message.record, message.origin.again() if to.counts else message.origin)
-            return to.ms(int(time.time() * 1000)) / 1000
-        became = await self._returns.send(message, to, text)
+            return to.ms(now) / 1000
+        became = await self._log.send_back(message, to, text)
         self._end(work, "retried" if isinstance(became, Wait) else "dead")
         return None
 
@@ -384,7 +392,7 @@ class Consumer:
 
     # --- offsets --------------------------------------------------------------------------------------------------
 
-    async def _save_often(self, source: Source) -> None:
+    async def _save_often(self, source: MessageSource) -> None:
         loop = asyncio.get_running_loop()
         last_settle_s = -_SETTLE_S
         while True:
@@ -400,7 +408,7 @@ class Consumer:
                 last_settle_s = loop.time()
             await self._save(source, self._books)
 
-    async def _settle(self, source: Source) -> None:
+    async def _settle(self, source: MessageSource) -> None:
         """A partition at rest is past the markers of transactions, and one without messages has a place, too."""
         for partition in source.partitions():
             book = self._books.get(partition)
@@ -412,7 +420,7 @@ class Consumer:
                 if not len(book):
                     book.pull = max(book.pull, position)
 
-    async def _save(self, source: Source, books: Mapping[TopicPartition, Book]) -> None:
+    async def _save(self, source: MessageSource, books: Mapping[TopicPartition, Book]) -> None:
         async with self._saving:
             moved, stored = {}, False
             for partition, book in books.items():

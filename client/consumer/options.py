@@ -53,6 +53,8 @@ class ConsumerOptions:
     tell_errors: str = "text"
     """What is told of an error that a handler raised, in the headers of the message that goes back and in the log:
     `text`, or only its `class` where texts may hold secrets, such as the address of a database with its password."""
+    log_retries: bool = True
+    """Whether each message that comes back is a line of the log. Dead letters always are."""
     timeout_s: float = 60.0
     """The time for one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and
     goes on."""

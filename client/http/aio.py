@@ -278,6 +278,30 @@ class AsyncClient:
     async def resume(self, node: str) -> None:
         await self._run(operations.resume(node))
 
+    async def destinations(self) -> Sequence[dict[str, Any]]:
+        return await self._run(operations.destinations())
+
+    async def destination(self, name: str) -> dict[str, Any]:
+        return await self._run(operations.destination(name))
+
+    async def declare_destination(self, name: str, url: str, **fields: Any) -> dict[str, Any]:
+        return await self._run(operations.declare_destination(name, url, fields))
+
+    async def change_destination(self, name: str, **changes: Any) -> dict[str, Any]:
+        return await self._run(operations.change_destination(name, changes))
+
+    async def pause_destination(self, name: str) -> dict[str, Any]:
+        return await self._run(operations.operate_destination(name, "pause"))
+
+    async def resume_destination(self, name: str) -> dict[str, Any]:
+        return await self._run(operations.operate_destination(name, "resume"))
+
+    async def test_destination(self, name: str) -> dict[str, Any]:
+        return await self._run(operations.operate_destination(name, "test"))
+
+    async def remove_destination(self, name: str) -> None:
+        await self._run(operations.remove_destination(name))
+
     async def keys(self) -> Sequence[dict[str, Any]]:
         return await self._run(operations.keys())
 

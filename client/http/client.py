@@ -352,6 +352,40 @@ class Client:
         """Let a drained node take part again."""
         self._run(operations.resume(node))
 
+    def destinations(self) -> Sequence[dict[str, Any]]:
+        """Return the destinations, by name. Of their credentials only which are given."""
+        return self._run(operations.destinations())
+
+    def destination(self, name: str) -> dict[str, Any]:
+        """Return one destination. Raises `UnknownDestination`."""
+        return self._run(operations.destination(name))
+
+    def declare_destination(self, name: str, url: str, **fields: Any) -> dict[str, Any]:
+        """Declare a destination. `fields`: as in `POST /v1/destinations`, such as `topics`, `rate` and `credentials`.
+
+        Raises `DestinationExists`, unless one of them is `replace=True`.
+        """
+        return self._run(operations.declare_destination(name, url, fields))
+
+    def change_destination(self, name: str, **changes: Any) -> dict[str, Any]:
+        """Change fields of a destination, each as a whole."""
+        return self._run(operations.change_destination(name, changes))
+
+    def pause_destination(self, name: str) -> dict[str, Any]:
+        return self._run(operations.operate_destination(name, "pause"))
+
+    def resume_destination(self, name: str) -> dict[str, Any]:
+        """Have messages handed on again, also to one that is disabled."""
+        return self._run(operations.operate_destination(name, "resume"))
+
+    def test_destination(self, name: str) -> dict[str, Any]:
+        """Have a test message sent. Returns `result` (`accepted` where all is well), `status`, `detail`, `took_ms`."""
+        return self._run(operations.operate_destination(name, "test"))
+
+    def remove_destination(self, name: str) -> None:
+        """Remove a destination and its credentials. What is in its topics stays there."""
+        self._run(operations.remove_destination(name))
+
     def keys(self) -> Sequence[dict[str, Any]]:
         """Return the API keys, oldest first, without their texts."""
         return self._run(operations.keys())

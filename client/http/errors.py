@@ -148,6 +148,17 @@ class UnknownJob(NotFound): ...
 class UnknownImport(NotFound): ...
 
 
+class UnknownDestination(NotFound): ...
+
+
+class DestinationExists(RejectedError):
+    """There is a destination of this name: say `replace=True` to declare it anew."""
+
+
+class TooManyDestinations(RejectedError):
+    """So many destinations are declared that no more may be."""
+
+
 class Conflict(RejectedError):
     """Somebody else changed it at the same time: look at it again."""
 
@@ -337,6 +348,9 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "redrives_exhausted": RedrivesExhausted,
     "already_purged": AlreadyPurged,
     "unknown_import": UnknownImport,
+    "unknown_destination": UnknownDestination,
+    "destination_exists": DestinationExists,
+    "too_many_destinations": TooManyDestinations,
     "bad_delay_file": BadDelayFile,
     "no_ids": NoIds,
     "not_indexed": NotIndexed,

@@ -46,6 +46,7 @@ BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
 _READ_FILE_S = 600.0  # the server reads all of a file before it answers
 _MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
+_TEST_S = 620.0  # the longest time-out of a destination, and what follows it
 _CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
@@ -353,6 +354,39 @@ def job(job_id: str) -> Plan[dict[str, Any]]:
 
 def change_job(job_id: str, what: str) -> Plan[dict[str, Any]]:
     return _document(Call("POST", f"/v1/jobs/{quoted(job_id)}:{what}"))
+
+
+def destinations() -> Plan[list[dict[str, Any]]]:
+    listed: list[dict[str, Any]] = json_of((yield Call("GET", "/v1/destinations")))["destinations"]
+    return listed
+
+
+def destination(name: str) -> Plan[dict[str, Any]]:
+    return _document(Call("GET", _destination(name)))
+
+
+def declare_destination(name: str, url: str, fields: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+    body = orjson.dumps({"name": name, "url": url, **fields})
+    return _document(Call("POST", "/v1/destinations", body=body))
+
+
+def change_destination(name: str, changes: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+    return _document(Call("PATCH", _destination(name), body=orjson.dumps(changes)))
+
+
+def operate_destination(name: str, what: str) -> Plan[dict[str, Any]]:
+    hold_s = _TEST_S if what == "test" else 0.0
+    return _document(Call("POST", f"{_destination(name)}:{what}", hold_s=hold_s))
+
+
+def remove_destination(name: str) -> Plan[None]:
+    response = yield Call("DELETE", _destination(name))
+    if not response.is_success:
+        raise error_of(response)
+
+
+def _destination(name: str) -> str:
+    return f"/v1/destinations/{quoted(name)}"
 
 
 def dead_letters_in(topic: str, page_size: int, cursor: str | None) -> Plan[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from duemq.bus.base import Bus
 from duemq.cluster.admin.api_keys import ApiKeys
+from duemq.cluster.admin.destination_registry import DestinationRegistry
 from duemq.cluster.admin.jobs import Jobs
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.sessions import Sessions
@@ -22,6 +23,7 @@ class Administration:
         self.keys = ApiKeys(self.log, clock)
         self.sessions = Sessions(self.log, clock)
         self.jobs = Jobs(self.log, clock)
+        self.destinations = DestinationRegistry(self.log)
         self.trail = Trail(bus, clock)
 
     async def run(self) -> None:

@@ -15,13 +15,15 @@ from duemq.tls.contexts import client_context
 from duemq.tls.files import TlsFiles
 
 PROGRAM = (sys.executable, "-P", "-c", "import sys; from duemq.cli.main import main; sys.exit(main())")
+_KEEP_NOTHING = ("proxy", "relay")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 
 
 class DuemqProcess:
     """`settings` (by `section.key`) and `environment` may be changed; both hold from the next `start` on.
 
-    `kind`: `node`, `proxy` or `serve`. `data`: its folder; a proxy keeps nothing. `program`: what is run as `duemq`.
+    `kind`: `node`, `proxy`, `relay` or `serve`. `data`: its folder; proxies and relays keep nothing. `program`: what is
+    run as `duemq`.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class DuemqProcess:
 
     def _command(self) -> list[str]:
         own = ["--listen", f"{HOST}:{self.port}"]
-        if self.kind != "proxy":
+        if self.kind not in _KEEP_NOTHING:
             own += ["--data", str(self.data)]
         if self.kind == "node":
             own += ["--name", self.name]

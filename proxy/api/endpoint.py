@@ -9,6 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import compile_path
@@ -17,6 +18,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.access import Access
 from duemq.proxy.console.history import History
+from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
@@ -45,6 +47,7 @@ class Service:
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
+    relay: RelayAccess = field(default_factory=RelayAccess)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]
@@ -118,11 +121,24 @@ class RouteMatch:
     audited: str | None = None
 
 
+class _WithoutColon(StringConvertor):
+    regex = "[^/:]+"
+
+
+register_url_convertor("plain", _WithoutColon())
+
+
+def route_path(path: str) -> str:
+    """The path of an endpoint as starlette reads it. A `{name}` has no colon: what follows one is a call, of which
+    the methods of the name itself are none."""
+    return path.replace("{name}", "{name:plain}")
+
+
 class _Route:
     """An endpoint as requests meet it."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.pattern, _, _ = compile_path(endpoint.path)
+        self.pattern, _, _ = compile_path(route_path(endpoint.path))
         self.slashes = endpoint.path.count("/")
         self.methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
         audited = endpoint.path if endpoint.audited else None

@@ -26,6 +26,7 @@ _PATH_PARAMETERS = {
     "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
+    "name": "A destination's name.",
     "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
 _IMPORT_ID = "An import's id, as the answer to the request that asked for it names it."
@@ -34,6 +35,7 @@ _PATTERNS = {
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
     "id": "^[A-Za-z0-9._:-]{1,128}$",
     "node": "^[A-Za-z0-9._-]{1,128}$",
+    "name": "^[A-Za-z0-9_-]{1,64}$",
     "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
 _EVERYWHERE = ("unauthorised", "foreign_host", "internal")

@@ -34,20 +34,26 @@ class Closed(Shape):
 
 
 class Message(Closed):
-    """At most one of payload and payload_base64, and at most one of deliver_at, deliver_after and delay_level."""
+    """Exactly one of topic and destination, at most one of payload and payload_base64, and at most one of deliver_at,
+    deliver_after and delay_level."""
 
     model_config = ConfigDict(
         json_schema_extra={
+            "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
             "allOf": [
                 {"not": {"required": ["payload", "payload_base64"]}},
                 {"not": {"required": ["deliver_at", "deliver_after"]}},
                 {"not": {"required": ["deliver_at", "delay_level"]}},
                 {"not": {"required": ["deliver_after", "delay_level"]}},
-            ]
+            ],
         }
     )
 
-    topic: TopicName
+    topic: TopicName = ""
+    destination: str = Field(
+        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="One that is declared: its own topic.",
+        examples=["billing"],
+    )  # fmt: skip
     payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
     key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")

@@ -14,6 +14,7 @@ from duemq.proxy.api import server_info as service
 from duemq.proxy.api.admin.endpoints import ADMIN_ENDPOINTS
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
 from duemq.proxy.api.openapi import describe
+from duemq.proxy.destinations.endpoints import DESTINATION_ENDPOINTS
 from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT, ORDERS, STATUSES
 from duemq.web import status
 
@@ -23,8 +24,8 @@ _DOWN = ("unavailable", "disk_full")
 _CLOCK = "clock_out_of_bounds"
 _WHEN = ("both_times", "bad_time", "naive_time", "negative_delay", "delay_too_long", "past_due", "bad_level", _CLOCK)
 _MESSAGE = (
-    *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "bad_field", "unknown_field", "bad_header",
-    "bad_json", "both_payloads", "bad_base64", "needs_key", "payload_too_large",
+    *_WHEN, *_DOWN, "missing_topic", "bad_topic", "unknown_topic", "unknown_destination", "bad_field",
+    "unknown_field", "bad_header", "bad_json", "both_payloads", "bad_base64", "needs_key", "payload_too_large",
 )  # fmt: skip
 _CHANGE = ("unknown_message", "already_delivered", "already_cancelled", "already_dead", *_DOWN)
 _LIST = ("bad_query", "bad_topic", "bad_cursor", "bad_time", "naive_time", *_DOWN)
@@ -71,10 +72,12 @@ _MESSAGE_EXAMPLES = {
         "topic": "orders", "payload_base64": "AAEC/w==", "deliver_at": "2026-11-21T10:00:00+01:00", "key": "order-17",
         "headers": {"trace-id": "4711"}, "labels": ["reminder"], "expires_at": "2026-11-22T10:00:00+01:00",
     },
+    "for one destination": {"destination": "billing", "payload": "{}", "deliver_after": "1h"},
     "at delay level 3": {"topic": "orders", "payload": "", "delay_level": 3},
 }  # fmt: skip
 _RAW = """\
-A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic`, `duemq-key`,
+A body of any type but JSON is the payload itself. Its fields are then request headers: `duemq-topic` or
+`duemq-destination`, `duemq-key`,
 `duemq-deliver-at`, `duemq-deliver-after`, `duemq-delay-level`, `duemq-expires-at`, `duemq-labels` (comma-separated),
 and `duemq-header-NAME` for headers of the message."""
 _KEY_INDEX = """\
@@ -331,6 +334,7 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
     ),
     *ADMIN_ENDPOINTS,
+    *DESTINATION_ENDPOINTS,
     Endpoint(
         "GET", "/livez", status.livez, "Whether the process works: a restart helps where it does not", "service",
         {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),

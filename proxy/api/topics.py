@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.bus.base import Bus, TopicInfo
+from duemq.bus.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
@@ -23,7 +24,6 @@ from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.response.sse import EventStream
-from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
 from duemq.proxy.response.topic_reader import Page, TopicReader, ending, readable
 from duemq.web.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES, check_fields, header

@@ -25,7 +25,7 @@ from duemq.proxy.console.pages import (
     topic_letters,
     topics,
 )
-from duemq.proxy.console.pages.admin import jobs, keys, trail
+from duemq.proxy.console.pages.admin import destinations, jobs, keys, trail
 from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 
 PREFIX: Final = "/console"
@@ -87,6 +87,9 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/jobs/{id}", jobs.get_job, "One bulk job"),
     _form("/jobs", jobs.post_job, "Begin a bulk job", Scope.OPERATE),
     _form("/jobs/{id}", jobs.post_step, "Pause, resume or cancel a bulk job", Scope.OPERATE),
+    _page("/destinations", destinations.get_destinations, "Destinations"),
+    _page("/destinations/{name}", destinations.get_destination, "One destination"),
+    _form("/destinations/{name}", destinations.post_step, "Pause, resume or test a destination", Scope.OPERATE),
     _page("/files", files.get_files, "Delay files by window", "from"),
     _page("/imports", imports.get_imports, "Imported files", "state below"),
     _form("/imports", imports.post_import, "Hand over a file of messages", Scope.SEND),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
 from duemq.model.message import Draft
 from duemq.model.record import pack_headers
@@ -30,7 +31,7 @@ from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
 
-_RARE = frozenset(("key", "headers", "labels", "expires_at"))
+_RARE = frozenset(("key", "headers", "labels", "expires_at", "destination"))
 FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
 _KNOWN_TOPICS = 10_000
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
@@ -59,10 +60,16 @@ class Ingress:
     What hangs on `now`, or on the limits, is a `RejectedNow`: the same message may have been accepted before.
 
     `why_clock_out`: why `now` is good for judging times, and not for counting from it; None while it is good for both.
+    `destinations`: those that are declared, by name.
     """
 
-    def __init__(self, limits: MessageLimits, why_clock_out: Callable[[], str | None] = lambda: None) -> None:
-        self.limits, self._why_clock_out = limits, why_clock_out
+    def __init__(
+        self,
+        limits: MessageLimits,
+        why_clock_out: Callable[[], str | None] = lambda: None,
+        destinations: Callable[[], Mapping[str, Destination]] = dict,
+    ) -> None:
+        self.limits, self._why_clock_out, self._destinations = limits, why_clock_out, destinations
         self._time = limits.time
         self._allows = topic_matcher(limits.topics) if limits.topics else None
         self._known_topics: set[str] = set()
@@ -133,6 +140,8 @@ class Ingress:
         if _RARE.isdisjoint(item):
             return Draft(topic, payload, due)
 
+        if "destination" in item and "topic" in item:
+            raise Rejected("bad_field", "topic and destination are both given: a message goes to one", "destination")
         key = None
         if "key" in item:
             key = self._key(item["key"])
@@ -155,6 +164,8 @@ class Ingress:
 
     def _check_topic(self, item: Mapping[str, Any]) -> str:
         if "topic" not in item:
+            if "destination" in item:
+                return self._own_topic_of(item["destination"])
             raise Rejected("missing_topic", "topic is required: the name of the topic to deliver to", "topic")
         topic = item["topic"]
         if type(topic) is not str or not TOPIC.fullmatch(topic) or topic in (".", ".."):
@@ -170,6 +181,14 @@ class Ingress:
             self._known_topics.clear()
         self._known_topics.add(topic)
         return topic
+
+    def _own_topic_of(self, name: object) -> str:
+        """The topic of the messages for one destination alone. Looked up each time: it may be removed."""
+        if type(name) is not str:
+            raise Rejected("bad_field", f"destination must be text, not {shown(name)}", "destination")
+        if (destination := self._destinations().get(name)) is None:
+            raise RejectedNow("unknown_destination", f"there is no destination {shown(name)}", "destination")
+        return self._check_topic({"topic": destination.own_topic})
 
     def _key(self, value: object) -> bytes:
         if type(value) is not str:

@@ -14,6 +14,7 @@ _PREFIX = b"duemq-"
 _OWN_HEADER = b"duemq-header-"
 _FIELD_OF = {
     b"duemq-topic": "topic",
+    b"duemq-destination": "destination",
     b"duemq-key": "key",
     b"duemq-deliver-at": "deliver_at",
     b"duemq-deliver-after": "deliver_after",

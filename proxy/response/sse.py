@@ -8,9 +8,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.bus.base import Bus
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError
 from duemq.proxy.response.render import records_bytes
-from duemq.proxy.response.topic_cursor import encode_cursor
 from duemq.proxy.response.topic_reader import TopicReader, ending, page_bytes
 from duemq.web.admission import Share
 

@@ -10,9 +10,9 @@ from typing import Any
 from starlette.types import Receive
 
 from duemq.bus.base import Bus, Subscription, TopicInfo
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import Unavailable
 from duemq.model.record import StoredRecord
-from duemq.proxy.response.topic_cursor import encode_cursor
 
 Page = list[tuple[int, list[StoredRecord]]]  # what was read, by partition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,6 +141,9 @@ class RenamedBus:
 
     async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
         await self.inner.set_consumer_cursor(topic + self._suffix, consumer, cursor)
+
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        await self.inner.begin_group(topic + self._suffix, group, offsets)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -254,6 +254,13 @@ async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
     ]
 
 
+async def test_a_group_begins_with_a_topic_again_and_again(bus: Bus) -> None:
+    await bus.append({A0: frames(0, 3), A1: frames(3, 4)})
+    for offsets in ((3, 1), (0, 0)):
+        await bus.begin_group("a", "group", offsets)
+    await bus.begin_group("not-yet-there", "group", ())
+
+
 @clocked
 @pytest.mark.parametrize("step", ["before_write", "after_write", "after_sync"])
 async def test_a_failed_bus_refuses_and_hides_what_failed(plug: Plug, step: str) -> None:

@@ -17,6 +17,8 @@ from tests.support.servers.real_servers import need_servers
 
 EXPRESSIONS = [*of_alerts().values(), *of_dashboard()]
 NAMES = {name for expression in EXPRESSIONS for name in asked_for(expression)}
+OF_RELAYS = {name for name in NAMES if name.startswith("duemq_relay_")}
+"""Exported from the first destination on."""
 NEVER_HERE = {
     "duemq_destination_refused": {"topic", "reason"},  # only while one refuses
     "duemq_tls_certificate_expiry_timestamp_seconds": {"setting"},  # only with TLS: tests/unit/cli/test_tls_settings.py
@@ -33,7 +35,7 @@ def exported(text: str) -> dict[str, set[str]]:
     return found
 
 
-def missing(text: str, names: set[str] = NAMES) -> list[str]:
+def missing(text: str, names: set[str] = NAMES - OF_RELAYS) -> list[str]:
     there = exported(text)
     wrong = []
     for expression in EXPRESSIONS:
@@ -55,6 +57,17 @@ def test_a_server_exports_what_is_asked_for(shared_server: Server, promtool: Pat
     assert missing(text.replace("duemq_ready", "duemq_other")), "the test finds a name that is not there"
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, ""), "names and help are as Prometheus has them"
+
+
+def test_a_relay_exports_what_is_asked_for(shared_server: Server) -> None:
+    declared = {"name": "measured", "url": "http://127.0.0.1:9/"}
+    assert shared_server.call("POST", "/v1/destinations", declared).status_code == 201
+    try:
+        wait_for(lambda: 'destination="measured"' in shared_server.call("GET", "/metrics").text, "figures of a relay")
+        assert OF_RELAYS
+        assert missing(shared_server.call("GET", "/metrics").text, OF_RELAYS) == []
+    finally:
+        shared_server.call("DELETE", "/v1/destinations/measured")
 
 
 def test_exemplars_are_messages(shared_server: Server) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["duemq"]):
+    from duemq.bus.topic_cursor import decode_cursor
     from duemq.cluster.admin.state import AdminState
     from duemq.cluster.admin.trail import TrailEntry
     from duemq.model import plain
@@ -36,7 +37,6 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.proxy.login.tokens import Issuer
     from duemq.proxy.request.names import name_in_header
     from duemq.proxy.request.raw_body import read_dashed
-    from duemq.proxy.response.topic_cursor import decode_cursor
     from duemq.web.same_origin import SameOrigin
 
 from starlette.requests import Request

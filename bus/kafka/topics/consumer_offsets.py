@@ -8,7 +8,7 @@ whole.
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
@@ -16,7 +16,7 @@ from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from duemq.bus.kafka.requests.wire import Wire
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import LogFailed, Rejected, Unavailable
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000
@@ -26,6 +26,7 @@ MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
 # consumer polls every second.
 _RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
+_HAS_MEMBERS: Final = (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError)
 GROUPS: Final = "duemq-place-"
 """How the names of the groups begin that places are kept under. Their offsets are none."""
 
@@ -72,12 +73,30 @@ class Places:
 
         await self._retry(ask, group, topic)
 
+    async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
+        """Commit the offsets of a consumer group. Raises Rejected `group_at_work` where it has members."""
+        parts = [(partition, offset, "") for partition, offset in enumerate(offsets)]
+
+        async def ask() -> None:
+            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, _RETENTION_MS, [(topic, parts)])
+            for _, answers in (await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)).topics:
+                for _, code in answers:
+                    _check(code)
+
+        try:
+            await self._retry(ask, group, topic)
+        except LogFailed as error:
+            if not isinstance(error.__cause__, _HAS_MEMBERS):
+                raise
+            detail = f"consumers of group {group} are at work, and only they may say where it begins"
+            raise Rejected("group_at_work", detail, "topics") from error
+
     async def _retry(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
         async def attempt() -> T:
             try:
                 return await ask()
             except errors.GroupAuthorizationFailedError as error:
-                detail = f"Kafka does not let duemq's user read group {group}: allow READ on groups {GROUPS}*"
+                detail = f"Kafka does not let duemq's user read group {group}: allow READ on {_groups_like(group)}"
                 raise Unavailable(detail) from error
             except errors.TopicAuthorizationFailedError as error:
                 raise Unavailable(f"Kafka does not let duemq's user read topic {topic}: allow READ on it") from error
@@ -89,6 +108,10 @@ class Places:
 
     async def _ask(self, group: str, request: Any) -> Any:
         return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
+
+
+def _groups_like(group: str) -> str:
+    return f"groups {GROUPS}*" if group.startswith(GROUPS) else f"group {group}"
 
 
 def _group(consumer: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import (
@@ -32,6 +32,7 @@ from duemq.bus.kafka.aiokafka_internals import (
 )
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW, Parking
@@ -50,13 +51,6 @@ _ASK_S = 2.0
 _AGAIN_S = 2.0
 _MOVING_S = 0.1
 _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
-
-
-class FetchPosition(NamedTuple):
-    """`commit`: the first message that is not done; `pull`: the next to be fetched."""
-
-    commit: int
-    pull: int
 
 
 class Source:

@@ -16,6 +16,8 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
     """When it comes back, or that it does not, and what is told of the error. Does not raise."""
     text = error_text(error, options.tell_errors)
     to = _decide(group, options, message, error)
+    if isinstance(to, Wait) and not options.log_retries:
+        return to, text
     log.log(
         logging.WARNING if isinstance(to, Wait) else logging.ERROR,
         "consumer of group %s: %r failed and %s: %s: %s", group, message,

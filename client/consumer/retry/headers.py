@@ -1,15 +1,18 @@
 """What travels with a message that comes back, and with one that is given up, in headers that begin with `x-duemq-`.
 
-They say where it came from first: the topic, partition, offset and id; how often it was retried; and why it went back
-the last time. The user's own headers are kept as they were. duemq's own (`duemq-…`) are not: it gives the record new
-ones. Anybody may have written a record: what is no text is read with U+FFFD, and null as if it were not there.
+They say where it came from first: the topic, partition, offset and id; how often it was retried; why it went back the
+last time; and when and why each attempt failed. The user's own headers are kept as they were. duemq's own (`duemq-…`)
+are not: it gives the record new ones. Anybody may have written a record: what is no text is read with U+FFFD, and null
+as if it were not there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
+
+import orjson
 
 from duemq.model.dead_letters import SHARE_GROUP
 
@@ -25,25 +28,42 @@ REASON: Final = "x-duemq-reason"
 ERROR: Final = "x-duemq-error"
 NULL: Final = "x-duemq-null"
 """The value was null, which a schedule cannot hold: it is sent as an empty one."""
+ATTEMPTS: Final = "x-duemq-attempts"
+"""The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
 """Bytes of a value that a dead letter had no room for."""
-_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, NULL, SIZE))
+_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, NULL, SIZE, ATTEMPTS))
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
 _ERROR_BYTES, _HEADER_BYTES = 1_000, 32
+_MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # kept of one message, and of the error of each
 ERRORS: Final = ("text", "class")
 """What the headers and the log tell of an error: its text, or no more than its class."""
 
 
+class Attempt(NamedTuple):
+    """One that failed, at epoch ms. `error`: the beginning of what was told of it."""
+
+    at: int
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message was first, and how often it was retried since."""
+    """Where a message was first, how often it was retried since, and the attempts that failed."""
 
     topic: str
     partition: int
     offset: int
     id: str
     retried: int = 0
+    attempts: tuple[Attempt, ...] = ()
+
+    def failed(self, at: int, error: str) -> Origin:
+        """The origin after one failed attempt more, at epoch ms."""
+        attempt = Attempt(at, error[:_ATTEMPT_CHARACTERS].encode(errors="replace").decode())
+        first, others = self.attempts[:1], self.attempts[1:][2 - _MAX_ATTEMPTS :]
+        return replace(self, attempts=(*first, *others, attempt))
 
     def again(self) -> Origin:
         """The origin after one retry more."""
@@ -56,11 +76,20 @@ def origin_in(headers: Headers) -> Origin | None:
     try:
         origin = Origin(
             values[TOPIC].decode(), int(values[PARTITION]), int(values[OFFSET]),
-            values[ID].decode(errors="replace"), int(values[RETRIED]),
+            values[ID].decode(errors="replace"), int(values[RETRIED]), _attempts_in(values.get(ATTEMPTS)),
         )  # fmt: skip
     except (KeyError, ValueError):
         return None
     return origin if origin.id and origin.retried >= 0 else None
+
+
+def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
+    """The attempts of a header; none of one that anybody else wrote."""
+    try:
+        pairs = orjson.loads(value or b"[]")
+        return tuple(Attempt(int(at), str(error)[:_ATTEMPT_CHARACTERS]) for at, error in pairs[:_MAX_ATTEMPTS])
+    except (ValueError, TypeError):
+        return ()
 
 
 def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[tuple[str, bytes]]:
@@ -72,6 +101,8 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     ]  # fmt: skip
     if (labels := labels_in(headers)) is not None:
         pairs.append((LABELS, labels))
+    if origin.attempts:
+        pairs.append((ATTEMPTS, orjson.dumps([list(attempt) for attempt in origin.attempts])))
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))

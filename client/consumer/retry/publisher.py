@@ -10,7 +10,6 @@ What duemq cannot take is written to the dead letters directly, without what was
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from struct import error as StructError
 from typing import Any, Final, NamedTuple
@@ -29,17 +28,16 @@ from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.headers import SIZE, Origin, returned, share_group_headers
-from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.retry.headers import SIZE, returned
+from duemq.client.consumer.retry.letter import Letter, Pairs, dead_headers, letter_of
+from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.model.dead_letters import SHARE_GROUP
 from duemq.model.message import CLIENT_NAME, MAX_HEADERS, NO_KEY, shard_of_name
 from duemq.model.record import pack_headers
 
 log = logging.getLogger(__name__)
 
 _SEND_S = 15.0
-_AT_ONCE = Wait("level", 0)
 _BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 _REQUEST_BYTES = 64 << 20  # the broker's own limits decide
 
@@ -48,8 +46,6 @@ MALFORMED: Final = "malformed"
 _NOT_ALLOWED: Final = "not_authorized"
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 _NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot make a record of it
-
-Pairs = list[tuple[str, bytes]]
 
 
 class _Letter(NamedTuple):
@@ -82,37 +78,13 @@ class Returns:
         Tries until it succeeds; a cancel ends it, with an unknown outcome.
         """
         record = message.record
-        letter = _Letter(None, record.key, record.value or b"", self._headers(message, to, error))
+        back = letter_of(self._group, message, to, error)
+        letter = _Letter(None, record.key, record.value or b"", [*_address(back), *back.headers])
         refused = _unfit(letter) or await self._append(message, letter)
         if refused is None:
             return to
         await self._bury(message, refused, error)
         return Dead(refused)
-
-    def _headers(self, message: Message, to: Wait | Dead, error: str) -> Pairs:
-        reason = to.reason if isinstance(to, Dead) else "failed"
-        origin = message.origin if isinstance(to, Dead) or not to.counts else message.origin.again()
-        back = returned(message.record.headers, origin, reason, error, message.value is None)
-        if isinstance(to, Dead):
-            back = self._dead_headers(back, origin, error)
-        return [*self._to(message, to), *back]
-
-    def _dead_headers(self, headers: Pairs, origin: Origin, error: str) -> Pairs:
-        """The headers of a dead letter, with those that share groups have instead of any from before."""
-        others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
-        return others + share_group_headers(origin, self._group, error)
-
-    def _to(self, message: Message, to: Wait | Dead) -> Pairs:
-        """The headers by which duemq delivers it."""
-        if isinstance(to, Dead):
-            kind, topic, when = "dead", dead_letter_topic(self._group), _AT_ONCE
-        else:
-            kind, topic, when = "retry", retry_topic(self._group), to
-        record = message.record
-        # The record at hand, not the one it was first: each time that it comes back its name is another one.
-        place = kind, self._group, record.topic, record.partition, record.offset, record.timestamp
-        digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()
-        return [("duemq-topic", topic.encode()), when.header, ("duemq-name", f"{kind}-{digest[:40]}".encode())]
 
     async def _bury(self, message: Message, reason: str, error: str) -> None:
         """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
@@ -123,13 +95,13 @@ class Returns:
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
             self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
-        headers = self._dead_headers(returned(record.headers, origin, reason, error, null), origin, error)
+        headers = dead_headers(self._group, returned(record.headers, origin, reason, error, null), origin, error)
         size = (SIZE, b"%d" % len(value))
-        bare = [*self._dead_headers(returned((), origin, reason, error, null), origin, error), size]
+        bare = [*dead_headers(self._group, returned((), origin, reason, error, null), origin, error), size]
         letters = [_Letter(dead, record.key, b"", [*headers, size]), _Letter(dead, None, b"", bare)]
         if reason != TOO_LARGE:
             letters.insert(0, _Letter(dead, record.key, value, headers))
-        letters.append(_Letter(None, None, b"", self._to(message, Dead(reason)) + bare))
+        letters.append(_Letter(None, None, b"", _address(letter_of(self._group, message, Dead(reason), error)) + bare))
         for letter in letters[:-1]:
             if await self._append(message, letter) is None:
                 return
@@ -204,6 +176,11 @@ class Returns:
             except asyncio.CancelledError:
                 await stop(producer, failed=True)
                 raise
+
+
+def _address(letter: Letter) -> Pairs:
+    """The headers by which duemq delivers it."""
+    return [("duemq-topic", letter.topic.encode()), letter.wait.header, ("duemq-name", letter.name.encode())]
 
 
 def _unfit(letter: _Letter) -> str | None:

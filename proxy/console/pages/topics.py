@@ -8,11 +8,11 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.bus.topic_cursor import MAX_PARTITIONS, encode_cursor
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import sees_payloads
 from duemq.proxy.console.views import render
-from duemq.proxy.response.topic_cursor import MAX_PARTITIONS, encode_cursor
 
 _LATEST: Final = 50
 _PREVIEW: Final = 200

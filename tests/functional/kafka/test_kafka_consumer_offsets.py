@@ -14,10 +14,10 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.topics.consumer_offsets import MAX_CURSOR_BYTES
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.response.topic_cursor import encode_cursor
 from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
@@ -46,6 +46,40 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
         assert code == 0
 
     await bus._wire.retry(ask)
+
+
+async def test_a_group_begins_where_it_is_told_and_not_while_it_is_at_work(bus: KafkaBus, kafka: KafkaServers) -> None:
+    topic, group = await destination(bus, 2), f"destination.{consumer()}"
+    await bus.append({(topic, 0): frames(*"abcde"), (topic, 1): frames(*"fgh")})
+    await bus.begin_group(topic, group, (5, 3))
+    await bus.begin_group(topic, group, (4, 3))
+    await bus.begin_group("not-there", group, ())
+
+    def new_consumer() -> AIOKafkaConsumer:
+        return AIOKafkaConsumer(
+            topic, bootstrap_servers=kafka.bootstrap, group_id=group, auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )  # fmt: skip
+
+    async with asyncio.timeout(WITHIN_S):
+        member = new_consumer()
+        await member.start()
+        try:
+            await bus.append({(topic, 1): frames("i")})
+            records = [await member.getone() for _ in range(2)]
+            assert sorted((one.partition, one.offset) for one in records) == [(0, 4), (1, 3)]
+            with pytest.raises(Rejected, match=f"consumers of group {group} are at work") as refused:
+                await bus.begin_group(topic, group, (0, 0))
+            assert refused.value.code == "group_at_work"
+        finally:
+            await member.stop()
+        await bus.begin_group(topic, group, (0, 4))
+        member = new_consumer()
+        await member.start()
+        try:
+            assert [(await member.getone()).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+        finally:
+            await member.stop()
 
 
 async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -13,19 +14,29 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.support.servers.kafka_rights import AUTHORIZER
 
+T = TypeVar("T")
 
-def need_servers() -> None:
-    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI."""
-    from duemq.dev.servers.jars import jars
-    from duemq.dev.servers.java import java
 
+def need(get: Callable[[], T]) -> T:
+    """What `get` returns. Skip the test where it raises NotAvailable; fail it in CI."""
     try:
-        java()
-        jars()
+        return get()
     except NotAvailable as error:
         if os.environ.get("CI"):
             pytest.fail(str(error), pytrace=False)
         pytest.skip(str(error))
+
+
+def need_servers(listed: Path | None = None) -> None:
+    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI.
+
+    `listed`: the list of their jars; that of Kafka and ZooKeeper by default.
+    """
+    from duemq.dev.servers.jars import jars
+    from duemq.dev.servers.java import java
+
+    need(java)
+    need(lambda: jars(None, listed) if listed else jars())
 
 
 @pytest.fixture(scope="session")

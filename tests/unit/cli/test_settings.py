@@ -45,7 +45,7 @@ def keys(model: BaseModel, before: str = "") -> Iterator[str]:
         value = getattr(model, name)
         if isinstance(value, BaseModel):
             yield from keys(value, f"{name}.")
-        else:
+        elif name != "destinations":  # sections by name, of which there is none
             yield before + name
 
 

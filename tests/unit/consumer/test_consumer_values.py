@@ -169,3 +169,21 @@ def test_metadata_tells_a_topic_that_was_made_anew() -> None:
     assert pull_in(written) == 7 and is_of(written, "0123456789abcdef") and not is_of(written, "1123456789abcdef")
     assert is_of(written, None) and is_of(metadata_of(7), "0123456789abcdef") and is_of(None, "0123456789abcdef")
     assert says_of(metadata_of(7)) is says_of("of=01234567") is None
+
+
+def test_the_first_and_the_latest_failed_attempts_travel_along() -> None:
+    origin = Origin("orders", 3, 42, "ID", 30)
+    for number in range(30):
+        origin = origin.failed(1_000 + number, f"error {number} \udcff" + "x" * 1_000)
+    headers = returned((), origin, "failed", "boom")
+    assert sum(len(name) + len(value) for name, value in headers) < 6_000
+    again = message_of(Plain(headers), True).origin
+    assert again.attempts == origin.attempts
+    assert [at for at, _ in again.attempts] == [1_000, *range(1_011, 1_030)]
+    assert all(error.startswith("error ") and len(error) == 200 for _, error in again.attempts)
+
+
+@pytest.mark.parametrize("value", [b"", b"null", b"{}", b"[1]", b'[["a", "b"]]', b"[[1]]", b"\xff", b"[[1, 2, 3]]"])
+def test_attempts_that_somebody_else_wrote_are_none(value: bytes) -> None:
+    headers = [*returned((), Origin("orders", 3, 42, "ID", 1), "failed", ""), ("x-duemq-attempts", value)]
+    assert message_of(Plain(headers), True).origin.attempts == ()

@@ -10,9 +10,10 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, RetryLater
-from duemq.client.consumer.kafka.source import FetchPosition
+from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Policy, Wait
+from duemq.client.consumer.retry.publisher import Returns
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -86,13 +87,13 @@ class Back:
         self.sent: list[tuple[int, Wait | Dead, str]] = []
         self.silent = False
 
-    async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         if self.silent:
             await asyncio.sleep(3_600)
         self.sent.append((message.record.offset, to, error))
         return to
 
-    async def stop(self) -> None:
+    async def close(self) -> None:
         if self.silent:
             await asyncio.sleep(3_600)
 
@@ -101,7 +102,7 @@ class Back:
 async def working(consumer: Consumer, log: Log) -> AsyncIterator[Back]:
     """As `start` leaves it."""
     back = Back()
-    log.consumer, consumer._source, consumer._returns = consumer, log, back  # type: ignore[assignment]
+    log.consumer, consumer._source, consumer._log = consumer, log, back  # type: ignore[assignment]
     consumer._running = asyncio.create_task(consumer._work())
     consumer._started.set()
     try:
@@ -249,16 +250,16 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
 
     async def nothing(*_: object) -> None: ...
 
-    async def stop() -> None:
+    async def stop(_: object) -> None:
         ends.append("returns")
 
     def no_source(*_: object) -> None:
         raise TypeError("no such option")
 
-    monkeypatch.setattr("duemq.client.consumer.consumer.prepare", prepare)
-    monkeypatch.setattr("duemq.client.consumer.consumer.Source", no_source)
-    monkeypatch.setattr(consumer._returns, "start", nothing)
-    monkeypatch.setattr(consumer._returns, "stop", stop)
+    monkeypatch.setattr("duemq.client.consumer.kafka.log.prepare", prepare)
+    monkeypatch.setattr("duemq.client.consumer.kafka.log.Source", no_source)
+    monkeypatch.setattr(Returns, "start", nothing)
+    monkeypatch.setattr(Returns, "stop", stop)
     with pytest.raises(TypeError, match="no such option"):
         await consumer.start()
     assert ends == ["returns"]

@@ -73,7 +73,7 @@ def with_site(scenario: Callable[[Site], Awaitable[None]], settings: HttpSetting
 
 
 def path_of(path: str) -> str:
-    for name in ("id", "topic", "consumer", "node", "place"):
+    for name in ("id", "topic", "consumer", "node", "place", "name"):
         path = path.replace("{" + name + "}", "a")
     return path
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from duemq.model.destinations.destination import read_destination
 from duemq.proxy.api.openapi import NOWHERE, describe
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.request.ingress import FIELDS, Ingress, MessageLimits
@@ -48,7 +49,8 @@ def test_every_code_is_answered_somewhere_but_those_kept_for_later() -> None:
 
 def test_the_message_has_the_fields_that_are_accepted_and_its_examples_are() -> None:
     assert DOCUMENT["components"]["schemas"]["Message"]["properties"].keys() == FIELDS
-    ingress = Ingress(MessageLimits())
+    billing = read_destination({"name": "billing", "url": "https://example.com"})
+    ingress = Ingress(MessageLimits(), destinations=lambda: {"billing": billing})
     for endpoint in ENDPOINTS:
         if endpoint.raw_body:
             for example in endpoint.examples.values():

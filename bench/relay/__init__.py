@@ -1,0 +1,1 @@
+"""What `duemq bench relay` measures: messages that are handed on to another system."""

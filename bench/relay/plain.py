@@ -1,0 +1,135 @@
+"""The plain clients of the systems: the same library, payloads and number in flight as the relay, and nothing else."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from duemq.bench.clients.consumers import Consumed
+from duemq.bench.clients.payloads import Payloads
+from duemq.bench.harness.workers import WorkerLink
+
+_PIPELINE = 500  # as many as the relay has in one
+
+Payload = bytes
+
+
+async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+    """pyreqwest. `payloads`: how many, of how many bytes, and the seed."""
+    from datetime import timedelta
+
+    from pyreqwest.client import ClientBuilder
+
+    async with (
+        ClientBuilder().http1_only().no_proxy().timeout(timedelta(seconds=10))
+        .pool_max_idle_per_host(at_once).build()
+    ) as client:  # fmt: skip
+
+        async def send(payload: Payload) -> None:
+            async with client.post(url).body_bytes(payload).build_streamed() as response:
+                assert response.status == 204
+
+        return await _in_lanes(link, send, payloads, at_once)
+
+
+async def rabbitmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+    """pika with publisher confirms, persistent messages."""
+    from pika import BasicProperties, URLParameters
+    from pika.adapters.asyncio_connection import AsyncioConnection
+
+    loop = asyncio.get_running_loop()
+    ready, room, waiting = loop.create_future(), asyncio.Event(), set[int]()
+    lowest = 1
+
+    def confirmed(frame: Any) -> None:
+        nonlocal lowest
+        tag = frame.method.delivery_tag
+        if frame.method.multiple:
+            waiting.difference_update(range(lowest, tag + 1))
+            lowest = tag + 1
+        else:
+            waiting.discard(tag)
+        room.set()
+
+    def opened(channel: Any) -> None:
+        channel.confirm_delivery(confirmed, lambda _: ready.set_result(channel))
+
+    connection = AsyncioConnection(
+        URLParameters(url),
+        on_open_callback=lambda opening: opening.channel(on_open_callback=opened),
+        on_open_error_callback=lambda _, error: ready.set_exception(error),
+        custom_ioloop=loop,
+    )
+    channel = await ready
+    properties, texts = BasicProperties(delivery_mode=2), list(_bodies(payloads))
+    began = time.perf_counter(), time.process_time()
+    for tag, body in enumerate(texts, 1):
+        while len(waiting) >= at_once:
+            room.clear()
+            await room.wait()
+        waiting.add(tag)
+        channel.basic_publish("", name, body, properties, mandatory=True)
+    while waiting:
+        room.clear()
+        await room.wait()
+    consumed = _since(began, len(texts))
+    connection.close()
+    return consumed
+
+
+async def nats(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+    """nats-py, JetStream."""
+    import nats as library
+
+    client = await library.connect(url)
+    stream = client.jetstream(timeout=30)
+    try:
+        return await _in_lanes(link, lambda payload: stream.publish(name, payload), payloads, at_once)
+    finally:
+        await client.close()
+
+
+async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+    """redis-py, pipelines of XADD one after another."""
+    from redis.asyncio import Redis
+
+    async with Redis.from_url(url, protocol=2) as client:
+        bodies = list(_bodies(payloads))
+        began = time.perf_counter(), time.process_time()
+        for first in range(0, len(bodies), _PIPELINE):
+            pipeline = client.pipeline(transaction=False)
+            for body in bodies[first : first + _PIPELINE]:
+                pipeline.execute_command("XADD", name, "*", "payload", body)
+            await pipeline.execute()
+        return _since(began, len(bodies))
+
+
+CLIENTS: dict[str, Callable[..., Awaitable[Consumed]]] = {
+    "http": http, "rabbitmq": rabbitmq, "nats": nats, "redis": redis,
+}  # fmt: skip
+
+
+async def _in_lanes(
+    link: WorkerLink, send: Callable[[Payload], Awaitable[object]], payloads: tuple[int, int, int], at_once: int
+) -> Consumed:
+    bodies = list(_bodies(payloads))
+    left = iter(bodies)
+
+    async def lane() -> None:
+        for body in left:
+            await send(body)
+
+    began = time.perf_counter(), time.process_time()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(lane())
+    return _since(began, len(bodies))
+
+
+def _bodies(payloads: tuple[int, int, int]) -> Iterator[Payload]:
+    count, size, seed = payloads
+    return (text.encode() for text in Payloads(size, seed).make(0, count))
+
+
+def _since(began: tuple[float, float], count: int) -> Consumed:
+    return Consumed(count, time.perf_counter() - began[0], time.process_time() - began[1])

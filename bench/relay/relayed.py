@@ -1,0 +1,65 @@
+"""Destinations of the measured server, and what it has counted of them."""
+
+import math
+import re
+from collections import Counter
+from typing import Any
+
+import httpx
+import orjson
+
+from duemq.bench.relay.systems import Receiver, credentials, place
+from duemq.bench.system.system import SiteError, get
+
+_LATENESS = re.compile(
+    r'^duemq_relay_lateness_seconds_bucket\{destination="([^"]*)",le="([^"]*)"\} (\S+)$', re.MULTILINE
+)
+
+Buckets = Counter[float]
+"""Upper bound in ms -> messages at most so late."""
+
+
+class Relayed:
+    """One destination. `url`: of the server."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url, self.name = url, name
+
+    def declare(self, receiver: Receiver, topics: list[str]) -> None:
+        """Raises SiteError."""
+        fields: dict[str, Any] = {
+            "name": self.name, "url": place(receiver.url), "topics": topics, "options": receiver.options(),
+        }  # fmt: skip
+        if given := credentials(receiver.url):
+            fields["credentials"] = given
+        self._post("/v1/destinations", fields)
+
+    def pause(self) -> None:
+        self._post(f"/v1/destinations/{self.name}:pause")
+
+    def resume(self) -> None:
+        self._post(f"/v1/destinations/{self.name}:resume")
+
+    def _post(self, path: str, fields: dict[str, Any] | None = None) -> None:
+        answer = httpx.post(f"{self._url}{path}", json=fields, timeout=30)
+        if answer.status_code >= 300:
+            raise SiteError(f"{path}: {answer.text}")
+
+    def figures(self) -> dict[str, Any]:
+        """Empty where it is not at work."""
+        status, body = get(self._url, f"/v1/destinations/{self.name}")
+        figures: dict[str, Any] = (orjson.loads(body).get("figures") if status == 200 else None) or {}
+        return figures
+
+    def lateness(self) -> Buckets:
+        """Of all messages that were accepted so far."""
+        metrics = get(self._url, "/metrics")[1].decode()
+        rows = (match for match in _LATENESS.findall(metrics) if match[0] == self.name)
+        return Counter({math.inf if bound == "+Inf" else float(bound) * 1000: int(float(n)) for _, bound, n in rows})
+
+
+def quantile(before: Buckets, after: Buckets, share: float) -> float:
+    """The upper bound of the bucket in which it is, ms, of what came between; NaN where nothing came."""
+    counts = {bound: after[bound] - before[bound] for bound in sorted(after)}
+    total = counts.get(math.inf, 0)
+    return next((bound for bound, count in counts.items() if total and count >= share * total), math.nan)

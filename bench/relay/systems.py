@@ -1,0 +1,200 @@
+"""Systems that a relay hands messages to, as a bench needs them: a place for messages, and how many are there.
+
+Their clients block. Each makes its place anew, and takes it away again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import psutil
+
+from duemq.bench.relay.sink import HOOK
+from duemq.bench.system.system import SiteError, free_port
+
+T = TypeVar("T")
+
+DEFAULT_URLS = {
+    "rabbitmq": "amqp://guest:guest@127.0.0.1:5672/",
+    "nats": "nats://127.0.0.1:4222",
+    "redis": "redis://127.0.0.1:6379",
+}
+
+
+class Receiver(Protocol):
+    """`url`: with user and password, if there are any. `name`: of the place. `at_once`: messages in flight that the
+    plain client has, as many as the relay has by default."""
+
+    url: str
+    name: str
+    at_once: int
+
+    def options(self) -> dict[str, Any]:
+        """Of the destination."""
+        ...
+
+    def make(self) -> None:
+        """Raises SiteError."""
+        ...
+
+    def count(self) -> int: ...
+
+    def remove(self) -> None: ...
+
+
+class Http:
+    at_once = 50
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url or f"http://127.0.0.1:{free_port()}{HOOK}", name
+
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def make(self) -> None: ...
+
+    def count(self) -> int:
+        raise NotImplementedError("its sink counts")
+
+    def remove(self) -> None: ...
+
+
+class RabbitMQ:
+    """A quorum queue."""
+
+    at_once = 1_000
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url, name
+
+    def options(self) -> dict[str, Any]:
+        return {"routing_key": self.name}
+
+    def make(self) -> None:
+        arguments = {"x-queue-type": "quorum"}
+        self._do(lambda channel: channel.queue_declare(self.name, durable=True, arguments=arguments))
+
+    def count(self) -> int:
+        return int(self._do(lambda channel: channel.queue_declare(self.name, passive=True).method.message_count))
+
+    def remove(self) -> None:
+        self._do(lambda channel: channel.queue_delete(self.name))
+
+    def _do(self, work: Callable[[Any], T]) -> T:
+        from pika import BlockingConnection, URLParameters
+        from pika.exceptions import AMQPError
+
+        try:
+            connection = BlockingConnection(URLParameters(self.url))
+        except AMQPError as error:
+            raise SiteError(f"no RabbitMQ at {place(self.url)}: {error!r}") from error
+        try:
+            return work(connection.channel())
+        finally:
+            connection.close()
+
+
+class Nats:
+    """A stream."""
+
+    at_once = 500
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url, name
+
+    def options(self) -> dict[str, Any]:
+        return {"subject": self.name}
+
+    def make(self) -> None:
+        self._do(lambda stream: stream.add_stream(name=self.name, subjects=[self.name]))
+
+    def count(self) -> int:
+        return int(self._do(lambda stream: stream.stream_info(self.name)).state.messages)
+
+    def remove(self) -> None:
+        self._do(lambda stream: stream.delete_stream(self.name))
+
+    def _do(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        import nats
+        from nats.errors import Error
+
+        async def connected() -> T:
+            try:
+                client = await nats.connect(self.url, allow_reconnect=False, connect_timeout=5)
+            except (Error, OSError) as error:
+                raise SiteError(f"no NATS at {place(self.url)}: {error!r}") from error
+            async with client:
+                return await work(client.jetstream())
+
+        return asyncio.run(connected())
+
+
+class RedisStream:
+    at_once = 1_000
+
+    def __init__(self, url: str, name: str) -> None:
+        self.url, self.name = url, name
+
+    def options(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+    def make(self) -> None:
+        from redis.exceptions import RedisError
+
+        try:
+            self._do(lambda client: client.ping())
+        except RedisError as error:
+            raise SiteError(f"no Redis at {place(self.url)}: {error!r}") from error
+
+    def count(self) -> int:
+        return int(self._do(lambda client: client.xlen(self.name)))
+
+    def remove(self) -> None:
+        self._do(lambda client: client.delete(self.name))
+
+    def _do(self, work: Callable[[Any], T]) -> T:
+        from redis import Redis
+
+        with Redis.from_url(self.url) as client:
+            return work(client)
+
+
+RECEIVERS: dict[str, Callable[[str, str], Receiver]] = {
+    "http": Http,
+    "rabbitmq": RabbitMQ,
+    "nats": Nats,
+    "redis": RedisStream,
+}
+
+
+def receiver(system: str, url: str | None, name: str) -> Receiver:
+    """`url`: None for the usual port of this machine, and for a sink of the bench's own."""
+    return RECEIVERS[system](url or DEFAULT_URLS.get(system, ""), name)
+
+
+def place(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def credentials(url: str) -> dict[str, str]:
+    """Those in the URL, as a destination has them."""
+    parts = urlsplit(url)
+    given = {"username": parts.username, "password": parts.password}
+    return {name: unquote(value) for name, value in given.items() if value}
+
+
+def server_cpu_s(url: str) -> float | None:
+    """CPU s of the process that listens at the URL; None where none of this machine does that we may see."""
+    port = urlsplit(url).port
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        return None
+    for each in connections:
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid is not None:
+            times = psutil.Process(each.pid).cpu_times()
+            return times.user + times.system
+    return None

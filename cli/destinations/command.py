@@ -1,0 +1,168 @@
+"""`duemq destination add`, `ls`, `show`, `test`, `pause`, `resume` and `rm`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from duemq.cli.destinations.declaration import credentials_of, values_of
+from duemq.cli.exit_codes import Exit
+from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
+from duemq.cli.session import AsJson, Url, connected, examples, instant
+
+app = typer.Typer(
+    help="Declare, list, test, pause and remove the destinations that messages are handed on to.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The destination's name, as `duemq destination ls` has it.")]
+_NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
+
+
+@app.command(
+    "add",
+    epilog=examples(
+        "duemq destination add billing https://billing.example.com/hooks --topic invoices --credentials billing.toml",
+        "duemq destination add mq amqps://mq.example.com --username duemq --password-stdin < password.txt",
+        "duemq destination add slow https://slow.example.com --rate 50 --concurrency 5 --retry kind=exponential "
+        "--retry first=1s --retry retries=10",
+        "duemq destination add billing https://billing.example.com/v2 --topic invoices --replace",
+    ),
+)
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 64 characters of A-Z a-z 0-9 _ -")],
+    target: Annotated[
+        str, typer.Argument(metavar="URL", help="https://, amqps://, nats://, rediss://, rocketmq:// …, no password.")
+    ],
+    topic: Annotated[
+        list[str] | None, typer.Option(help="What is delivered into it is handed on; may be given several times.")
+    ] = None,
+    credentials: Annotated[
+        Path | None, typer.Option(help="A file with password, token, signing_secrets …: TOML, or JSON.", metavar="FILE")
+    ] = None,
+    username: Annotated[str | None, typer.Option(help="Who duemq is there.")] = None,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password from stdin, one line.")
+    ] = False,
+    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read a token from stdin, one line.")] = False,
+    rate: Annotated[int | None, typer.Option(help="Messages per second; 0: any.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Messages in flight; 0: what suits the system.")] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long an answer may take, such as 30s.")] = None,
+    ordered: Annotated[bool, typer.Option("--ordered", help="Messages with the same key one after another.")] = False,
+    retry: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of the retry rule; may be given several times.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE of the system's options; may be given several times.")
+    ] = None,
+    start: Annotated[
+        Literal["last", "first"] | None,
+        typer.Option(help="Topics: what is delivered from now on (last), or all that is kept (first)."),
+    ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Hand on nothing until it is resumed.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="In place of one of the same name.")] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Declare a destination. It is in force within a second.
+
+    Credentials come by a file or by stdin, and nobody can show them again. With --replace they stay as they are where
+    none are given.
+    """
+    fields: dict[str, Any] = {
+        "topics": topic, "credentials": credentials_of(credentials, username, password_stdin, token_stdin),
+        "rate": rate, "concurrency": concurrency, "timeout": instant(timeout), "ordered": ordered or None,
+        "retry": values_of(retry, "--retry") or None, "options": values_of(option, "--option") or None,
+        "start": start, "paused": paused or None, "replace": replace or None,
+    }  # fmt: skip
+    chosen = {field: value for field, value in fields.items() if value is not None}
+    with connected(url, as_json) as client:
+        destination = client.declare_destination(name, target, **chosen)
+    if as_json:
+        echo_json(destination)
+    else:
+        topics = ", ".join((destination["topic"], *destination["topics"]))
+        typer.echo(f"{name} is declared: what is delivered into {topics} is handed on to {escaped(target)}")
+
+
+@app.command("ls", epilog=examples("duemq destination ls", "duemq destination ls --json | jq '.destinations[].state'"))
+def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
+    """List the destinations, by name."""
+    with connected(url, as_json) as client:
+        destinations = client.destinations()
+    if as_json:
+        echo_json({"destinations": destinations})
+        return
+    rows = [
+        (one["name"], one["system"], one["state"], one["url"], " ".join((one["topic"], *one["topics"])),
+         str((one["figures"] or {}).get("lag", "?")), " ".join(one["credentials"]) or "-")
+        for one in destinations
+    ]  # fmt: skip
+    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS"), rows)
+
+
+@app.command("show", epilog=examples("duemq destination show billing", "duemq destination show billing --json"))
+def show(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Show a destination: its declaration, which credentials it has, and what became of messages to it."""
+    with connected(url, as_json) as client:
+        destination = client.destination(name)
+    _tell(destination, as_json)
+
+
+@app.command("test", epilog=examples("duemq destination test billing", "duemq destination test billing --json"))
+def test(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Send a test message, with the header x-duemq-test: 1. The exit code is 0 where it was accepted."""
+    with connected(url, as_json) as client:
+        reply = client.test_destination(name)
+    accepted = reply["result"] == "accepted"
+    if as_json:
+        echo_json(reply)
+    else:
+        detail = f": {escaped(reply['detail'])}" if reply["detail"] else ""
+        typer.echo(f"{reply['result']} after {reply['took_ms']:g} ms, {escaped(reply['status'])}{detail}")
+    raise typer.Exit(Exit.DONE if accepted else Exit.ERROR)
+
+
+@app.command("pause", epilog=examples("duemq destination pause billing"))
+def pause(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Hand on nothing until it is resumed. Messages wait in their topics."""
+    with connected(url, as_json) as client:
+        _tell_state(client.pause_destination(name), as_json)
+
+
+@app.command("resume", epilog=examples("duemq destination resume billing"))
+def resume(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Hand on again, also to one that is disabled."""
+    with connected(url, as_json) as client:
+        _tell_state(client.resume_destination(name), as_json)
+
+
+@app.command("rm", epilog=examples("duemq destination rm billing"))
+def remove(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+    """Remove a destination and its credentials. What is in its topics stays there."""
+    with connected(url, as_json) as client:
+        client.remove_destination(name)
+    if as_json:
+        echo_json({"name": name, "removed": True})
+    else:
+        typer.echo(f"{name} is removed")
+
+
+def _tell_state(destination: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        echo_json(destination)
+    else:
+        reason = f": {escaped(destination['disabled'])}" if destination["disabled"] else ""
+        typer.echo(f"{destination['name']} is {destination['state']}{reason}")
+
+
+def _tell(destination: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        echo_json(destination)
+        return
+    echo_fields({name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS})
+    for name in ("retry", "options", "figures"):
+        if destination[name]:
+            typer.echo(name)
+            echo_fields(destination[name], "  ")

@@ -1,0 +1,85 @@
+"""From settings to a relay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Bus
+from duemq.cli.settings.settings import Settings
+from duemq.cli.wiring.relay.trial import outlet_opener
+from duemq.cluster.admin.administration import Administration
+
+if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
+    from duemq.client.consumer.base import ConsumerLog
+    from duemq.client.consumer.options import ConsumerOptions
+    from duemq.relay.embedded.log import Scheduler
+    from duemq.relay.relay import Relay
+
+_BY = "relay"
+
+
+class RelayOfProcess:
+    """The relay of this process, which begins with the first declaration."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        admin: Administration,
+        bus: Callable[[], Bus],
+        schedule: Scheduler | None,
+        metrics: CollectorRegistry,
+    ) -> None:
+        """`schedule`: of a server on its own log; None on Kafka."""
+        self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
+        self._metrics = metrics
+        self.relay: Relay | None = None
+
+    async def run(self) -> None:
+        await self._admin.log.ready.wait()
+        await self._first_declaration()
+        from duemq.relay.metrics import RelayCollector
+
+        self.relay = self._make()
+        self._metrics.register(RelayCollector(lambda: self.relay))
+        await self.relay.run()
+
+    async def _first_declaration(self) -> None:
+        changed = asyncio.Event()
+        self._admin.log.on_change(changed.set)
+        while not self._admin.destinations.by_name:
+            await changed.wait()
+            changed.clear()
+
+    def shown(self, name: str) -> dict[str, Any] | None:
+        """See `Relay.shown`."""
+        return None if self.relay is None else self.relay.shown(name)
+
+    def _make(self) -> Relay:
+        from duemq.relay.relay import Relay
+
+        async def disable(name: str, reason: str) -> None:
+            await self._admin.destinations.disable(name, reason, _BY)
+
+        kafka: dict[str, Any] = {}
+        if self._schedule is None:
+            from duemq.cli.wiring.parts import kafka_options
+
+            kafka = kafka_options(self._settings).client()
+            kafka = {name: value for name, value in kafka.items() if name.startswith(("security_", "ssl_", "sasl_"))}
+        registry, on_change = self._admin.destinations, self._admin.log.on_change
+        return Relay(
+            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka
+        )
+
+    def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:
+        if self._schedule is not None:
+            from duemq.relay.embedded.log import EmbeddedLog
+
+            return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock)
+        from duemq.client.consumer.kafka.log import KafkaLog
+
+        return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)

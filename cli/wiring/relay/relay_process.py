@@ -1,0 +1,123 @@
+"""A relay on Kafka as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.cli.settings.settings import Settings
+from duemq.cli.systemd.notify import Notifier
+from duemq.cli.systemd.watchdog import watchdog
+from duemq.cli.wiring.admin import beside, ending_first
+from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
+from duemq.cluster.admin.administration import Administration
+from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.readiness import Readiness, Reason
+from duemq.web import status
+from duemq.web.server import Stop, listen_on, serve_http, stop_on_signals, url_of
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+
+
+@dataclass(frozen=True)
+class RelayStatus:
+    """What a relay says of itself; see `status.StatusReport`."""
+
+    admin: Administration
+    relay: RelayOfProcess
+
+    def cluster(self) -> dict[str, Any]:
+        return {"destinations": {name: self.relay.shown(name) for name in sorted(self.admin.destinations.by_name)}}
+
+    def readiness(self) -> Readiness:
+        return Readiness(None if self.admin.log.ready.is_set() else Reason.STARTING)
+
+    def stuck(self) -> Mapping[int, float]:
+        return {}
+
+
+@dataclass(frozen=True)
+class _Service:
+    gateway: RelayStatus
+    registry: CollectorRegistry
+
+
+async def run_relay(
+    settings: Settings,
+    worker: int = 0,
+    notifier: Notifier = Notifier(),  # noqa: B008  # a value
+) -> None:
+    """Be a relay until SIGINT or SIGTERM."""
+    if not settings.kafka.bootstrap:
+        raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
+    metrics = registry()
+    async with AsyncExitStack() as opened:
+        host, _, port = settings.relay.listen.rpartition(":")
+        listener = listen_on(f"{host}:{int(port) + worker}")
+        opened.callback(listener.close)
+        stop = stop_on_signals()
+        systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
+        clock = guarded_clock(settings)
+        bus = await _reach_brokers(settings, clock, stop)
+        if bus is None:
+            return
+        opened.push_async_callback(bus.close)
+        admin = Administration(lambda: bus, clock)
+        relay = RelayOfProcess(settings, admin, lambda: bus, None, metrics)
+        service = _Service(RelayStatus(admin, relay), metrics)
+        systemd.status = lambda: service.gateway.readiness().sentence
+        metrics.register(status.ReadinessCollector(service.gateway.readiness))
+
+        async def until_end(shut: asyncio.Event) -> None:
+            await shut.wait()
+
+        work = beside(admin, ending_first(relay.run, until_end))
+        await serve_http(
+            _app(service), listener, url_of(listener, host), settings.http.shutdown_grace_s, stop,
+            systemd.ready_after(admin.log.ready.wait), work, limits=connection_limits(settings),
+        )  # fmt: skip
+
+
+def _app(service: _Service) -> Starlette:
+    async def answer(endpoint: Any, request: Request) -> Response:
+        made: Response = await endpoint(service, request)
+        return made
+
+    paths = {
+        "/metrics": status.metrics,
+        "/livez": status.livez,
+        "/readyz": status.readyz,
+        "/v1/cluster": status.cluster,
+    }
+    return Starlette(routes=[Route(path, partial(answer, endpoint)) for path, endpoint in paths.items()])
+
+
+async def _reach_brokers(settings: Settings, clock: Any, stop: Stop) -> KafkaBus | None:
+    """The log, asked for again while brokers are away; None if it is stopped."""
+    last_error = ""
+    while not stop.is_set():
+        try:
+            return await open_bus(settings, clock)
+        except Unavailable as error:
+            if str(error) != last_error:
+                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
+            last_error = str(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_AGAIN_S):
+                await stop.request.wait()
+    return None

@@ -1,0 +1,78 @@
+"""Declares the destinations of the settings, once the administrative log is read. What is so already stays so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from duemq.bus.base import Bus
+from duemq.cli.settings.destinations import DeclaredDestination
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.admin.destination_registry import FIELDS, Begin
+from duemq.cluster.admin.trail import TrailEntry
+from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.destinations.positions import begin_at
+
+log = logging.getLogger(__name__)
+
+_BY: Final = "settings"
+_AGAIN_S: Final = (0.2, 1.0, 5.0)
+
+
+class SettingsDestinations:
+    """`declared`: of the settings, by name. `bus`: the log in use."""
+
+    def __init__(
+        self, declared: Mapping[str, DeclaredDestination], admin: Administration, bus: Callable[[], Bus]
+    ) -> None:
+        self._declared, self._admin, self._bus = declared, admin, bus
+
+    async def run(self) -> None:
+        """Declare each; what is refused is said in the process's log, and the server goes on."""
+        if not self._declared:
+            return
+        await self._admin.log.ready.wait()
+        async with asyncio.TaskGroup() as group:  # one that has to wait holds up no other
+            for name, declared in self._declared.items():
+                group.create_task(self._declare_patiently(name, declared), name=f"declare {name}")
+
+    async def _declare_patiently(self, name: str, declared: DeclaredDestination) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._declare(name, declared)
+                return
+            except (Rejected, Unavailable) as error:
+                # Others start with the same settings at the same time: then it is declared by now.
+                passes = isinstance(error, Unavailable) or error.code == "conflict"
+                if not passes or failures == 0:
+                    log.log(
+                        logging.WARNING if passes else logging.ERROR,
+                        "destination %s of the settings is not declared: %s", name, error,
+                        extra={"action": "destination.declare", "destination": name},
+                    )  # fmt: skip
+                if not passes:
+                    return
+                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+                failures += 1
+
+    async def _declare(self, name: str, declared: DeclaredDestination) -> None:
+        registry, fields = self._admin.destinations, declared.destination.model_dump(include=set(FIELDS))
+        credentials = None if declared.credentials is None else declared.credentials.value()
+        begin: Begin = begin_at(self._bus(), "last")
+        before = registry.by_name.get(name)
+        if before is None:
+            await registry.declare({"name": name, **fields}, credentials, _BY, begin=begin)
+        else:
+            changes = {
+                field: value for field, value in fields.items() if value != before.model_dump(include={field})[field]
+            }
+            same_credentials = declared.credentials in (None, registry.credentials_of(name))
+            if not changes and same_credentials:
+                return
+            await registry.update(name, changes, _BY, None if same_credentials else credentials, begin=begin)
+        log.info("destination %s is declared by the settings", name, extra={"action": "destination.declare"})
+        action = "declare_destination"
+        await self._admin.trail.act(TrailEntry(self._admin.clock(), _BY, "", action, name, 200, "", ""))

@@ -1,0 +1,86 @@
+"""A test message to a destination, by the outlet that a relay would use."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from duemq.cli.settings.settings import Settings
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.errors import Rejected
+from duemq.proxy.destinations.relay_access import SystemReply
+
+if TYPE_CHECKING:
+    from duemq.relay.base import Outlet
+
+HEADER: Final = ("x-duemq-test", b"1")
+_CLOSE_S: Final = 10.0
+
+OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
+
+
+@dataclass(slots=True)
+class _TestRecord:
+    """As a record of the destination's own topic, where it never was."""
+
+    topic: str
+    timestamp: int
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    partition: int = 0
+    offset: int = 0
+    key: bytes | None = None
+
+
+def outlet_opener(settings: Settings) -> OpenOutlet:
+    """Opens outlets as this operator allows. They raise Rejected `not_supported` where a client library is missing."""
+
+    def open_with(destination: Destination, credentials: Credentials) -> Outlet:
+        # Most servers have none, and start sooner without.
+        from duemq.relay.base import OutletMissing
+        from duemq.relay.outlets import RelayPolicy, open_outlet
+
+        try:
+            return open_outlet(destination, credentials, RelayPolicy(settings.relay.networks))
+        except OutletMissing as error:
+            raise Rejected("not_supported", str(error)) from error
+
+    return open_with
+
+
+async def send_test(destination: Destination, credentials: Credentials, open_with: OpenOutlet) -> SystemReply:
+    """Send one message within the destination's time-out."""
+    from duemq.client.consumer.message import Message
+    from duemq.relay.base import MAX_DETAIL, Result
+
+    now = int(time.time() * 1000)
+    value = orjson.dumps({"duemq": "test", "destination": destination.name})
+    own = [("duemq-id", f"test-{secrets.token_hex(8)}".encode()), ("duemq-due", b"%d" % now)]
+    message = Message(_TestRecord(destination.own_topic, now, value, [*own, HEADER]))
+    outlet = open_with(destination, credentials)
+    begun = time.perf_counter()
+    try:
+        async with asyncio.timeout(destination.timeout / 1000):
+            reply = await outlet.send(message)
+        result, status, detail = reply.result, reply.status, reply.detail
+    except TimeoutError:
+        result, status = Result.AWAY, "timeout"
+        detail = f"no answer within {destination.timeout} ms"
+    finally:
+        took_ms = round((time.perf_counter() - begun) * 1000, 1)
+        await _close(outlet)
+    return SystemReply(str(result), status, detail[:MAX_DETAIL], took_ms)
+
+
+async def _close(outlet: Outlet) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await outlet.close()
+    except TimeoutError:
+        pass  # the answer is known, and the process has nothing more to say to the other side

@@ -1,0 +1,86 @@
+"""The port between a consumer and the log that it works on.
+
+Plugs: `kafka/log.py` (a group of Kafka's) and, inside a server on the embedded log, `relay/embedded/log.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from aiokafka.structs import TopicPartition
+
+from duemq.client.consumer.kafka.assignors import Mismatch
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.policy import Dead, Wait
+
+
+class FetchPosition(NamedTuple):
+    """`commit`: the first message that is not done; `pull`: the next to be fetched."""
+
+    commit: int
+    pull: int
+
+
+PartitionsMoved = Callable[[Collection[TopicPartition]], Awaitable[None]]
+
+
+class MessageSource(Protocol):
+    """Where messages come from and where positions are kept."""
+
+    async def start(self) -> None: ...
+
+    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+        """Up to `most` records (`message.Record`) by partition, after `timeout_ms` at the latest."""
+        ...
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pull nothing of these, and of all others again."""
+        ...
+
+    async def idle(self) -> None:
+        """Called now and then while nothing is pulled."""
+        ...
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        """The partitions this member has: none while they move."""
+        ...
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        """Where the next pull of a partition starts; None where that is not known just now."""
+        ...
+
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
+        """Store these; durable when it returns True. False: not now."""
+        ...
+
+    async def let_go(self) -> None:
+        """Let go of all partitions, as if they went to other members."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+class ConsumerLog(Protocol):
+    """One group's side of a log."""
+
+    async def open(
+        self,
+        topics: Mapping[str, str],
+        retry: Sequence[str],
+        gained: PartitionsMoved,
+        lost: PartitionsMoved,
+        report_mismatches: Callable[[Sequence[Mismatch]], None],
+    ) -> MessageSource:
+        """The source, not started. `topics`: with the tags of each; `retry`: topics that are read from their first
+        message on. Raises Rejected where this log cannot serve a consumer, and errors of the log."""
+        ...
+
+    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+        """Send a message back, or to the dead letters: durable when it returns, with what became of it. Tries until it
+        succeeds; a cancel ends it, with an unknown outcome."""
+        ...
+
+    async def close(self) -> None:
+        """Takes a few seconds at most, also where the log is away."""
+        ...

@@ -1,0 +1,44 @@
+"""The log of a consumer on Kafka: a source that is a member of a group, and a producer for what goes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from duemq.client.consumer.base import PartitionsMoved
+from duemq.client.consumer.kafka.assignors import Mismatch, assignor
+from duemq.client.consumer.kafka.rebalance import Rebalance
+from duemq.client.consumer.kafka.source import Source
+from duemq.client.consumer.kafka.topics import prepare
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.retry.publisher import Returns
+
+
+class KafkaLog:
+    """`bootstrap`: Kafka's."""
+
+    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions) -> None:
+        self._group, self._bootstrap, self._options = group, bootstrap, options
+        self._returns = Returns(group, bootstrap, options)
+
+    async def open(
+        self,
+        topics: Mapping[str, str],
+        retry: Sequence[str],
+        gained: PartitionsMoved,
+        lost: PartitionsMoved,
+        report_mismatches: Callable[[Sequence[Mismatch]], None],
+    ) -> Source:
+        """See `ConsumerLog`. Raises Rejected where this Kafka has no duemq, and aiokafka's errors."""
+        options, names = self._options, sorted(topics)
+        sharing = assignor(options.allocation, options.rack, topics, report_mismatches)
+        await self._returns.start(await prepare(self._group, self._bootstrap, options, names))
+        changes = Rebalance(gained, lost)
+        return Source(self._group, self._bootstrap, options, [*names, *retry], retry, changes, sharing)
+
+    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+        return await self._returns.send(message, to, error)
+
+    async def close(self) -> None:
+        await self._returns.stop()

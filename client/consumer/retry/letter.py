@@ -1,0 +1,48 @@
+"""A message that goes back or to the dead letters, whichever log takes it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, NamedTuple
+
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Origin, returned, share_group_headers
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.dead_letters import SHARE_GROUP
+
+Pairs = list[tuple[str, bytes]]
+
+AT_ONCE: Final = Wait("level", 0)
+
+
+class Letter(NamedTuple):
+    """`name`: makes it once, however often it is sent. Key and value are the message's."""
+
+    topic: str
+    wait: Wait
+    name: str
+    headers: Pairs
+
+
+def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Letter:
+    """What is sent of a message that a group gives back."""
+    record = message.record
+    if isinstance(to, Dead):
+        kind, topic, wait, reason, origin = "dead", dead_letter_topic(group), AT_ONCE, to.reason, message.origin
+    else:
+        kind, topic, wait, reason = "retry", retry_topic(group), to, "failed"
+        origin = message.origin.again() if to.counts else message.origin
+    headers = returned(record.headers, origin, reason, error, message.value is None)
+    if isinstance(to, Dead):
+        headers = dead_headers(group, headers, origin, error)
+    # The record at hand, not the one it was first: each time that it comes back its name is another one.
+    place = kind, group, record.topic, record.partition, record.offset, record.timestamp
+    digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()
+    return Letter(topic, wait, f"{kind}-{digest[:40]}", headers)
+
+
+def dead_headers(group: str, headers: Pairs, origin: Origin, error: str) -> Pairs:
+    """The headers of a dead letter, with those that share groups have instead of any from before."""
+    others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
+    return others + share_group_headers(origin, group, error)

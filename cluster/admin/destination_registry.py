@@ -1,0 +1,259 @@
+"""Destinations beyond the log as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` what
+opens it.
+
+Credentials belong to the place that they were given for: scheme, host and port. Where a declaration names another
+place, its destination counts as disabled: nobody ever sends the secrets of one place to another, nor a message unsigned
+while both are changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import Value
+from duemq.model.destinations.destination import Credentials, Destination, read_credentials, read_destination
+from duemq.model.errors import Rejected
+from duemq.model.timing import shown
+
+log = logging.getLogger(__name__)
+
+MAX_DESTINATIONS: Final = 200
+FIELDS: Final = ("url", "topics", "rate", "concurrency", "timeout", "ordered", "retry", "options")
+"""Of a declaration, what its owner may change; how it is paused and disabled has calls of its own."""
+
+_KIND, _SECRETS = "destinations", "credentials"
+_MISPLACED: Final = "its credentials are for another scheme, host or port: give them again"
+_NOT_KNOWN: Final = "another version of duemq has its credentials: give them again"
+_MAX_REASON: Final = 500  # characters
+_TRIES: Final = 10  # a relay that disables a destination may come in between
+
+T = TypeVar("T")
+Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
+"""Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
+
+
+async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
+    """For who keeps no positions."""
+
+
+class DestinationRegistry:
+    """`by_name` has all that this version can read. `by`, of each change, says who asked for it.
+
+    Changes raise what `AdminLog.change` raises, and Rejected `unknown_destination` for a name that is not declared.
+    """
+
+    def __init__(self, admin: AdminLog) -> None:
+        self.admin = admin
+        self.by_name: dict[str, Destination] = {}
+        self._declared: dict[str, Destination] = {}  # as they are in the log
+        self._credentials: dict[str, Credentials] = {}
+        self._parsed: dict[str, tuple[Value, Any]] = {}  # items, and what they were parsed to; None: unreadable
+        admin.on_change(self._on_change)
+
+    def _on_change(self) -> None:
+        self._parsed = {item: known for item, known in self._parsed.items() if self._has(item)}
+        self._declared = self._readable(_KIND, Destination.model_validate)
+        secrets = self._readable(_SECRETS, _parse_secrets)
+        self._credentials, self.by_name = {}, {}
+        for name, destination in self._declared.items():
+            place, credentials = secrets.get(name, ("", Credentials()))
+            trouble = ""
+            if name not in secrets and self._has(f"{_SECRETS}/{name}"):
+                trouble = _NOT_KNOWN
+            elif credentials.names and place != _place(destination.url):
+                trouble, credentials = _MISPLACED, Credentials()
+            self.by_name[name] = destination.model_copy(update={"disabled": trouble}) if trouble else destination
+            self._credentials[name] = credentials
+
+    def _readable(self, kind: str, parse: Callable[[Value], T]) -> dict[str, T]:
+        """The items of a kind. One of a newer version is left out: the others go on."""
+        items = {}
+        for name, value in self.admin.state.of_kind(kind):
+            item = f"{kind}/{name}"
+            known = self._parsed.get(item)
+            if known is None or known[0] is not value:  # other items change every second
+                known = self._parsed[item] = value, _parse(item, value, parse)
+            if known[1] is not None:
+                items[name] = known[1]
+        return items
+
+    def listed(self) -> list[Destination]:
+        """All, by name."""
+        return [self.by_name[name] for name in sorted(self.by_name)]
+
+    def find(self, name: str) -> Destination:
+        """Raises Rejected `unknown_destination`."""
+        if (destination := self.by_name.get(name)) is None:
+            raise _unknown(name)
+        return destination
+
+    def credentials_of(self, name: str) -> Credentials:
+        """Empty where none are given."""
+        return self._credentials.get(name, Credentials())
+
+    def version_of(self, name: str) -> tuple[int, int]:
+        """Of the declaration and of the credentials: another one as soon as either was changed."""
+        state = self.admin.state
+        return state.version_of(f"{_KIND}/{name}"), state.version_of(f"{_SECRETS}/{name}")
+
+    async def declare(
+        self,
+        fields: Mapping[str, Any],
+        credentials: Mapping[str, Any] | None,
+        by: str,
+        *,
+        replace: bool = False,
+        begin: Begin = begin_nowhere,
+    ) -> Destination:
+        """Declare a destination. `fields`: those of `Destination`. With `replace` in place of one of the same name,
+        which keeps its credentials if there are no new ones, and stays paused if it is.
+
+        Raises Rejected `bad_field`, `unknown_field`, `destination_exists` or `too_many_destinations`.
+        """
+        destination = read_destination(fields)
+        secrets = None if credentials is None else read_credentials(credentials)
+        name = destination.name
+        version, secret_version = self.version_of(name)
+        if self._has(f"{_KIND}/{name}"):
+            if not replace:
+                detail = f"there is a destination {name}: say replace to declare it anew"
+                raise Rejected("destination_exists", detail, "name")
+            before = self._declared.get(name)
+            if before is not None and "paused" not in fields:
+                destination = destination.model_copy(update={"paused": before.paused})
+            await self._change(before, destination, secrets, by, begin)
+            return destination
+        if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
+            raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, and may not be more")
+        await begin(destination, (destination.own_topic, *destination.topics))
+        # Always, so that of two who declare the same name at the same time one loses before it has done anything.
+        await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
+        await self._put(destination, by, version)
+        return destination
+
+    async def update(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        by: str,
+        credentials: Mapping[str, Any] | None = None,
+        *,
+        begin: Begin = begin_nowhere,
+    ) -> Destination:
+        """Change fields of `FIELDS`, each as a whole, and the credentials, all of them. None: as they are.
+
+        Raises Rejected `bad_field` or `unknown_field`; also where credentials would go to a place that they were not
+        given for.
+        """
+        before = self._find_declared(name)
+        if unknown := sorted(changes.keys() - set(FIELDS)):
+            raise Rejected("unknown_field", f"{shown(unknown[0])} is nothing that can be changed here", unknown[0])
+        fields = before.value() | dict(changes)
+        after = read_destination({"name": name, "url": fields["url"]})
+        if after.system is not before.system and "options" not in changes:
+            del fields["options"]  # those of another system
+        after = read_destination(fields)
+        await self._change(before, after, None if credentials is None else read_credentials(credentials), by, begin)
+        return after
+
+    async def _change(
+        self, before: Destination | None, after: Destination, secrets: Credentials | None, by: str, begin: Begin
+    ) -> None:
+        name = after.name
+        version, secret_version = self.version_of(name)
+        moved = before is None or _place(before.url) != _place(after.url)
+        if moved and secrets is None and self.credentials_of(name).names:
+            detail = "the credentials were given for another scheme, host or port: give them again, or {} for none"
+            raise Rejected("bad_field", detail, "credentials")
+        bound = before.topics if before is not None else ()
+        if topics := [topic for topic in after.topics if topic not in bound]:
+            await begin(after, topics)
+        # Whichever comes first, what is between the two counts as disabled.
+        if secrets is not None and secrets.names:
+            await self._put_credentials(after, secrets, by, secret_version)
+        if before != after:
+            await self._put(after, by, version)
+        if secrets is not None and not secrets.names:
+            await self._put_credentials(after, secrets, by, secret_version)
+
+    async def pause(self, name: str, by: str) -> Destination:
+        return await self._set(name, by, paused=True)
+
+    async def resume(self, name: str, by: str) -> Destination:
+        """Hand on again, also to one that was disabled."""
+        return await self._set(name, by, paused=False, disabled="")
+
+    async def disable(self, name: str, reason: str, by: str) -> Destination:
+        """Stop handing on, because the other side wants no more. `reason`: a sentence."""
+        return await self._set(name, by, disabled=reason[:_MAX_REASON] or "the other side wants no more")
+
+    async def _set(self, name: str, by: str, **changes: Any) -> Destination:
+        """Set fields that others do not change; what is so already stays so."""
+        for _ in range(_TRIES):
+            before = self._find_declared(name)
+            after = before.model_copy(update=changes)
+            try:
+                if after != before:
+                    await self._put(after, by, self.version_of(name)[0])
+                return self.by_name.get(name, after)
+            except Rejected as error:
+                if error.code != "conflict":
+                    raise
+        raise Rejected("conflict", f"destination {name} was changed by others again and again")
+
+    async def remove(self, name: str, by: str) -> None:
+        """Remove a declaration and its credentials. Also one that this version cannot read."""
+        if not self._has(f"{_KIND}/{name}"):
+            raise _unknown(name)
+        version, secret_version = self.version_of(name)
+        await self.admin.change(f"{_KIND}/{name}", None, by, version)
+        try:
+            await self.admin.change(f"{_SECRETS}/{name}", None, by, secret_version)
+        except Rejected as error:
+            if error.code != "conflict":  # it is declared anew by now
+                raise
+
+    def _find_declared(self, name: str) -> Destination:
+        if (destination := self._declared.get(name)) is None:
+            raise _unknown(name)
+        return destination
+
+    def _has(self, item: str) -> bool:
+        stored = self.admin.state.items.get(item)
+        return stored is not None and stored.value is not None
+
+    async def _put(self, destination: Destination, by: str, version: int) -> None:
+        await self.admin.change(f"{_KIND}/{destination.name}", destination.value(), by, version)
+
+    async def _put_credentials(self, destination: Destination, credentials: Credentials, by: str, version: int) -> None:
+        value = {"place": _place(destination.url), "values": credentials.value()}
+        await self.admin.change(f"{_SECRETS}/{destination.name}", value, by, version)
+
+
+def _parse(item: str, value: Value, parse: Callable[[Value], T]) -> T | None:
+    try:
+        return parse(value)
+    except (ValueError, KeyError, TypeError):  # its text may have secrets
+        log.error(
+            "%s is left out: another version of duemq wrote it", item,
+            extra={"action": "destination.unreadable", "item": item},
+        )  # fmt: skip
+        return None
+
+
+def _parse_secrets(value: Value) -> tuple[str, Credentials]:
+    """The place that they are for, and the credentials."""
+    return str(value["place"]), Credentials.model_validate(value["values"])
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or ''}"
+
+
+def _unknown(name: str) -> Rejected:
+    return Rejected("unknown_destination", f"there is no destination {shown(name)}", "name")

@@ -1,0 +1,290 @@
+"""Destinations beyond the log: where a relay hands on what is delivered into topics.
+
+A declaration has everything but secrets. Those are `Credentials`, an item of their own that is never shown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from duemq.model.destinations.http import HttpOptions, check_names
+from duemq.model.destinations.http_headers import legal_value
+from duemq.model.destinations.nats import NatsOptions
+from duemq.model.destinations.rabbitmq import RabbitMqOptions
+from duemq.model.destinations.redis import RedisOptions
+from duemq.model.destinations.rocketmq import RocketMqOptions
+from duemq.model.destinations.secrets import check_signing_secret
+from duemq.model.errors import Rejected
+from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
+from duemq.model.settings import no_switch, reader
+from duemq.model.timing import parse_duration, shown
+
+OWN_TOPIC: Final = "destination."
+"""`destination.NAME` is the topic of messages that are for the destination NAME alone."""
+MAX_TOPICS: Final = 50
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SECRET_BYTES: Final = 6 << 10
+
+
+class System(StrEnum):
+    """What kind of system a destination is."""
+
+    HTTP = "http"
+    RABBITMQ = "rabbitmq"
+    NATS = "nats"
+    REDIS = "redis"
+    ROCKETMQ = "rocketmq"
+
+
+_SYSTEMS: Final[Mapping[str, System]] = {
+    "http": System.HTTP, "https": System.HTTP, "amqp": System.RABBITMQ, "amqps": System.RABBITMQ,
+    "nats": System.NATS, "tls": System.NATS, "redis": System.REDIS, "rediss": System.REDIS,
+    "rocketmq": System.ROCKETMQ, "rocketmqs": System.ROCKETMQ,
+}  # fmt: skip
+_OPTIONS: Final[Mapping[System, type[BaseModel]]] = {
+    System.HTTP: HttpOptions, System.RABBITMQ: RabbitMqOptions, System.NATS: NatsOptions, System.REDIS: RedisOptions,
+    System.ROCKETMQ: RocketMqOptions,
+}  # fmt: skip
+Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqOptions
+
+
+_Number = Annotated[int, Field(strict=True)]
+# Digits in quotes are no duration, as everywhere in the API.
+_Duration = Annotated[int, reader(lambda text: parse_duration(text, "it")), BeforeValidator(no_switch), Field(ge=0)]
+_Switch = Annotated[bool, Field(strict=True)]
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class RetryRule(_Declared):
+    """When a message is tried again, and how often. `levels`: RocketMQ's, from 10 s to 2 h. `delays`: these, one after
+    another. `exponential`: `first`, and each time `factor` times as long, at most `most`."""
+
+    kind: Literal["levels", "delays", "exponential"] = "levels"
+    retries: Annotated[_Number, Field(ge=0, le=100)] = 16
+    first_level: Annotated[_Number, Field(ge=1, le=18)] = 3
+    delays: Annotated[tuple[_Duration, ...], Field(max_length=100)] = ()
+    first: Annotated[_Duration, Field(ge=1)] = 1_000
+    factor: Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)] = 2.0
+    most: Annotated[_Duration, Field(ge=1)] = 7_200_000
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind == "delays" and not self.delays:
+            raise ValueError('retry of kind delays needs delays, such as ["1s", "1m"]')
+        return self
+
+
+class Destination(_Declared):
+    """A declaration. `rate`: messages/s, 0 = any. `concurrency`: messages in flight; 0 = what suits the system.
+
+    `topics`: what is delivered into these is handed on, besides what is for this destination alone (`own_topic`).
+    `ordered`: messages with the same key one after another, and a failing one holds up only its key.
+    `disabled`: why the other side wants no more (a sentence); empty where it does.
+    """
+
+    name: str
+    url: str
+    topics: Annotated[tuple[str, ...], Field(max_length=MAX_TOPICS)] = ()
+    rate: Annotated[_Number, Field(ge=0, le=1_000_000)] = 0
+    concurrency: Annotated[_Number, Field(ge=0, le=5_000)] = 0
+    timeout: Annotated[_Duration, Field(ge=10, le=600_000)] = 10_000
+    ordered: _Switch = False
+    retry: RetryRule = RetryRule()
+    options: Options = Field(default_factory=HttpOptions)
+    paused: _Switch = False
+    disabled: Annotated[str, Field(max_length=500)] = ""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError("a name has 1 to 64 characters of A-Z a-z 0-9 _ -")
+        return name
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError as error:
+            raise ValueError(f"it is no URL: {error}") from error
+        if parts.scheme not in _SYSTEMS:
+            raise ValueError(f"its scheme is one of {', '.join(_SYSTEMS)}")
+        if len(url) > 2_000 or not url.isascii() or any(character <= " " for character in url) or "\\" in url:
+            raise ValueError("it has up to 2,000 ASCII characters, without spaces and backslashes")
+        if not parts.hostname:
+            raise ValueError("it names no host")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("it has no user and password: they are credentials, which are given apart")
+        return url
+
+    @field_validator("topics")
+    @classmethod
+    def _check_topics(cls, topics: tuple[str, ...]) -> tuple[str, ...]:
+        for topic in topics:
+            if not TOPIC.fullmatch(topic):
+                raise ValueError(f"a topic {TOPIC_RULE}, not {shown(topic)}")
+            if topic.startswith(RESERVED_TOPICS):
+                raise ValueError(f"{topic} is not for consumers")
+        return tuple(dict.fromkeys(topics))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_options(cls, fields: Any) -> Any:
+        """Options are those of the URL's system, and no other's."""
+        if not isinstance(fields, dict) or not isinstance(fields.get("url"), str):
+            return fields
+        system = _SYSTEMS.get(fields["url"].partition(":")[0])
+        options = fields.get("options", {})
+        if system is None or not isinstance(options, dict):
+            return fields
+        return fields | {"options": _OPTIONS[system].model_validate(options)}
+
+    @model_validator(mode="after")
+    def _check_url_of_system(self) -> Self:
+        if isinstance(self.options, RedisOptions | RocketMqOptions):
+            self.options.check_url(self.url)
+        return self
+
+    @property
+    def system(self) -> System:
+        return _SYSTEMS[urlsplit(self.url).scheme]
+
+    @property
+    def own_topic(self) -> str:
+        """The topic of the messages for this destination alone."""
+        return OWN_TOPIC + self.name
+
+    @property
+    def group(self) -> str:
+        """The consumer group that hands messages on to it."""
+        return OWN_TOPIC + self.name
+
+    @property
+    def active(self) -> bool:
+        return not self.paused and not self.disabled
+
+    def value(self) -> dict[str, Any]:
+        """As an item of the administrative state, and as it is shown."""
+        return self.model_dump(mode="json", exclude_defaults=False)
+
+
+class Credentials(_Declared):
+    """What opens a destination. PEM texts for `ca`, `cert` and `key`.
+
+    `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs,
+    and the second too while receivers learn the first. `headers`: those of HTTP that nobody may see.
+    """
+
+    username: str = ""
+    password: SecretStr = SecretStr("")
+    token: SecretStr = SecretStr("")
+    signing_secrets: Annotated[tuple[SecretStr, ...], Field(max_length=2)] = ()
+    headers: Mapping[str, SecretStr] = Field(default_factory=dict)
+    ca: str = ""
+    cert: str = ""
+    key: SecretStr = SecretStr("")
+
+    @field_validator("signing_secrets")
+    @classmethod
+    def _check_signing_secrets(cls, secrets: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for secret in secrets:
+            check_signing_secret(secret.get_secret_value())
+        return secrets
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        check_names(headers)
+        for name, value in headers.items():
+            if not legal_value(value.get_secret_value()):
+                raise ValueError(f"the value of {name} has visible ASCII characters, and spaces only between them")
+        return headers
+
+    @field_validator("token")
+    @classmethod
+    def _check_token(cls, token: SecretStr) -> SecretStr:
+        if not legal_value(token.get_secret_value()):
+            raise ValueError("it has visible ASCII characters, and spaces only between them")
+        return token
+
+    def value(self) -> dict[str, Any]:
+        """As an item of the administrative state: with its secrets, as plain text."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, SecretStr):
+                return value.get_secret_value()
+            if isinstance(value, tuple):
+                return [plain(each) for each in value]
+            if isinstance(value, Mapping):
+                return {name: plain(each) for name, each in value.items()}
+            return value
+
+        return {
+            name: plain(value)
+            for name, value in self
+            if value != type(self).model_fields[name].get_default(call_default_factory=True)
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """Which of them are given."""
+        return sorted(self.value())
+
+
+def read_destination(fields: Mapping[str, Any]) -> Destination:
+    """Raises Rejected `bad_field` or `unknown_field`, which names the field and what it may be."""
+    url, options = fields.get("url"), fields.get("options")
+    system = _SYSTEMS.get(url.partition(":")[0]) if isinstance(url, str) else None
+    try:
+        if system is not None and options is not None:
+            _OPTIONS[system].model_validate(options)
+    except ValidationError as error:
+        raise rejection(error, "options.") from None
+    try:
+        return Destination.model_validate(dict(fields))
+    except ValidationError as error:
+        raise rejection(error) from None
+
+
+def read_credentials(fields: Mapping[str, Any]) -> Credentials:
+    """As `read_destination`; the error tells nothing of the values."""
+    try:
+        credentials = Credentials.model_validate(dict(fields))
+    except ValidationError as error:
+        raise rejection(error, "credentials.") from None
+    if len(repr(credentials.value())) > _SECRET_BYTES:
+        raise Rejected("bad_field", f"credentials have up to {_SECRET_BYTES:,} bytes in all", "credentials")
+    return credentials
+
+
+def rejection(error: ValidationError, below: str = "") -> Rejected:
+    """The first problem, as clients are told. `below`: where the field stands in what they sent."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = below + ".".join(str(part) for part in problem["loc"] if part not in _OPTION_CLASSES)
+    if problem["type"] == "extra_forbidden":
+        return Rejected("unknown_field", f"{place} is no field here", place)
+    text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
+    return Rejected("bad_field", f"{place}: {text}", place or "body")
+
+
+_OPTION_CLASSES: Final = frozenset(each.__name__ for each in _OPTIONS.values())

@@ -1,0 +1,122 @@
+"""Destinations beyond the log: declared, changed, paused and tested. Credentials go in and never come out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.cluster.admin.destination_registry import FIELDS, DestinationRegistry
+from duemq.model.access import Grant
+from duemq.model.destinations.destination import Destination
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.timing import shown
+from duemq.proxy.access import GRANT, caller_name
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.destinations.positions import begin_at, read_start
+from duemq.proxy.request.json_body import read_json
+from duemq.web.body import SMALL_BODY_BYTES, check_fields
+from duemq.web.reply import JsonResponse
+
+_BESIDE: Final = ("credentials", "start")
+_NEW_FIELDS: Final = ("name", *FIELDS, "paused", *_BESIDE, "replace")
+_CHANGES: Final = (*FIELDS, *_BESIDE)
+
+
+async def list_destinations(service: Service, request: Request) -> Response:
+    grant: Grant = request.scope[GRANT]
+    registry = _registry(service)
+    listed = [_json(service, each) for each in registry.listed() if _is_covered(grant, each)]
+    return JsonResponse({"destinations": listed})
+
+
+async def post_destination(service: Service, request: Request) -> Response:
+    body = await read_json(request, SMALL_BODY_BYTES)
+    check_fields(body, _NEW_FIELDS)
+    replace = body.get("replace", False)
+    if type(replace) is not bool:
+        raise Rejected("bad_field", f"replace is true or false, not {shown(replace)}", "replace")
+    fields = {name: value for name, value in body.items() if name not in (*_BESIDE, "replace")}
+    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")))
+    destination = await _registry(service).declare(
+        fields, _credentials_in(body), caller_name(request), replace=replace, begin=begin
+    )
+    return JsonResponse(_json(service, destination), 201, {"Location": f"destinations/{destination.name}"})
+
+
+async def get_destination(service: Service, request: Request) -> Response:
+    return JsonResponse(_json(service, _find(service, request)))
+
+
+async def patch_destination(service: Service, request: Request) -> Response:
+    body = await read_json(request, SMALL_BODY_BYTES)
+    check_fields(body, _CHANGES)
+    changes = {name: value for name, value in body.items() if name in FIELDS}
+    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")))
+    registry, name = _registry(service), request.path_params["name"]
+    await registry.update(name, changes, caller_name(request), _credentials_in(body), begin=begin)
+    return JsonResponse(_json(service, registry.find(name)))
+
+
+async def delete_destination(service: Service, request: Request) -> Response:
+    await _registry(service).remove(request.path_params["name"], caller_name(request))
+    return Response(status_code=204)
+
+
+async def pause_destination(service: Service, request: Request) -> Response:
+    name = _find(service, request).name
+    return JsonResponse(_json(service, await _registry(service).pause(name, caller_name(request))))
+
+
+async def resume_destination(service: Service, request: Request) -> Response:
+    name = _find(service, request).name
+    return JsonResponse(_json(service, await _registry(service).resume(name, caller_name(request))))
+
+
+async def test_destination(service: Service, request: Request) -> Response:
+    destination = _find(service, request)
+    reply = await service.relay.test(destination, _registry(service).credentials_of(destination.name))
+    return JsonResponse(reply._asdict())
+
+
+def _registry(service: Service) -> DestinationRegistry:
+    admin = service.access.admin
+    if admin is None:
+        raise Rejected("not_supported", "this server has no destinations")
+    if not admin.log.ready.is_set():
+        raise Unavailable(admin.log.trouble or "the administrative log is being read")
+    return admin.destinations
+
+
+def _find(service: Service, request: Request) -> Destination:
+    destination = _registry(service).find(name := request.path_params["name"])
+    if not _is_covered(request.scope[GRANT], destination):
+        raise Rejected("unknown_destination", f"there is no destination {shown(name)} of this key's topics", "name")
+    return destination
+
+
+def _is_covered(grant: Grant, destination: Destination) -> bool:
+    """Whether a caller who may use some topics only may use all that are handed on to it."""
+    return all(map(grant.covers, (destination.own_topic, *destination.topics)))
+
+
+def _credentials_in(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    if "credentials" not in body:
+        return None
+    credentials = body["credentials"]
+    if type(credentials) is not dict:  # what it is instead may be a secret
+        raise Rejected("bad_field", "credentials are an object with names such as password", "credentials")
+    return credentials
+
+
+def _json(service: Service, destination: Destination) -> dict[str, Any]:
+    """What the API shows of a destination: of its credentials only which are given."""
+    state = "disabled" if destination.disabled else "paused" if destination.paused else "active"
+    figures = service.relay.figures(destination.name)
+    return destination.value() | {
+        "system": destination.system, "state": state, "topic": destination.own_topic, "group": destination.group,
+        "credentials": _registry(service).credentials_of(destination.name).names,
+        "figures": None if figures is None else dict(figures),
+    }  # fmt: skip

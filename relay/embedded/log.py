@@ -1,0 +1,93 @@
+"""The log of a consumer inside a server: topics are read from its bus, and what goes back is scheduled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from duemq.bus.base import Bus
+from duemq.client.consumer.base import PartitionsMoved
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import SIZE
+from duemq.client.consumer.retry.letter import AT_ONCE, Pairs, letter_of
+from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.message import CLIENT_NAME, FINGERPRINT_BYTES, Draft
+from duemq.model.record import pack_headers
+from duemq.relay.embedded.source import EmbeddedSource
+
+log = logging.getLogger(__name__)
+
+_BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+_PASSING = ("unavailable", "outcome_unknown")
+
+
+class Scheduler(Protocol):
+    """Schedules messages: `Gateway.send` of `proxy/gateway/base.py`."""
+
+    async def __call__(self, drafts: Sequence[Draft]) -> Sequence[Any]: ...
+
+
+class EmbeddedLog:
+    """See `ConsumerLog`. `clock` gives epoch ms."""
+
+    def __init__(self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int]) -> None:
+        self._group, self._bus, self._schedule, self._clock = group, bus, schedule, clock
+
+    async def open(
+        self,
+        topics: Mapping[str, str],
+        retry: Sequence[str],
+        gained: PartitionsMoved,
+        lost: PartitionsMoved,
+        report_mismatches: Callable[[Sequence[Any]], None],
+    ) -> EmbeddedSource:
+        return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost)
+
+    async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
+        """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes."""
+        refused = await self._send(self._draft(message, to, error, message.payload))
+        if refused is None:
+            return to
+        dead = Dead(refused)
+        log.error(
+            "%s: %r, of %d bytes, cannot go back, and is a dead letter: %s", self._group, message,
+            len(message.payload), refused, extra={"action": "refused", "group": self._group},
+        )  # fmt: skip
+        size: Pairs = [(SIZE, b"%d" % len(message.payload))]
+        for payload in (message.payload, b""):
+            if await self._send(self._draft(message, dead, error, payload, size)) is None:
+                return dead
+        raise Rejected("bad_field", f"{message!r} can neither go back nor be a dead letter")
+
+    def _draft(self, message: Message, to: Wait | Dead, error: str, payload: bytes, more: Pairs | None = None) -> Draft:
+        letter = letter_of(self._group, message, to, error)
+        now = self._clock()
+        name = CLIENT_NAME + letter.name.encode()
+        count, headers = pack_headers([*letter.headers, *(more or ())])
+        due = now if letter.wait == AT_ONCE else now + letter.wait.ms(now)
+        fingerprint = blake2b(name, digest_size=FINGERPRINT_BYTES).digest()
+        return Draft(letter.topic, payload, due, message.key, count, headers, (), 0, name, fingerprint)
+
+    async def _send(self, draft: Draft) -> str | None:
+        """None once the log has it, or why it never takes this one."""
+        failures = 0
+        while True:
+            try:
+                (receipt,) = await self._schedule([draft])
+                if not isinstance(receipt, Rejected):
+                    return None
+                if receipt.code not in _PASSING:
+                    return receipt.code
+                trouble: Exception = receipt
+            except (Unavailable, OutcomeUnknown) as error:
+                trouble = error
+            log.warning("%s cannot send back, and tries again: %s", self._group, trouble, extra={"action": "return"})
+            await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+            failures += 1
+
+    async def close(self) -> None:
+        """Nothing is open."""

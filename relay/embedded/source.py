@@ -1,0 +1,186 @@
+"""Reads topics of a server's own log for a destination, and keeps how far it is as a consumer's cursor.
+
+One process has all partitions: nothing is ever taken away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka.structs import TopicPartition
+
+from duemq.bus.base import Bus
+from duemq.bus.topic_cursor import decode_cursor, encode_cursor
+from duemq.client.consumer.base import FetchPosition, PartitionsMoved
+from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.record import Headers, StoredRecord, unpack_record
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 5.0  # between looks at a topic that nobody writes to
+_AGAIN_S = 0.5
+_READ_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class LogRecord:
+    """See `message.Record`."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+
+class EmbeddedSource:
+    """See `MessageSource`. `bus` raises Unavailable while there is none: a node reopens it after a failure.
+
+    Without a cursor it begins at the first record kept: who declares a destination stores where it is to begin.
+    """
+
+    def __init__(
+        self, bus: Callable[[], Bus], group: str, topics: Sequence[str], gained: PartitionsMoved, lost: PartitionsMoved
+    ) -> None:
+        self._bus, self._group, self._topics = bus, group, topics
+        self._gained, self._lost = gained, lost
+        self._next: dict[TopicPartition, int] = {}  # what is read next
+        self._stored: dict[TopicPartition, int] = {}
+        self._grown = asyncio.Event()
+        self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
+        self._held_partitions: frozenset[TopicPartition] = frozenset()
+        self._watching: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._watching = [asyncio.create_task(self._watch(topic), name=f"watch {topic}") for topic in self._topics]
+
+    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+        if not self._dirty:
+            self._grown.clear()
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._grown.wait()
+            except TimeoutError:
+                return {}
+        pulled: dict[TopicPartition, list[Any]] = {}
+        try:
+            for topic in list(self._dirty):
+                del self._dirty[topic]
+                if await self._pull_topic(topic, most, pulled):
+                    self._dirty[topic] = None
+                most -= sum(len(records) for records in pulled.values())
+                if most <= 0:
+                    break
+        except (Unavailable, LogFailed) as error:
+            log.warning("%s cannot read: %s", self._group, error, extra={"action": "pull"})
+            self._mark_all()
+            await asyncio.sleep(_AGAIN_S)
+        return pulled
+
+    async def _pull_topic(self, topic: str, most: int, pulled: dict[TopicPartition, list[Any]]) -> bool:
+        """Read the partitions of a topic; whether there may be more."""
+        bus = self._bus()
+        info = await bus.topic(topic)
+        if info is None:
+            return False
+        known = TopicPartition(topic, info.partitions - 1) in self._next
+        if not known:
+            await self._begin(bus, topic)
+        more = False
+        share = max(most // max(info.partitions, 1), 1)
+        for number in range(info.partitions):
+            partition = TopicPartition(topic, number)
+            if partition in self._held_partitions:
+                more = True
+                continue
+            records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
+            if records:
+                self._next[partition] = records[-1].offset + 1
+                pulled[partition] = [_log_record(topic, number, record) for record in records]
+                more = True
+        return more
+
+    async def _begin(self, bus: Bus, topic: str) -> None:
+        """Find out where each partition is read first."""
+        info = await bus.topic(topic)
+        assert info is not None
+        cursor = await bus.get_consumer_cursor(topic, self._group)
+        offsets = list(info.start_offsets)
+        if cursor is not None:
+            try:
+                offsets = decode_cursor(cursor.decode(), topic, info, "cursor")
+            except (Rejected, UnicodeDecodeError) as error:
+                log.warning("%s begins anew with %s: %s", self._group, topic, error, extra={"action": "begin"})
+        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
+        new = [partition for partition in partitions if partition not in self._next]
+        for partition in new:
+            self._next[partition] = self._stored[partition] = offsets[partition.partition]
+        await self._gained(new)
+
+    async def _watch(self, topic: str) -> None:
+        """Mark the topic when it grows, and now and then."""
+        while True:
+            try:
+                subscription = self._bus().subscribe(topic)
+                try:
+                    while True:
+                        self._mark(topic)
+                        await subscription.wait(_LOOK_S)
+                finally:
+                    subscription.close()
+            except (Unavailable, LogFailed):
+                await asyncio.sleep(_AGAIN_S)
+
+    def _mark(self, topic: str) -> None:
+        self._dirty[topic] = None
+        self._grown.set()
+
+    def _mark_all(self) -> None:
+        for topic in self._topics:
+            self._mark(topic)
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        self._held_partitions = frozenset(partitions)
+        self._mark_all()
+
+    async def idle(self) -> None:
+        """Nobody waits for a sign of life here."""
+
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._next)
+
+    async def position(self, partition: TopicPartition) -> int | None:
+        return self._next.get(partition)
+
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
+        stored = self._stored | {partition: place.commit for partition, place in places.items()}
+        try:
+            bus = self._bus()
+            for topic in {partition.topic for partition in places}:
+                of_topic = sorted(partition for partition in stored if partition.topic == topic)
+                cursor = encode_cursor(topic, [stored[partition] for partition in of_topic])
+                await bus.set_consumer_cursor(topic, self._group, cursor.encode())
+        except (Unavailable, LogFailed) as error:
+            log.warning("%s cannot store how far it is: %s", self._group, error, extra={"action": "commit"})
+            return False
+        self._stored = stored
+        return True
+
+    async def let_go(self) -> None:
+        await self._lost(list(self._next))
+
+    async def stop(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+
+
+def _log_record(topic: str, partition: int, stored: StoredRecord) -> LogRecord:
+    record = unpack_record(stored.frame)
+    return LogRecord(topic, partition, stored.offset, stored.timestamp, record.key, record.value, record.headers)

@@ -1,0 +1,89 @@
+"""What is counted of one destination."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from typing import Any, Final, NamedTuple
+
+from duemq.relay.base import Reply, Result
+
+BUCKETS_MS: Final = (
+    1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
+    60_000, 300_000,
+)  # fmt: skip
+"""Upper bounds of a histogram of times; close to each other where an undisturbed destination is."""
+_ATTEMPTS = 20  # kept to be shown
+
+
+class Attempt(NamedTuple):
+    """One attempt that was not accepted: when (epoch ms), of which message, how long it took, what was answered."""
+
+    at: int
+    id: str
+    attempt: int
+    took_ms: int
+    status: str
+    detail: str
+
+    def shown(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class Histogram:
+    """Times in ms."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BUCKETS_MS) + 1)
+        self.sum_ms = 0.0
+
+    def add(self, ms: float) -> None:
+        self.counts[bisect_left(BUCKETS_MS, ms)] += 1
+        self.sum_ms += ms
+
+    def quantile(self, share: float) -> int | None:
+        """The upper bound of the bucket in which it is, ms; None where nothing was counted."""
+        total, reached = sum(self.counts), 0
+        for bound, count in zip((*BUCKETS_MS, BUCKETS_MS[-1]), self.counts, strict=True):
+            reached += count
+            if total and reached >= share * total:
+                return bound
+        return None
+
+
+class DestinationFigures:
+    """Since this process began with the destination."""
+
+    def __init__(self) -> None:
+        self.results: Counter[Result] = Counter()
+        self.statuses: Counter[str] = Counter()  # bounded: see `add`
+        self.lateness, self.took = Histogram(), Histogram()
+        self.last_accepted_at: int | None = None
+        self.attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS)
+        self.trouble = ""
+        """Why nothing is handed on just now, in a sentence."""
+
+    def accepted(self, now_ms: int, took_ms: float, due_ms: int | None) -> None:
+        self.results[Result.ACCEPTED] += 1
+        self.last_accepted_at = now_ms
+        self.took.add(took_ms)
+        if due_ms is not None:
+            self.lateness.add(max(now_ms - due_ms, 0))
+        self.trouble = ""
+
+    def refused(self, attempt: Attempt, reply: Reply) -> None:
+        self.results[reply.result] += 1
+        status = reply.status if reply.status in self.statuses or len(self.statuses) < 50 else "other"
+        self.statuses[status] += 1
+        self.attempts.append(attempt)
+
+    def shown(self) -> dict[str, Any]:
+        return {
+            "results": {result.value: self.results[result] for result in Result},
+            "statuses": dict(self.statuses.most_common(10)),
+            "lateness_ms": {f"p{share}": self.lateness.quantile(share / 100) for share in (50, 99)},
+            "took_ms": {f"p{share}": self.took.quantile(share / 100) for share in (50, 99)},
+            "last_accepted_at": self.last_accepted_at,
+            "last_failures": [attempt.shown() for attempt in reversed(self.attempts)],
+            "trouble": self.trouble,
+        }

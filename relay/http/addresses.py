@@ -1,0 +1,61 @@
+"""Which addresses an endpoint may have: public ones, and those that the operator allows.
+
+Who declares a destination must not reach what only this machine reaches: its loopback, its private network, the
+metadata of its cloud. The lists are those of IANA's special-purpose registries, written out because `ipaddress` of
+different versions of Python disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+Network = IPv4Network | IPv6Network
+
+_SPECIAL_4: Final = tuple(
+    map(
+        IPv4Network,
+        (
+            "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+            "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+            "203.0.113.0/24", "224.0.0.0/3",
+        ),
+    )
+)  # fmt: skip
+_PUBLIC_6: Final = IPv6Network("2000::/3")
+"""Global unicast: everything else is loopback, unique local, link-local, site-local, multicast or nothing."""
+_SPECIAL_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
+"""In it: Teredo and other protocols of the IETF, documentation, 6to4. Nobody offers an endpoint over Teredo or 6to4."""
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+
+
+class ForbiddenAddress(Exception):
+    """The address is in a network that is not allowed; the message says which."""
+
+
+def check_address(text: str, allowed: Sequence[Network]) -> None:
+    """Raises ForbiddenAddress. `text`: an IP address, as `socket` writes it."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        raise ForbiddenAddress(f"{text[:100]!r} is no address") from None
+    if not _allowed(address, allowed):
+        raise ForbiddenAddress(f"{text} is not public, and in no network of relay.private_networks")
+
+
+def _allowed(address: IPv4Address | IPv6Address, allowed: Sequence[Network]) -> bool:
+    if isinstance(address, IPv6Address) and (inner := _inner(address)) is not None:
+        address = inner
+    if any(network.version == address.version and address in network for network in allowed):
+        return True
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _SPECIAL_4)
+    return address.scope_id is None and address in _PUBLIC_6 and not any(address in each for each in _SPECIAL_6)
+
+
+def _inner(address: IPv6Address) -> IPv4Address | None:
+    """The IPv4 address that is reached by it: mapped, or translated where a network has IPv6 only (NAT64)."""
+    if address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None

@@ -1,0 +1,65 @@
+"""What an endpoint's answer, or the lack of one, makes of a message."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError, RequestTimeoutError
+
+from duemq.model.destinations.http import HttpOptions
+from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.http.times import retry_after_ms
+
+_ALWAYS_AGAIN: Final = frozenset((408, 425, 429, 503))
+_OVERLOADED: Final = frozenset((429, 503))
+_NO_CONNECTION: Final = "client error (Connect)"
+
+
+def answered(status: int, detail: str, retry_after: str, now_s: float, options: HttpOptions) -> Reply:
+    """The reply of an answer. `retry_after`: its header of that name; `detail`: its first characters."""
+    if 200 <= status < 300:
+        return Reply(Result.ACCEPTED, str(status), detail)
+    if status == 410:
+        return Reply(Result.GONE, "410", detail)
+    rule = options.on_4xx if 400 <= status < 500 else options.on_5xx if status >= 500 else "retry"
+    if rule == "dead_letter" and status not in _ALWAYS_AGAIN:
+        return Reply(Result.REJECTED, str(status), detail)
+    wait_ms = retry_after_ms(retry_after, now_s) if retry_after else None
+    return Reply(Result.FAILED, str(status), detail, wait_ms, overloaded=status in _OVERLOADED)
+
+
+def timed_out(detail: str) -> Reply:
+    return Reply(Result.FAILED, "timeout", detail[:MAX_DETAIL], overloaded=True)
+
+
+def unanswered(error: PyreqwestError) -> Reply:
+    """The reply where there was no answer, or none that is HTTP."""
+    causes = _causes(error)
+    detail = causes[-1] if causes else str(error.message)
+    if isinstance(error, RequestTimeoutError):
+        return timed_out("no answer in time")
+    return Reply(Result.FAILED, _status(error, causes), detail[:MAX_DETAIL])
+
+
+def not_connected(error: PyreqwestError) -> bool:
+    """Whether there was no connection: another address of the endpoint may be better."""
+    return _NO_CONNECTION in _causes(error)
+
+
+def _causes(error: PyreqwestError) -> list[str]:
+    """Texts of the errors beneath, the last one the first cause. The first has the URL, and says nothing else."""
+    if not isinstance(error, DetailedPyreqwestError):
+        return []
+    return [cause["message"] for cause in (error.details or {}).get("causes") or ()][1:]
+
+
+def _status(error: PyreqwestError, causes: list[str]) -> str:
+    # The client tells these apart in texts only; tests/functional/relay/test_http_endpoints.py sees each of them.
+    text = " ".join(causes)
+    if _NO_CONNECTION in causes:
+        if "refused" in text:
+            return "refused"
+        return "unreachable" if "os error" in text or "tcp connect" in text else "tls_error"
+    if "connection closed" in text or "os error" in text:
+        return "disconnected"
+    return "malformed"

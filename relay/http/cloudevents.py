@@ -1,0 +1,68 @@
+"""Messages as CloudEvents 1.0 (https://cloudevents.io), in the two modes of its HTTP binding.
+
+`id`: the message's; `source`: `/duemq/TOPIC`; `time`: when it was due; `subject`: its key, where that is text.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final
+from urllib.parse import quote
+
+import orjson
+
+from duemq.client.consumer.message import Message
+from duemq.relay.http.times import timestamp
+
+STRUCTURED_TYPE: Final = "application/cloudevents+json; charset=utf-8"
+_PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""What the binding leaves as it is in a header; space, quote and percent are encoded."""
+
+
+def attributes(message: Message, type_: str) -> dict[str, str]:
+    """The context attributes of the event, but `datacontenttype`."""
+    made = {
+        "specversion": "1.0", "id": message.id, "source": f"/duemq/{quote(message.topic)}", "type": type_,
+        "time": timestamp(message),
+    }  # fmt: skip
+    if message.key:
+        try:
+            made["subject"] = message.key.decode()
+        except UnicodeDecodeError:
+            pass  # a subject is text; the key is in duemq-key-base64
+    return made
+
+
+def binary_headers(message: Message, type_: str) -> list[tuple[str, str]]:
+    """The attributes as headers `ce-…`; the body is the payload, and the content type its own."""
+    return [
+        (f"ce-{name}", quote(value, safe=_PLAIN, errors="replace"))
+        for name, value in attributes(message, type_).items()
+    ]
+
+
+def structured_body(message: Message, type_: str, content_type: str) -> bytes:
+    """The event as JSON. `data` is the payload: as JSON where it is JSON by its type and its form, as a string where it
+    is other text, else `data_base64`. Without a payload there is neither."""
+    event: dict[str, object] = {**attributes(message, type_), "datacontenttype": content_type}
+    payload = message.payload
+    kind = content_type.partition(";")[0].strip().lower()
+    is_json = kind == "application/json" or kind.endswith("+json")
+    if is_json and _is_json(payload):
+        event["data"] = orjson.Fragment(payload)
+    elif payload:
+        try:
+            if is_json:
+                raise UnicodeDecodeError("json", b"", 0, 0, "the type says JSON, which it is not")
+            event["data"] = payload.decode()
+        except UnicodeDecodeError:
+            event["data_base64"] = b64encode(payload).decode()
+    return orjson.dumps(event)
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return False
+    return True

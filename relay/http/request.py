@@ -1,0 +1,151 @@
+"""What is sent to an endpoint: the headers and the body of one message."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64encode
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.destination import Credentials
+from duemq.model.destinations.http import HttpOptions
+from duemq.model.destinations.http_headers import legal_value, of_messages
+from duemq.relay.http.cloudevents import STRUCTURED_TYPE, binary_headers, structured_body
+from duemq.relay.http.signature import Signer
+from duemq.relay.http.template import body_template, header_template
+
+_PLAIN_ID: Final = re.compile(r"[A-Za-z0-9._:~-]{1,512}")
+
+
+class Request(NamedTuple):
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class RequestFormat:
+    """How messages become requests to one endpoint. Raises ValueError where a secret or template is none."""
+
+    def __init__(self, options: HttpOptions, credentials: Credentials) -> None:
+        self._options: Final = options
+        self._signer: Final = Signer([each.get_secret_value() for each in credentials.signing_secrets])
+        self._fixed: Final = fixed_headers(credentials)
+        names = {name for name, _ in self._fixed}
+        self._templates: Final = [
+            (name.lower(), header_template(text)) for name, text in options.headers.items() if name.lower() not in names
+        ]
+        self._taken: Final = names | {name for name, _ in self._templates}
+        self._body: Final = body_template(options.body, options.content_type) if options.body else None
+
+    def request(self, message: Message, now_s: float) -> Request:
+        """`now_s`: the time of the signature, epoch s."""
+        options = self._options
+        own = message.headers
+        content_type = options.content_type
+        content_type_is_own = False
+        if self._body is None and own:
+            content_type, content_type_is_own = _content_type(own, content_type)
+        headers = [("content-type", content_type)]
+        if self._body is not None:
+            body = self._body.render(message).encode(errors="replace")
+        elif options.format == "cloudevents-structured":
+            body = structured_body(message, options.type, content_type)
+            headers = [("content-type", STRUCTURED_TYPE)]
+            content_type_is_own = False
+        else:
+            body = message.payload
+            if options.format == "cloudevents-binary":
+                headers += binary_headers(message, options.type)
+        headers += self._duemq_headers(message, int(now_s), body)
+        headers += [
+            (name, template.render(message).strip(" ")[:8_000].strip(" ")) for name, template in self._templates
+        ]
+        if own:
+            headers += self._message_headers(own, content_type_is_own)
+        headers += self._fixed
+        return Request(headers, body)
+
+    def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
+        id_ = message.id
+        if not _PLAIN_ID.fullmatch(id_):
+            id_ = quote(id_, safe=":~", errors="replace")[:512]  # a header that anybody wrote; no line ends in ours
+        due_ms, key = message.due_ms, message.key
+        headers = [
+            ("webhook-id", id_), ("webhook-timestamp", str(now_s)), ("idempotency-key", id_), ("duemq-id", id_),
+            ("duemq-topic", _topic(message.topic)),
+        ]  # fmt: skip
+        if signature := self._signer.signature(id_, now_s, body):
+            headers.append(("webhook-signature", signature))
+        if due_ms is not None:
+            headers.append(("duemq-due", str(due_ms)))
+        if key is not None:
+            headers.append(_key_header(key))
+        return headers
+
+    def _message_headers(self, own: list[tuple[str, bytes]], content_type_is_own: bool) -> list[tuple[str, str]]:
+        """Those that HTTP can carry, and all of them in `duemq-headers` where it cannot carry each as it was."""
+        headers: list[tuple[str, str]] = []
+        exact = True
+        seen: set[str] = set()
+        for name, data in own:
+            lower = name.lower()
+            exact = exact and name == lower and lower not in seen  # case and order of repeated names may get lost
+            seen.add(lower)
+            if lower == "content-type":
+                exact = exact and content_type_is_own
+                continue
+            text = data.decode("ascii", errors="replace")
+            if of_messages(name) and lower not in self._taken and legal_value(text):
+                headers.append((lower, text))
+            else:
+                exact = False
+        if not exact:
+            headers.append(("duemq-headers", headers_json(own)))
+        return headers
+
+
+def headers_json(headers: list[tuple[str, bytes]]) -> str:
+    """All headers of a message in their order, as ASCII: `[name, text]`, or `[name, base64, "base64"]` where the value
+    is no UTF-8."""
+    pairs: list[list[str]] = []
+    for name, data in headers:
+        try:
+            pairs.append([name, data.decode()])
+        except UnicodeDecodeError:
+            pairs.append([name, b64encode(data).decode(), "base64"])
+    return json.dumps(pairs, separators=(",", ":"))
+
+
+@lru_cache(1_000)
+def _topic(topic: str) -> str:
+    return quote(topic, errors="replace")
+
+
+def _content_type(own: list[tuple[str, bytes]], default: str) -> tuple[str, bool]:
+    """The content type of the payload, and whether it is the message's own."""
+    for name, data in own:
+        if name.lower() == "content-type":
+            text = data.decode("ascii", errors="replace")
+            return (text, True) if text and legal_value(text) else (default, False)
+    return default, False
+
+
+def _key_header(key: bytes) -> tuple[str, str]:
+    text = key.decode("ascii", errors="replace")
+    return ("duemq-key", text) if legal_value(text) else ("duemq-key-base64", b64encode(key).decode())
+
+
+def fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
+    """Those of the credentials, which each request has."""
+    headers = [(name.lower(), value.get_secret_value()) for name, value in credentials.headers.items()]
+    token, password = credentials.token.get_secret_value(), credentials.password.get_secret_value()
+    if any(name == "authorization" for name, _ in headers):
+        return headers
+    if token:
+        headers.append(("authorization", f"Bearer {token}"))
+    elif credentials.username or password:
+        pair = b64encode(f"{credentials.username}:{password}".encode()).decode()
+        headers.append(("authorization", f"Basic {pair}"))
+    return headers

@@ -1,0 +1,198 @@
+"""One connection to a NATS server. Once it is lost it is of no use any more: another is made.
+
+It takes from nats-py what is public: `publish` and a subscription to an inbox of its own. An answer finds its message
+by the last token of the subject, and a message costs a future: no task, no timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from duemq.model.destinations.destination import Credentials
+from duemq.relay.base import Reply
+from duemq.relay.nats.replies import ACCEPTED, acknowledged, away
+from duemq.relay.nats.tls import ClientContext
+
+_CLOSE_S: Final = 3.0
+_LOOK_S: Final = 0.001
+_WATCH_S: Final = 0.2
+
+
+class _Waiting(NamedTuple):
+    subject: str
+    reply: asyncio.Future[Reply]
+
+
+class Link:
+    """`timeout_s`: how long a connection may take, and an answer to a ping. `lost`: why it is of no use any more."""
+
+    def __init__(self, timeout_s: int) -> None:
+        self.lost: Reply | None = None
+        self._client = Client()
+        self._opened = False
+        self._timeout_s = timeout_s
+        self._error: Exception | None = None
+        self._inbox = ""
+        self._count = 0
+        self._waiting: dict[str, _Waiting] = {}
+        self._unflushed: list[asyncio.Future[Reply]] = []
+        self._flushing: asyncio.Task[None] | None = None
+        self._subscription: Subscription | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def connect(self, url: str, credentials: Credentials) -> Reply | None:
+        """Returns why it did not work. `close` it then."""
+        try:
+            await self._connect(url, credentials)
+        except errors.NoServersError as error:
+            return away(self._error or error)
+        except Exception as error:
+            return self.lost or away(error)
+        return self.lost
+
+    async def _connect(self, url: str, credentials: Credentials) -> None:
+        secure = urlsplit(url).scheme == "tls"
+        context = ClientContext(credentials) if secure or credentials.ca or credentials.cert else None
+
+        def check_tls() -> None:
+            if secure and context is not None and not context.used:  # nats-py does TLS only where the server wants it
+                raise errors.SecureConnWantedError
+
+        def secret(value: str) -> str:
+            check_tls()  # before anything is shown to a server that nobody vouches for
+            return value
+
+        password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
+        self._opened = True
+        await self._client.connect(
+            [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
+            connect_timeout=self._timeout_s, ping_interval=self._timeout_s, max_outstanding_pings=2,
+            pending_size=0,  # publish never waits, and keeps nothing while there is no connection
+            error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
+            user=credentials.username or None, password=partial(secret, password),
+            token=partial(secret, token) if token else None,
+        )  # fmt: skip
+        check_tls()
+        if not self._client.is_connected:  # nats-py takes an end of file for a welcome
+            raise ConnectionError("the server closed the connection at once")
+        inbox = self._client.new_inbox()
+        self._inbox = f"{inbox}."
+        self._subscription = await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
+        await self._ping()  # what is wrong with the subscription is known now
+
+    @property
+    def max_bytes(self) -> int:
+        """Of payload and headers, as the server says."""
+        return self._client.max_payload
+
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str], *, jetstream: bool) -> Reply:
+        """`jetstream`: returns what a stream answers; else once the server has read it."""
+        self._count += 1
+        token = str(self._count)
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Reply] = loop.create_future()
+        self._waiting[token] = _Waiting(subject, reply)
+        if self._timer is None:
+            self._timer = loop.call_later(_WATCH_S, self._watch)
+        try:
+            if jetstream:
+                await self._client.publish(subject, payload, self._inbox + token, headers)
+            else:
+                await self._client.publish(subject, payload, "", headers)
+                self._unflushed.append(reply)
+                if self._flushing is None:
+                    self._flushing = asyncio.create_task(self._flush(), name="flush to NATS")
+            return await reply
+        except (errors.ConnectionClosedError, errors.OutboundBufferLimitError) as error:
+            return self.lost or away(self._error or error, "connection_lost")
+        finally:
+            self._waiting.pop(token, None)
+
+    async def close(self) -> None:
+        """Idempotent."""
+        self._lose(away(None, "closed"))
+        if self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        if not self._opened:  # nats-py cannot close what never was opened
+            return
+        with suppress(TimeoutError, OSError, errors.Error):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._client.close()
+        if self._subscription is not None:
+            self._subscription._stop_processing()  # nats-py leaves its task behind where it failed to close
+
+    def _watch(self) -> None:
+        """While messages wait: see that there is a connection. nats-py does not call `closed_cb` where something was
+        left to be written, for its `_close` raises then."""
+        self._timer = None
+        if not self._client.is_connected:
+            self._lose(away(self._client.last_error or self._error, "connection_lost"))
+        elif self._waiting:
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
+
+    async def _flush(self) -> None:
+        """Until nothing is left: one ping for all that was published before it."""
+        try:
+            while self._unflushed:
+                batch, self._unflushed = self._unflushed, []
+                await self._ping()
+                for reply in batch:
+                    if not reply.done():
+                        reply.set_result(ACCEPTED)
+        except Exception as error:
+            self._lose(away(error, "connection_lost"))
+        finally:
+            self._flushing = None
+
+    async def _ping(self) -> None:
+        """Returns once the server has read all that was published before. Raises TimeoutError and errors.Error."""
+        # nats-py writes a ping at once, and publications later: wait until these are written, which is when fewer bytes
+        # wait than before. Its `flush` returns without an answer where nobody reads any more; `rtt` does not.
+        left = self._client.pending_data_size
+        while left and self._client.is_connected:  # nats-py has no event for it
+            await asyncio.sleep(_LOOK_S)
+            before, left = left, self._client.pending_data_size
+            if left < before:
+                break
+        await self._client.rtt(self._timeout_s)
+
+    async def _on_answer(self, message: Msg) -> None:
+        waiting = self._waiting.get(message.subject[len(self._inbox) :])
+        if waiting is not None and not waiting.reply.done():
+            waiting.reply.set_result(acknowledged(message.data, message.headers))
+
+    async def _on_error(self, error: Exception) -> None:
+        self._error = error
+        text = str(error)
+        _, refused, subject = text.partition("permissions violation for publish to ")
+        if refused:  # the server drops the message, and answers nothing; nats-py has made its words lower case
+            subject = subject[1:-1]  # without the quotes
+            for waiting in self._waiting.values():
+                if waiting.subject.lower() == subject and not waiting.reply.done():
+                    waiting.reply.set_result(away(error))
+        elif "permissions violation" in text:
+            self._lose(away(error))  # no right to its inbox: no answer would ever come
+
+    async def _on_closed(self) -> None:
+        self._lose(away(self._client.last_error or self._error, "connection_lost"))
+
+    def _lose(self, reply: Reply) -> None:
+        if self.lost is not None:
+            return
+        self.lost = reply
+        if self._timer is not None:
+            self._timer.cancel()
+        for waiting in self._waiting.values():
+            if not waiting.reply.done():
+                waiting.reply.set_result(reply)
+        if self._flushing is not None and self._flushing is not asyncio.current_task():
+            self._flushing.cancel()

@@ -1,0 +1,124 @@
+"""What a message is in NATS: a subject, and headers of text; see `docs/destinations.md`."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from functools import lru_cache
+from typing import Final, NamedTuple
+from urllib.parse import quote, quote_from_bytes
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.nats import NatsOptions
+from duemq.relay.base import Reply, Result
+
+BASE64_PREFIX: Final = "duemq-base64-"
+"""Before the name of a header that NATS cannot hold as it is. Producers have no header that begins so."""
+SUBJECT_BYTES: Final = 2_000
+"""Servers close the connection at a line of more than 4,096 bytes, which has the inbox and two sizes, too."""
+_NO_TOKEN: Final = "_"
+_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_RESERVED: Final = re.compile(r"nats-.*|status", re.IGNORECASE)
+"""What means something to servers (`Nats-Rollup` deletes messages) and to client libraries (`Status`)."""
+_FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
+_LINE_BYTES: Final = len(": \r\n")
+
+
+class NotMapped(Exception):
+    """NATS cannot hold the message. `reply` says why."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reply = Reply(Result.REJECTED, status, detail)
+
+
+class Publication(NamedTuple):
+    """`header_bytes`: as they count against the server's `max_payload`."""
+
+    subject: str
+    headers: dict[str, str]
+    header_bytes: int
+
+
+class Mapping:
+    """By the options of the destination `name`."""
+
+    def __init__(self, name: str, options: NatsOptions) -> None:
+        self._name, self._template = name, options.subject
+        self._by_topic = options.subject == "{topic}"
+        self._by_key = "{key}" in options.subject
+        self._jetstream, self._stream = options.jetstream, options.stream
+
+    def publication(self, message: Message) -> Publication:
+        """Raises NotMapped."""
+        id_, due_ms, key = message.id, message.due_ms, message.key
+        headers: dict[str, str] = {}
+        if self._jetstream:
+            # A stream tells repeats apart whatever their subject: with the id alone, what two destinations publish
+            # into one stream would be one message.
+            headers["Nats-Msg-Id"] = f"{self._name}:{id_ if _is_plain(id_) else quote(id_, safe=':')}"
+            if self._stream:
+                headers["Nats-Expected-Stream"] = self._stream
+        _put(headers, "duemq-id", id_.encode())
+        if due_ms is not None:
+            headers["duemq-due"] = str(due_ms)
+        if key is not None:
+            _put(headers, "duemq-key", key)
+        for name, value in message.headers:
+            if _RESERVED.fullmatch(name):
+                _put_encoded(headers, name, value)
+            else:
+                _put(headers, name, value)
+        size = _FRAME_BYTES
+        for name, text in headers.items():
+            size += len(name.rstrip()) + _LINE_BYTES + (len(text) if text.isascii() else len(text.encode()))
+        return Publication(self._subject(message), headers, size)
+
+    def _subject(self, message: Message) -> str:
+        subject = _topic_tokens(message.topic)
+        if not self._by_topic:
+            # The topic first: it has no braces, and what a key has in braces is encoded.
+            subject = self._template.replace("{topic}", subject)
+            if self._by_key:
+                subject = subject.replace("{key}", key_token(message.key))
+        if len(subject) > SUBJECT_BYTES:
+            raise NotMapped("bad_subject", f"the subject has {len(subject):,} bytes, more than {SUBJECT_BYTES:,}")
+        return subject
+
+
+@lru_cache(1_000)
+def _topic_tokens(topic: str) -> str:
+    """A topic has its own dots, but a token of a subject may not be empty."""
+    return ".".join(token or _NO_TOKEN for token in quote(topic, safe="").split("."))
+
+
+def key_token(key: bytes | None) -> str:
+    """A key as one token, whatever it has in it: as in a URL, and dots too. `_` where there is none."""
+    return quote_from_bytes(key, safe="").replace(".", "%2E") if key else _NO_TOKEN
+
+
+def _put(headers: dict[str, str], name: str, value: bytes) -> None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        _put_encoded(headers, name, value)
+        return
+    if _is_plain(text) and _NAME.fullmatch(name):
+        _append(headers, name, text)
+    else:
+        _put_encoded(headers, name, value)
+
+
+def _put_encoded(headers: dict[str, str], name: str, value: bytes) -> None:
+    _append(headers, BASE64_PREFIX + quote(name, safe="", errors="replace"), b64encode(value).decode())
+
+
+def _append(headers: dict[str, str], name: str, text: str) -> None:
+    while name in headers:
+        name += " "  # NATS holds a name many times, a dictionary once: nats-py cuts spaces off, as the protocol says
+    headers[name] = text
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it arrives as it is: one line, and no spaces around it, which clients cut off."""
+    return text.isprintable() and text[:1] != " " and text[-1:] != " "

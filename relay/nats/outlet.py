@@ -1,0 +1,81 @@
+"""Publishes messages to a NATS server: into a stream of JetStream, which acknowledges each, or by core NATS."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.nats import NatsOptions
+from duemq.relay.base import Reply
+from duemq.relay.nats.link import Link
+from duemq.relay.nats.mapping import Mapping, NotMapped
+from duemq.relay.nats.replies import away, too_large
+from duemq.relay.outlets import RelayPolicy
+
+_MAX_CONNECT_S: Final = 5
+
+
+class NatsOutlet:
+    """See `relay/base.py`."""
+
+    concurrency = 500
+
+    def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        options = destination.options
+        assert isinstance(options, NatsOptions)
+        self._url, self._credentials, self._jetstream = destination.url, credentials, options.jetstream
+        self._mapping = Mapping(destination.name, options)
+        # A dead connection is noticed after three pings, before its messages time out.
+        self._timeout_s = max(1, min(destination.timeout // 5_000, _MAX_CONNECT_S))
+        self._link: Link | None = None
+        self._connecting: asyncio.Task[Link | Reply] | None = None
+
+    async def send(self, message: Message) -> Reply:
+        link = self._link
+        if link is None or link.lost is not None:
+            connected = await self._connected()
+            if isinstance(connected, Reply):
+                return connected
+            link = connected
+        try:
+            subject, headers, size = self._mapping.publication(message)
+        except NotMapped as error:
+            return error.reply
+        payload = message.payload
+        size += len(payload)
+        if size > link.max_bytes:
+            return too_large(size, link.max_bytes)
+        return await link.publish(subject, payload, headers, jetstream=self._jetstream)
+
+    async def close(self) -> None:
+        if self._connecting is not None:
+            self._connecting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._connecting
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _connected(self) -> Link | Reply:
+        """Connects once for all who wait. Returns why it did not work."""
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect(), name="connect to NATS")
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Link | Reply:
+        if self._link is not None:  # it is lost, and may have a socket still
+            await self._link.close()
+        link = Link(self._timeout_s)
+        failure: Reply | None = away(None, "closed")
+        try:
+            failure = await link.connect(self._url, self._credentials)
+        finally:
+            if failure is not None:
+                await link.close()
+        if failure is not None:
+            return failure
+        self._link = link
+        return link

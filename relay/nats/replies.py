@@ -1,0 +1,63 @@
+"""What the answers of a NATS server mean for a message."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+
+import orjson
+from nats import errors
+
+from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.nats.tls import UnusableCredentials
+
+ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")
+_DUPLICATE: Final = Reply(Result.ACCEPTED, "duplicate")
+_NO_STREAM: Final = Reply(Result.FAILED, "no_stream", "no stream of JetStream has this subject, or none can answer now")
+_NO_STREAM_ANSWER: Final = Reply(Result.FAILED, "no_stream", "a subscriber answered, and no stream of JetStream")
+_TOO_LARGE, _OTHER_STREAM = 10054, 10060  # error codes of JetStream
+_STATUSES: Final = {_TOO_LARGE: "too_large", _OTHER_STREAM: "other_stream"}
+_BUSY: Final = (429, 503)
+
+
+def acknowledged(data: bytes, headers: dict[str, str] | None) -> Reply:
+    """Of the answer to a publication."""
+    if headers and headers.get("Status") == "503":
+        return _NO_STREAM
+    try:
+        answer = orjson.loads(data)
+        if "error" not in answer:
+            return _DUPLICATE if answer.get("duplicate") else ACCEPTED if answer["seq"] else _NO_STREAM_ANSWER
+        return _refused(answer["error"])
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return _NO_STREAM_ANSWER
+
+
+def _refused(error: dict[str, Any]) -> Reply:
+    code, error_code = error["code"], error.get("err_code", 0)
+    return Reply(
+        Result.REJECTED if error_code == _TOO_LARGE else Result.FAILED,
+        _STATUSES.get(error_code, str(error_code or code)),
+        str(error.get("description", ""))[:MAX_DETAIL],
+        overloaded=code in _BUSY,
+    )
+
+
+def too_large(size: int, limit: int) -> Reply:
+    detail = f"payload and headers have {size:,} bytes, the server takes {limit:,} (max_payload)"
+    return Reply(Result.REJECTED, "too_large", detail)
+
+
+def away(error: BaseException | None, status: str = "unreachable") -> Reply:
+    """Of what ended a connection, or an attempt at one. `status` where the error has no word of its own."""
+    text = str(error or "")
+    lower = text.lower()
+    if isinstance(error, errors.AuthorizationError) or "authorization" in lower or "authentication" in lower:
+        status = "authorization"
+    elif isinstance(error, ssl.SSLError | errors.SecureConnWantedError | UnusableCredentials):
+        status = "tls"
+    elif isinstance(error, TimeoutError):
+        status, text = "timeout", text or "no answer from the server"
+    elif "permissions violation" in lower:
+        status = "permissions"
+    return Reply(Result.AWAY, status, text[:MAX_DETAIL])

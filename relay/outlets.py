@@ -1,0 +1,43 @@
+"""Makes the outlet of a destination. A system's module and client library are imported when they are first needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final, cast
+
+from duemq.model.destinations.destination import Credentials, Destination, System
+from duemq.relay.base import Outlet, OutletMissing
+
+_MODULES: Final = {
+    System.HTTP: ("duemq.relay.http.outlet", "HttpOutlet"),
+    System.RABBITMQ: ("duemq.relay.rabbitmq.outlet", "RabbitMqOutlet"),
+    System.NATS: ("duemq.relay.nats.outlet", "NatsOutlet"),
+    System.REDIS: ("duemq.relay.redis.outlet", "RedisOutlet"),
+    System.ROCKETMQ: ("duemq.relay.rocketmq.outlet", "RocketMqOutlet"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPolicy:
+    """What the operator of a relay allows. `private_networks`: those that HTTP endpoints may be in, though they are
+    private, link-local or loopback."""
+
+    private_networks: Sequence[IPv4Network | IPv6Network] = ()
+
+
+def open_outlet(destination: Destination, credentials: Credentials, policy: RelayPolicy) -> Outlet:
+    """An outlet, not connected yet. Each class is made with these three. Raises OutletMissing."""
+    module, name = _MODULES[destination.system]
+    try:
+        made = getattr(import_module(module), name)(destination, credentials, policy)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("duemq"):
+            raise
+        extra = destination.system.value
+        raise OutletMissing(
+            f"{error.name} is not installed: pip install 'duemq[{extra}]' where the relay runs"
+        ) from error
+    return cast(Outlet, made)

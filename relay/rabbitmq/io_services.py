@@ -1,0 +1,142 @@
+"""The IO of pika, by the event loop's own transports, with one write for all that is published in a turn of the loop.
+
+pika's own (`pika.adapters.utils.io_services_utils`) makes a system call for each frame, three for a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from pika.adapters.utils import nbio_interface as interface
+
+
+class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika has no types
+    """Of a running event loop, which is not pika's to run or close; for one connection."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._work: Work | None = None
+        self._stream: Stream | None = None
+
+    def abort(self) -> None:
+        """End what is under way. pika then says that the connection is lost; it says nothing where there was none."""
+        if self._work is not None:
+            self._work.cancel()
+        if self._stream is not None:
+            self._stream.give_up()
+
+    def get_native_ioloop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    close = stop = run
+
+    def add_callback_threadsafe(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay, callback)
+
+    def getaddrinfo(
+        self, host: str, port: int, on_done: Callable[..., None], family: int = 0, socktype: int = 0, proto: int = 0,
+        flags: int = 0,
+    ) -> Work:  # fmt: skip
+        work = self._loop.getaddrinfo(host, port, family=family, type=socktype, proto=proto, flags=flags)
+        return self._begin(work, on_done)
+
+    def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[..., None]) -> Work:
+        return self._begin(self._loop.sock_connect(sock, resolved_addr), on_done)
+
+    def create_streaming_connection(
+        self, protocol_factory: Callable[[], Any], sock: socket.socket, on_done: Callable[..., None],
+        ssl_context: ssl.SSLContext | None = None, server_hostname: str | None = None,
+    ) -> Work:  # fmt: skip
+        async def connect() -> tuple[Any, Any]:
+            stream = Stream(self._loop, protocol_factory)
+            try:
+                await self._loop.create_connection(
+                    lambda: stream, sock=sock, ssl=ssl_context, server_hostname=server_hostname
+                )
+            except BaseException:
+                sock.close()
+                raise
+            self._stream = stream
+            return stream, stream.get_protocol()
+
+        return self._begin(connect(), on_done)
+
+    def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> Work:
+        """pika does one thing after another."""
+        self._work = Work(work, on_done)
+        return self._work
+
+
+class Work(interface.AbstractIOReference):  # type: ignore[misc]
+    """Calls `on_done` with the result or the error, unless it is cancelled."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> None:
+        def done(task: asyncio.Task[Any]) -> None:
+            if not task.cancelled():
+                on_done(task.exception() or task.result())
+
+        self._task = asyncio.ensure_future(work)
+        self._task.add_done_callback(done)
+
+    def cancel(self) -> bool:
+        return self._task.cancel()
+
+
+class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: ignore[misc]
+    """Between asyncio's transport and pika's protocol."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, protocol_factory: Callable[[], Any]) -> None:
+        self._loop, self._factory = loop, protocol_factory
+        self._transport: Any = None
+        self._protocol: Any = None
+        self._pieces: list[bytes] = []
+        self._reason: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._protocol = self._factory()
+        self._protocol.connection_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool:
+        return bool(self._protocol.eof_received())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._protocol.connection_lost(error or self._reason)
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces.append(data)
+
+    def _flush(self) -> None:
+        if self._pieces and not self._transport.is_closing():
+            self._transport.write(b"".join(self._pieces))
+        self._pieces.clear()
+
+    def abort(self) -> None:
+        self._flush()
+        self._transport.abort()
+
+    def give_up(self) -> None:
+        """An end that pika has not asked for."""
+        self._reason = ConnectionAbortedError("given up")
+        self._transport.abort()
+
+    def get_protocol(self) -> Any:
+        return self._protocol
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self._pieces)) + int(self._transport.get_write_buffer_size())

@@ -1,0 +1,214 @@
+"""A connection to RabbitMQ, and channels on it that publish many messages at once.
+
+Calls of pika become futures here; nothing is ever raised for what the broker does: a publication's future gets a
+`Reply`. There is one future for each message, and one for each who waits for it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from pika import ConnectionParameters, spec
+from pika.adapters.asyncio_connection import AsyncioConnection
+
+from duemq.relay.base import Reply
+from duemq.relay.rabbitmq.io_services import IoServices
+from duemq.relay.rabbitmq.mapping import Publication
+from duemq.relay.rabbitmq.replies import ACCEPTED, NACK, blocked, closed, no_route
+
+_CLOSE_S: Final = 5.0
+
+
+class Confirm:
+    """The broker's answer to one message, which has not come yet."""
+
+    __slots__ = ("futures", "id")
+
+    def __init__(self, id_: str) -> None:
+        self.id = id_
+        self.futures: list[asyncio.Future[Reply]] = []
+
+    def wait(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = loop.create_future()
+        self.futures.append(future)
+        return future
+
+    def answer(self, reply: Reply) -> bool:
+        """Whether somebody still waited for it."""
+        waited = False
+        for future in self.futures:
+            if not future.done():
+                future.set_result(reply)
+                waited = True
+        return waited
+
+
+class Publisher:
+    """A channel in confirm mode. `on_late` is called with the id of a message that was accepted when nobody waited for
+    it any more."""
+
+    def __init__(
+        self, channel: Any, exchange: str, mandatory: bool, on_late: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._channel, self._exchange, self._mandatory, self._on_late = channel, exchange, mandatory, on_late
+        self._loop = asyncio.get_running_loop()
+        self._tag, self._lowest = 0, 1  # the last that was published, and the first that may have no answer yet
+        self._by_tag: dict[int, Confirm] = {}
+        self._by_id: dict[str, Confirm] = {}
+        self._returned: dict[str, Reply] = {}
+        self.open = True
+        channel.add_on_close_callback(self._on_close)
+        channel.add_on_return_callback(self._on_return)
+
+    async def start(self) -> None:
+        """Switch confirms on."""
+        ready = asyncio.Event()
+        self._channel.add_on_close_callback(lambda *_: ready.set())
+        self._channel.confirm_delivery(self._on_answer, lambda _: ready.set())
+        await ready.wait()
+
+    def publish(self, id_: str, body: bytes, publication: Publication) -> asyncio.Future[Reply]:
+        """The broker's answer. While one with this id is under way, this is the answer to that one."""
+        confirm = self._by_id.get(id_)
+        if confirm is None:
+            self._channel.basic_publish(
+                self._exchange, publication.routing_key, body, publication.properties, self._mandatory
+            )
+            self._tag += 1
+            confirm = self._by_tag[self._tag] = self._by_id[id_] = Confirm(id_)
+        return confirm.wait(self._loop)
+
+    def close(self) -> None:
+        if self.open and self._channel.is_open:
+            self._channel.close()
+
+    def answer_all(self, reply: Reply) -> None:
+        """Whoever waits. What is under way stays so."""
+        for confirm in self._by_tag.values():
+            confirm.answer(reply)
+
+    def _on_answer(self, frame: Any) -> None:
+        method = frame.method
+        tag: int = method.delivery_tag
+        reply = ACCEPTED if type(method) is spec.Basic.Ack else NACK
+        if not method.multiple:
+            self._settle(tag, reply)
+            while self._lowest <= self._tag and self._lowest not in self._by_tag:
+                self._lowest += 1
+            return
+        for each in range(self._lowest, (tag or self._tag) + 1):
+            self._settle(each, reply)
+        self._lowest = max(self._lowest, (tag or self._tag) + 1)
+
+    def _settle(self, tag: int, reply: Reply) -> None:
+        confirm = self._by_tag.pop(tag, None)
+        if confirm is None:
+            return
+        del self._by_id[confirm.id]
+        if self._returned:
+            reply = self._returned.pop(confirm.id, reply)
+        if not confirm.answer(reply) and reply is ACCEPTED:
+            self._on_late(confirm.id)
+
+    def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
+        """The broker sends it before the confirm of the same message."""
+        id_ = properties.headers["duemq-id"]
+        if id_ in self._by_id:
+            self._returned[id_] = no_route(method)
+
+    def _on_close(self, _: Any, reason: Any) -> None:
+        self.open = False
+        reply = closed(reason)
+        self.answer_all(reply)
+        self._by_tag.clear()
+        self._by_id.clear()
+
+
+class Link:
+    """A connection. `blocked`: the broker takes nothing for want of memory or disk, and says so; else empty."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened: asyncio.Future[Any] = self._loop.create_future()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._io = IoServices(self._loop)
+        self._connection: Any = None
+        self._publishers: list[Publisher] = []
+        self.blocked = ""
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None and bool(self._connection.is_open)
+
+    @property
+    def frame_bytes(self) -> int:
+        """The most that a frame holds."""
+        return int(self._connection.params.frame_max) - 8
+
+    async def connect(self, parameters: ConnectionParameters) -> None:
+        """Raises what pika gives as the reason."""
+        self._connection = AsyncioConnection(
+            parameters, on_open_callback=lambda _: self._opened_with(None), on_open_error_callback=self._on_failure,
+            on_close_callback=self._on_close, custom_ioloop=self._io,
+        )  # fmt: skip
+        self._connection.add_on_connection_blocked_callback(self._on_blocked)
+        self._connection.add_on_connection_unblocked_callback(self._on_unblocked)
+        try:
+            reason = await self._opened
+        except asyncio.CancelledError:
+            self._io.abort()  # pika fails on a close while it connects
+            raise
+        if reason is not None:
+            raise reason
+
+    async def publisher(self, exchange: str, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
+        """A new channel. It may be closed when it comes."""
+        opened: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(channel: Any, *_: Any) -> None:
+            if not opened.done():
+                opened.set_result(channel)
+
+        channel = self._connection.channel(on_open_callback=done)
+        channel.add_on_close_callback(done)
+        publisher = Publisher(channel, exchange, mandatory, on_late)
+        await opened
+        if publisher.open:
+            await publisher.start()
+        self._publishers = [*(each for each in self._publishers if each.open), publisher]
+        return publisher
+
+    async def close(self) -> None:
+        """Within some seconds."""
+        if not self.open:
+            return
+        self._connection.close()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._closed
+        except TimeoutError:
+            self._io.abort()
+
+    def _opened_with(self, reason: Any) -> None:
+        """None: it is open."""
+        if not self._opened.done():
+            self._opened.set_result(reason)
+
+    def _on_failure(self, _: Any, reason: Any) -> None:
+        self._opened_with(reason)
+        self._on_close(_, reason)
+
+    def _on_close(self, _: Any, reason: Any) -> None:
+        self._opened_with(reason)
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    def _on_blocked(self, _: Any, frame: Any) -> None:
+        self.blocked = frame.method.reason or "blocked"
+        for publisher in self._publishers:
+            publisher.answer_all(blocked(self.blocked))
+
+    def _on_unblocked(self, *_: Any) -> None:
+        self.blocked = ""

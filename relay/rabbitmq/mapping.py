@@ -1,0 +1,127 @@
+"""What a message is in AMQP 0-9-1: a routing key, properties and a table of headers; see `docs/destinations.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from pika import BasicProperties
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.rabbitmq import SHORT_BYTES, RabbitMqOptions
+from duemq.relay.base import Reply, Result
+
+Value = str | bytes | int | list[str | bytes]
+"""Of a header: a long string, a byte array, a 64-bit integer, or an array."""
+
+_PROPERTIES: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
+"""Headers that have a property of their own in AMQP."""
+_ROUTES: Final = ("CC", "BCC")
+"""RabbitMQ would send the message to these queues, too: a producer has no right to that. They get a prefix."""
+_OWN: Final = "duemq-"
+_PERSISTENT: Final = 2
+_FIELD_BYTES: Final = 6  # of a header beside its name and value, at most
+_PROPERTY_BYTES: Final = 1_200  # of all properties and the frame itself, at most
+
+
+class NotMapped(Exception):
+    """AMQP cannot hold the message. `reply` says why."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reply = Reply(Result.REJECTED, status, detail)
+
+
+class Publication(NamedTuple):
+    """`header_bytes`: an upper bound of the frame that has the properties, which cannot be split."""
+
+    routing_key: str
+    properties: BasicProperties
+    header_bytes: int
+
+
+class Mapping:
+    """By the options of a destination."""
+
+    def __init__(self, options: RabbitMqOptions) -> None:
+        template = options.routing_key
+        self._template = template
+        self._by_topic = template == "{topic}"
+        self._fixed = "{" not in template
+        self._by_key = "{key}" in template
+        self._mode = _PERSISTENT if options.persistent else 1
+
+    def publication(self, message: Message) -> Publication:
+        """Raises NotMapped."""
+        id_, due_ms, key = message.id, message.due_ms, message.key
+        headers: dict[str, Value] = {"duemq-id": id_}
+        if due_ms is not None:
+            headers["duemq-due"] = due_ms
+        if key is not None:
+            headers["duemq-key"] = _text(key)
+        properties = BasicProperties(headers=headers, delivery_mode=self._mode)
+        if len(id_) <= SHORT_BYTES and id_.isascii():
+            properties.message_id = id_
+        if due_ms is not None:
+            properties.timestamp = due_ms // 1000
+        size = _PROPERTY_BYTES + len(id_) + len(key or b"")
+        if own := message.headers:
+            size += _put(own, headers, properties)
+        return Publication(self._routing_key(message), properties, size)
+
+    def _routing_key(self, message: Message) -> str:
+        if self._by_topic:
+            return message.topic
+        if self._fixed:
+            return self._template
+        key = ""
+        if self._by_key:
+            try:
+                key = (message.key or b"").decode()
+            except UnicodeDecodeError:
+                raise NotMapped("routing_key", "the key is no UTF-8, and the routing key is made of it") from None
+        # The topic first: it has no braces, and what a key has in braces is no placeholder.
+        routing_key = self._template.replace("{topic}", message.topic).replace("{key}", key)
+        if len(routing_key.encode()) > SHORT_BYTES:
+            raise NotMapped("routing_key", f"the routing key has more than {SHORT_BYTES} bytes")
+        return routing_key
+
+
+def _put(own: Sequence[tuple[str, bytes]], headers: dict[str, Value], properties: BasicProperties) -> int:
+    """Put the producer's headers where they belong. Returns their bytes, at most."""
+    size = 0
+    for name, value in own:
+        value = value or b""  # a Kafka producer may leave it out
+        text = _text(value)
+        property_ = _PROPERTIES.get(name.lower())
+        if (
+            property_ is not None
+            and isinstance(text, str)
+            and len(value) <= SHORT_BYTES
+            and getattr(properties, property_) is None
+        ):
+            setattr(properties, property_, text)
+            continue
+        if name in _ROUTES:
+            name = _OWN + name
+        name_bytes = len(name.encode(errors="replace"))
+        if name_bytes > SHORT_BYTES:
+            raise NotMapped("header_name", f"the name of a header has {name_bytes} bytes; AMQP holds {SHORT_BYTES}")
+        size += name_bytes + len(value) + _FIELD_BYTES
+        before: Any = headers.get(name)
+        if before is None:
+            headers[name] = text
+        elif isinstance(before, list):
+            before.append(text)
+        else:
+            headers[name] = [before, text]
+            size += _FIELD_BYTES
+    return size
+
+
+def _text(value: bytes) -> str | bytes:
+    """UTF-8 as text, for that is what AMQP's long strings are to most clients; other bytes as they are."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,159 @@
+"""Publishes messages to a RabbitMQ broker, by AMQP 0-9-1 with publisher confirms.
+
+All messages of a destination go by one channel, as many under way as may be, and the broker confirms them in bulk.
+A broker that dislikes a message (406) closes the channel without telling which one it was; then each of those that were
+under way is published again alone, on a channel for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from pika import ConnectionParameters, PlainCredentials, SSLOptions
+from pika.credentials import ExternalCredentials
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.rabbitmq import RabbitMqOptions
+from duemq.relay.base import Reply, Result
+from duemq.relay.outlets import RelayPolicy
+from duemq.relay.rabbitmq.link import Link, Publisher
+from duemq.relay.rabbitmq.mapping import Mapping, NotMapped, Publication
+from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected
+from duemq.relay.rabbitmq.tls import client_context
+
+_HEARTBEAT_S: Final = 10
+_MAX_CONNECT_S: Final = 5.0
+_MAX_LATE: Final = 10_000  # ids of messages that were accepted after nobody waited for them
+_LOGGER: Final = logging.getLogger("pika")
+
+
+class RabbitMqOutlet:
+    """See `relay/base.py`."""
+
+    concurrency = 1000
+
+    def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        options = destination.options
+        assert isinstance(options, RabbitMqOptions)
+        self._options = options
+        self._mapping = Mapping(options)
+        self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
+        self._url, self._credentials = destination.url, credentials
+        self._link: Link | None = None
+        self._publisher: Publisher | None = None
+        self._opening: asyncio.Task[Reply | None] | None = None
+        self._alone = asyncio.Lock()
+        self._late: OrderedDict[str, None] = OrderedDict()
+        if _LOGGER.level == logging.NOTSET:  # it tells of each attempt to connect; replies do, too
+            _LOGGER.setLevel(logging.CRITICAL)
+
+    async def send(self, message: Message) -> Reply:
+        publisher, link = self._publisher, self._link
+        if publisher is None or link is None or not publisher.open:
+            if (failure := await self._open()) is not None:
+                return failure
+            publisher, link = self._publisher, self._link
+            if publisher is None or link is None or not publisher.open:
+                return Reply(Result.AWAY, "connection lost")
+        if self._late and self._late.pop(message.id, 0) is None:
+            return ACCEPTED
+        if link.blocked:
+            return blocked(link.blocked)
+        try:
+            publication = self._mapping.publication(message)
+        except NotMapped as error:
+            return error.reply
+        if publication.header_bytes > link.frame_bytes:
+            detail = f"key and headers may have up to {link.frame_bytes} bytes here"
+            return Reply(Result.REJECTED, "FRAME_ERROR", detail)
+        reply = await publisher.publish(message.id, message.payload, publication)
+        if reply.status == PRECONDITION_FAILED:
+            return await self._send_alone(message, publication)
+        return reply
+
+    async def _send_alone(self, message: Message, publication: Publication) -> Reply:
+        async with self._alone:
+            try:
+                async with asyncio.timeout(self._connect_s):
+                    if self._link is None or not self._link.open:
+                        return Reply(Result.AWAY, "connection lost")
+                    if self._link.blocked:
+                        return blocked(self._link.blocked)
+                    publisher = await self._link.publisher(
+                        self._options.exchange, self._options.mandatory, self._accepted_late
+                    )
+            except TimeoutError:
+                return Reply(Result.AWAY, "timeout", "the broker opens no channel")
+            if not publisher.open:
+                return Reply(Result.AWAY, "connection lost")
+            try:
+                reply = await publisher.publish(message.id, message.payload, publication)
+            finally:
+                publisher.close()
+        return reply._replace(result=Result.REJECTED) if reply.status == PRECONDITION_FAILED else reply
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._opening
+        link, self._link, self._publisher = self._link, None, None
+        if link is not None:
+            await link.close()
+
+    # --- connecting -----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Reply | None:
+        """Connect and open the channel, once for all who wait. Returns why it did not work."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open_once(), name="connect to RabbitMQ")
+        return await asyncio.shield(self._opening)
+
+    async def _open_once(self) -> Reply | None:
+        try:
+            parameters = _parameters(self._url, self._credentials, self._connect_s)
+        except ValueError as error:
+            return Reply(Result.AWAY, "tls", str(error))
+        try:
+            async with asyncio.timeout(self._connect_s):
+                if self._link is None or not self._link.open:
+                    link = Link()
+                    await link.connect(parameters)
+                    self._link = link
+                self._publisher = await self._link.publisher(
+                    self._options.exchange, self._options.mandatory, self._accepted_late
+                )
+        except TimeoutError:
+            return Reply(Result.AWAY, "timeout", f"the broker answers nothing within {self._connect_s:g} s")
+        except Exception as error:
+            return not_connected(error)
+        return None
+
+    def _accepted_late(self, id_: str) -> None:
+        self._late[id_] = None
+        if len(self._late) > _MAX_LATE:
+            self._late.popitem(last=False)
+
+
+def _parameters(url: str, credentials: Credentials, connect_s: float) -> ConnectionParameters:
+    parts = urlsplit(url)
+    tls: Any = None
+    if parts.scheme == "amqps":
+        tls = SSLOptions(client_context(credentials), parts.hostname)
+    if credentials.username or not credentials.cert:
+        password = credentials.password.get_secret_value()
+        login: Any = PlainCredentials(credentials.username or "guest", password or "guest", erase_on_connect=False)
+    else:
+        login = ExternalCredentials()  # the broker knows the user by the certificate
+    return ConnectionParameters(
+        host=parts.hostname, port=parts.port or (5671 if tls else 5672),
+        virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=_HEARTBEAT_S,
+        connection_attempts=1, socket_timeout=2 * connect_s, stack_timeout=2 * connect_s,  # ours are shorter
+        client_properties={"connection_name": "duemq relay"},
+    )  # fmt: skip

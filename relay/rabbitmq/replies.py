@@ -1,0 +1,81 @@
+"""What the broker says, as replies. Statuses are AMQP's own words where it has them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pika import exceptions
+
+from duemq.relay.base import Reply, Result
+
+ACCEPTED: Final = Reply(Result.ACCEPTED, "ack")
+NACK: Final = Reply(Result.FAILED, "nack", "the broker did not take it: a queue is full, or failed")
+
+_WORDS: Final = {
+    320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED", 501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME", 506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
+}  # fmt: skip
+PRECONDITION_FAILED: Final = _WORDS[406]
+_AWAY: Final = (320, 403, 506, 530)
+"""What the operator mends; nothing is wrong with the message."""
+
+
+def no_route(method: Any) -> Reply:
+    """Of a Basic.Return."""
+    where = f"exchange {method.exchange!r}, routing key {method.routing_key!r}"
+    return Reply(Result.FAILED, method.reply_text or "NO_ROUTE", f"no queue gets it: {where}")
+
+
+def blocked(reason: str) -> Reply:
+    return Reply(Result.AWAY, "blocked", f"the broker takes no messages: {reason}")
+
+
+def closed(reason: Any) -> Reply:
+    """Why a channel or its connection was closed while messages were under way."""
+    if isinstance(reason, exceptions.ChannelClosedByBroker | exceptions.ConnectionClosedByBroker):
+        code = reason.reply_code
+        result = Result.AWAY if code in _AWAY else Result.FAILED
+        return Reply(result, _WORDS.get(code, str(code)), reason.reply_text)
+    if isinstance(reason, exceptions.AMQPHeartbeatTimeout):
+        return Reply(Result.AWAY, "heartbeat", "the broker has been silent")
+    return Reply(Result.AWAY, "connection lost", _root(reason))
+
+
+def not_connected(reason: BaseException) -> Reply:
+    """Why there is no connection."""
+    for error in _chain(reason):
+        if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
+            return Reply(Result.AWAY, "ACCESS_REFUSED", f"user or password are wrong: {_root(error)}")
+        if isinstance(error, exceptions.ProbableAccessDeniedError):
+            return Reply(Result.AWAY, "NOT_ALLOWED", f"no access to the virtual host: {_root(error)}")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return Reply(Result.AWAY, "certificate", error.verify_message)
+        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # of a lost stream, pika keeps the text
+            return Reply(Result.AWAY, "tls", _root(error))
+    return Reply(Result.AWAY, "unreachable", _root(reason))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """It, and all errors in it: pika puts one into another's arguments."""
+    yield error
+    for inner in (*getattr(error, "exceptions", ()), *error.args):
+        if isinstance(inner, BaseException):
+            yield from _chain(inner)
+        elif isinstance(inner, tuple | list):
+            for each in inner:
+                if isinstance(each, BaseException):
+                    yield from _chain(each)
+    inner = getattr(error, "exception", None)
+    if isinstance(inner, BaseException):
+        yield from _chain(inner)
+
+
+def _root(error: BaseException | None) -> str:
+    """What the innermost one says."""
+    if error is None:
+        return ""
+    *_, last = _chain(error)
+    return str(last) or type(last).__name__

@@ -1,0 +1,61 @@
+"""Redis clients: of one server, or of a cluster. Made without IO."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import Connection, ConnectionPool, Redis, RedisCluster, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.redis import RedisOptions, database
+from duemq.relay.tls import client_context
+
+_CONNECT_S: Final = 5.0
+_PORT: Final = 6379
+
+Client = Redis | RedisCluster
+
+
+class _TlsConnection(SSLConnection):
+    """With a context of ours: the client would make one of files, anew for each connection."""
+
+    def __init__(self, *, context: ssl.SSLContext, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.ssl_context.context = context
+
+
+def open_client(destination: Destination, options: RedisOptions, credentials: Credentials) -> Client:
+    """Raises UnusableCredentials."""
+    parts = urlsplit(destination.url)
+    timeout_s = destination.timeout / 1000
+    settings: dict[str, Any] = {
+        "username": credentials.username or None,
+        "password": credentials.password.get_secret_value() or None,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": min(timeout_s, _CONNECT_S),
+        "socket_keepalive": True,
+        # What is sent again is the relay's business: it knows which messages were not answered.
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }  # fmt: skip
+    host, port = parts.hostname or "", parts.port or _PORT
+    connection: dict[str, Any] = {"connection_class": Connection}
+    if parts.scheme == "rediss":
+        connection = {"connection_class": _TlsConnection, "context": client_context(credentials)}
+    if options.cluster:
+        return _cluster(RedisCluster(host, port, **settings), connection)
+    pool = ConnectionPool(host=host, port=port, db=database(destination.url), **settings, **connection)
+    return Redis.from_pool(pool)
+
+
+def _cluster(cluster: RedisCluster, connection: dict[str, Any]) -> RedisCluster:
+    """Its constructor takes files for TLS, and no class of connections."""
+    cluster.connection_kwargs.update(connection)  # of the nodes that it finds
+    for node in cluster.startup_nodes:
+        node.connection_class = connection["connection_class"]
+        node.connection_kwargs.update((name, value) for name, value in connection.items() if name == "context")
+    return cluster

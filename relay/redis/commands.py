@@ -1,0 +1,112 @@
+"""What a message becomes in Redis: the words of one command."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Final
+
+import orjson
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.redis import RedisOptions, name_parts
+from duemq.relay.redis.script import SCRIPT, SHA
+
+Words = tuple[str | bytes | int, ...]
+"""The command itself is a str: the client of a cluster looks it up."""
+
+HEADER: Final = b"header:"
+MARKER: Final = b"duemq:"
+
+
+class NoKey(Exception):
+    """The name is made of a key, and the message has none."""
+
+
+class Commands:
+    """Of one destination."""
+
+    def __init__(self, options: RedisOptions) -> None:
+        self._options = options
+        self._name = [part if part in ("{topic}", "{key}") else part.encode() for part in name_parts(options.name)]
+        self._bounded_list = options.kind == "list" and options.max_length > 0
+        self._trim: Words = ()
+        if options.kind == "stream" and options.max_length:
+            self._trim = (b"MAXLEN", b"~", options.max_length)
+
+    def words(self, message: Message) -> Words:
+        """Raises NoKey."""
+        options, name = self._options, self._name_of(message)
+        if options.kind == "pubsub":
+            return "PUBLISH", name, self._value(message)
+        command: str
+        added: Words
+        if options.kind == "stream":
+            command, added = "XADD", (*self._trim, b"*", *fields(message))
+        else:
+            command, added = "RPUSH", (self._value(message),)
+        if not options.dedup_window and not self._bounded_list:
+            return command, name, *added
+        keys: Words = (1, name)
+        if options.dedup_window:
+            # The braces put both keys into one slot of a cluster, the one that the name has without them.
+            keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.id.encode()))
+        limit = options.max_length if self._bounded_list else 0
+        return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
+
+    def _name_of(self, message: Message) -> bytes:
+        parts: list[bytes] = []
+        for part in self._name:
+            if isinstance(part, bytes):
+                parts.append(part)
+            elif part == "{topic}":
+                parts.append(message.topic.encode())
+            elif message.key is None:
+                raise NoKey(f"the {self._options.kind} is named after the key, and the message has none")
+            else:
+                parts.append(_without_braces(message.key))
+        return b"".join(parts)
+
+    def _value(self, message: Message) -> bytes:
+        return message.payload if self._options.envelope == "none" else envelope(message)
+
+
+def with_script(words: Words) -> Words:
+    """The same command, for a server that does not know the script."""
+    return "EVAL", SCRIPT, *words[2:]
+
+
+def fields(message: Message) -> list[bytes]:
+    """Fields and values of an entry, in turn."""
+    entry = [b"id", message.id.encode()]
+    if (due_ms := message.due_ms) is not None:
+        entry += b"due", b"%d" % due_ms
+    if (key := message.key) is not None:
+        entry += b"key", key
+    for name, value in message.headers:
+        entry += HEADER + name.encode(), value
+    entry += b"payload", message.payload
+    return entry
+
+
+def envelope(message: Message) -> bytes:
+    """JSON in which bytes are strings, and those that are no UTF-8 are `{"base64": …}`."""
+    key = message.key
+    return orjson.dumps({
+        "id": message.id,
+        "due": message.due_ms,
+        "key": None if key is None else _text(key),
+        "headers": [(name, _text(value)) for name, value in message.headers],
+        "payload": _text(message.payload),
+    })  # fmt: skip
+
+
+def _text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value).decode()}
+
+
+def _without_braces(key: bytes) -> bytes:
+    """Braces in a name would choose its slot in a cluster, and not every slot can be chosen for the marker, too."""
+    return key.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")

@@ -1,0 +1,176 @@
+"""Hands messages on to Redis or Valkey: streams, lists and channels, of one server or of a cluster.
+
+All messages that wait to be sent go as one pipeline, the next when it is answered: so a loop turn, a packet and a sync
+of the server's file serve many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.redis import RedisOptions
+from duemq.relay.base import Reply, Result
+from duemq.relay.outlets import RelayPolicy
+from duemq.relay.redis.client import Client, open_client
+from duemq.relay.redis.commands import Commands, NoKey, Words, with_script
+from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
+from duemq.relay.tls import UnusableCredentials
+
+_MAX_BATCH: Final = 500  # messages of one pipeline
+
+_Sending = tuple[Words, asyncio.Future[Reply]]
+
+
+class RedisOutlet:
+    concurrency = 1_000
+
+    def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        assert isinstance(destination.options, RedisOptions)
+        self._destination, self._options, self._credentials = destination, destination.options, credentials
+        self._commands = Commands(destination.options)
+        self._wait = _wait(destination.options, destination.timeout // 2)
+        self._client: Client | None = None
+        self._old_layout = False
+        self._waiting: deque[_Sending] = deque()
+        self._sender: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def send(self, message: Message) -> Reply:
+        if self._closed:
+            return CLOSED
+        try:
+            words = self._commands.words(message)
+        except NoKey as error:
+            return Reply(Result.REJECTED, "no_key", str(error))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Reply] = loop.create_future()
+        self._waiting.append((words, answer))
+        if self._sender is None:
+            # It begins in the next turn of the loop, when all that are sent in this one wait.
+            self._sender = loop.create_task(self._send_all(), name=f"Redis of {self._destination.name}")
+        return await answer
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._sender is not None:
+            self._sender.cancel()
+            await asyncio.gather(self._sender, return_exceptions=True)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _send_all(self) -> None:
+        """Ends when nothing waits."""
+        try:
+            while batch := self._next_batch():
+                await self._send_batch(batch)
+        finally:
+            self._sender = None
+            for _, answer in self._waiting:  # where it was cancelled
+                _resolve(answer, CLOSED)
+            self._waiting.clear()
+
+    def _next_batch(self) -> list[_Sending]:
+        """Without those that were cancelled meanwhile."""
+        batch: list[_Sending] = []
+        while self._waiting and len(batch) < _MAX_BATCH:
+            sending = self._waiting.popleft()
+            if not sending[1].done():
+                batch.append(sending)
+        return batch
+
+    async def _send_batch(self, batch: Sequence[_Sending]) -> None:
+        replies = [CLOSED] * len(batch)  # where it is cancelled
+        try:
+            replies = await self._replies([words for words, _ in batch])
+        except Exception as error:  # for those who sent, not for a task that nobody awaits
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+        finally:
+            for (_, answer), reply in zip(batch, replies, strict=True):
+                _resolve(answer, reply)
+
+    async def _replies(self, commands: list[Words]) -> list[Reply]:
+        try:
+            replies = [self._reply(result) for result in await self._results(commands)]
+        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
+            replies = [refusal(await self._reason(error))] * len(commands)
+        if self._options.cluster:
+            self._old_layout = any(reply.result is Result.AWAY for reply in replies)
+        return replies
+
+    async def _reason(self, error: Exception) -> Exception:
+        """A server that wants a password ends the connection of who sends much without one: it says why if asked."""
+        if isinstance(error, ConnectionError) and isinstance(self._client, Redis):
+            try:
+                await self._client.ping()
+            except AuthenticationError as reason:
+                return reason
+            except (RedisError, OSError):
+                pass
+        return error
+
+    async def _results(self, commands: list[Words]) -> list[Any]:
+        results = await self._pipeline(commands)
+        unknown = [place for place, result in enumerate(results) if isinstance(result, NoScriptError)]
+        if unknown:
+            again = await self._pipeline([with_script(commands[place]) for place in unknown])
+            for place, result in zip(unknown, again, strict=True):
+                results[place] = result
+        return results
+
+    async def _pipeline(self, commands: list[Words]) -> list[Any]:
+        if self._client is None:
+            self._client = open_client(self._destination, self._options, self._credentials)
+        if self._old_layout:
+            # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
+            with suppress(RedisError, OSError):
+                await self._client.aclose()
+        pipeline = self._client.pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        if self._wait is None:
+            return await pipeline.execute(raise_on_error=False)
+        pipeline.execute_command(*self._wait)
+        *results, waited = await pipeline.execute(raise_on_error=False)
+        missing = not_durable(waited, self._options.fsync, self._options.replicas)
+        return [result if missing is None or isinstance(result, Exception) else missing for result in results]
+
+    def _reply(self, result: Any) -> Reply:
+        if isinstance(result, Exception):
+            return refusal(result)
+        if isinstance(result, Reply):
+            return result
+        if result is None:
+            return KNOWN
+        if result == 0 and self._options.require_receiver:
+            return NO_RECEIVER
+        return ADDED
+
+
+def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
+    """The last command of each pipeline: it is answered when what is before it is on disk or on replicas."""
+    if options.fsync:
+        return "WAITAOF", 1, options.replicas, timeout_ms
+    return ("WAIT", options.replicas, timeout_ms) if options.replicas else None
+
+
+def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
+    if not answer.done():  # its message was cancelled
+        answer.set_result(reply)

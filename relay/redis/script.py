@@ -1,0 +1,30 @@
+"""The script that adds a message once: the server runs it as one step."""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Final
+
+# KEYS: the stream or list; the marker, which says that the message was added. ARGV: how long the marker stays (ms), how
+# long the list may become (0 = any), and the command with its words after the key.
+# A repeat writes the marker anew: so its window begins again, and WAITAOF has a write to wait for.
+# The marker is set last: nothing undoes a script that ends with an error, and a marker without its message would lose
+# the message.
+SCRIPT: Final = b"""
+if KEYS[2] then
+  local known = redis.pcall('SET', KEYS[2], '1', 'PX', ARGV[1], 'XX', 'GET')
+  if type(known) == 'table' then return known end
+  if known then return false end
+end
+local limit = tonumber(ARGV[2])
+if limit > 0 then
+  local length = redis.pcall('LLEN', KEYS[1])
+  if type(length) == 'table' then return length end
+  if length >= limit then return redis.error_reply('FULL the list has ' .. length .. ' elements') end
+end
+local added = redis.pcall(ARGV[3], KEYS[1], unpack(ARGV, 4))
+if type(added) == 'table' then return added end
+if KEYS[2] then redis.call('SET', KEYS[2], '1', 'PX', ARGV[1]) end
+return added
+"""
+SHA: Final = sha1(SCRIPT, usedforsecurity=False).hexdigest().encode()

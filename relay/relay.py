@@ -1,0 +1,207 @@
+"""Keeps a consumer at work for each destination that is declared and active, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from duemq.client.consumer.base import ConsumerLog
+from duemq.client.consumer.consumer import Consumer
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
+from duemq.model.destinations.destination import Credentials, Destination, RetryRule
+from duemq.model.errors import DuemqError
+from duemq.relay.base import Outlet, OutletMissing
+from duemq.relay.delivery import Delivery, Disable
+from duemq.relay.figures import DestinationFigures
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (0.5, 1.0, 3.0, 10.0, 30.0)  # before a destination that ended with an error is begun anew
+_IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
+_STOP_S = 10.0
+_TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
+
+
+class Declared(Protocol):
+    """What is declared, as this process knows it."""
+
+    @property
+    def by_name(self) -> Mapping[str, Destination]: ...
+
+    def credentials_of(self, name: str) -> Credentials: ...
+
+
+MakeLog = Callable[[str, ConsumerOptions], ConsumerLog]
+"""The log of a group."""
+OpenOutlet = Callable[[Destination, Credentials], Outlet]
+"""Raises OutletMissing."""
+
+
+@dataclass(slots=True)
+class _Work:
+    """A destination at work. `declared`: what it was begun with."""
+
+    declared: tuple[Destination, Credentials]
+    figures: DestinationFigures
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    delivery: Delivery | None = None
+    consumer: Consumer | None = None
+
+
+class Relay:
+    """`on_change` takes a function to be called after each change of what is declared. `disable` disables a
+    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`."""
+
+    def __init__(
+        self,
+        declared: Declared,
+        on_change: Callable[[Callable[[], None]], None],
+        make_log: MakeLog,
+        open_outlet: OpenOutlet,
+        disable: Disable,
+        clock: Callable[[], int],
+        kafka: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
+        self._disable, self._clock, self._kafka = disable, clock, kafka or {}
+        self._working: dict[str, _Work] = {}
+        self._figures: dict[str, DestinationFigures] = {}
+        self._changed = asyncio.Event()
+        on_change(self._changed.set)
+        self._changed.set()
+
+    @property
+    def names(self) -> list[str]:
+        """Destinations that this process has counted something of."""
+        return list(self._figures)
+
+    def figures_of(self, name: str) -> DestinationFigures | None:
+        return self._figures.get(name)
+
+    def shown(self, name: str) -> dict[str, Any] | None:
+        """What is counted of a destination here, as JSON-able values; None where it is not at work here."""
+        work = self._working.get(name)
+        if work is None:
+            return None
+        throttle = None if work.delivery is None else work.delivery.throttle
+        return {
+            "in_flight": throttle.in_flight if throttle else 0,
+            "limit": int(throttle.limit) if throttle else 0,
+            "in_hand": work.consumer.in_hand if work.consumer else 0,
+            "dead": _dead(work.consumer) if work.consumer else 0,
+            **work.figures.shown(),
+        }
+
+    async def run(self) -> None:
+        """Work until cancelled; then finish what is in flight and store how far each is."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                await self._follow()
+        finally:
+            await asyncio.shield(self._stop(list(self._working)))
+
+    async def _follow(self) -> None:
+        """Begin what is new, end what is gone or paused, and begin anew what was changed."""
+        active = {
+            name: (destination, self._declared.credentials_of(name))
+            for name, destination in self._declared.by_name.items()
+            if destination.active
+        }
+        await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
+        for name in self._figures.keys() - self._declared.by_name.keys():
+            del self._figures[name]
+        for name, declared in active.items():
+            if name not in self._working:
+                work = _Work(declared, self._figures.setdefault(name, DestinationFigures()))
+                work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
+                self._working[name] = work
+
+    async def _stop(self, names: list[str]) -> None:
+        stopping = [self._working.pop(name) for name in names]
+        for work in stopping:
+            work.stop.set()
+        tasks = [work.task for work in stopping if work.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _keep_working(self, work: _Work) -> None:
+        """Until it is stopped, whatever ends its consumer."""
+        destination, failures = work.declared[0], 0
+        while not work.stop.is_set():
+            try:
+                await self._work(work)
+                failures = 0
+            except (DuemqError, OutletMissing, OSError) as error:
+                work.figures.trouble = str(error)
+                log.error("destination %s: %s", destination.name, error, extra={"action": "destination"})
+            except Exception as error:
+                work.figures.trouble = repr(error)
+                log.exception("destination %s ended, and begins anew", destination.name)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)]):
+                    await work.stop.wait()
+            failures += 1
+
+    async def _work(self, work: _Work) -> None:
+        destination, credentials = work.declared
+        outlet = self._open_outlet(destination, credentials)
+        try:
+            work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
+            options = self._options(destination, outlet)
+            work.consumer = Consumer(destination.group, options=options, log=self._make_log(destination.group, options))
+            for topic in (*destination.topics, destination.own_topic):
+                work.consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
+            log.info("destination %s begins", destination.name, extra={"action": "destination"})
+            await _run(work.consumer, work.stop)
+        finally:
+            work.delivery = work.consumer = None
+            await outlet.close()
+
+    def _options(self, destination: Destination, outlet: Outlet) -> ConsumerOptions:
+        concurrency = destination.concurrency or outlet.concurrency
+        return ConsumerOptions(
+            concurrency=concurrency,
+            ordered=destination.ordered,
+            start="first",
+            retry=policy_of(destination.retry),
+            timeout_s=destination.timeout / 1000 + _TIMEOUT_MARGIN_S,
+            max_in_hand=max(_IN_HAND, 2 * concurrency),
+            max_in_hand_bytes=_IN_HAND_BYTES,
+            stop_s=_STOP_S,
+            log_retries=False,
+            kafka=self._kafka,
+        )
+
+
+def _dead(consumer: Consumer) -> int:
+    """Messages that became dead letters since it began."""
+    return sum(count for (_, outcome), count in consumer.counts.items() if outcome == "dead")
+
+
+async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
+    """As `Consumer.run`, whose process this is not: signals are somebody else's."""
+    await consumer.start()
+    waiting = asyncio.create_task(stop.wait(), name="stop of a destination")
+    try:
+        await asyncio.wait([waiting, consumer.working], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        await consumer.stop()
+
+
+def policy_of(rule: RetryRule) -> Policy:
+    match rule.kind:
+        case "delays":
+            return Delays(rule.delays)
+        case "exponential":
+            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
+        case _:
+            return Levels(rule.first_level, rule.retries)

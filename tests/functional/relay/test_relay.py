@@ -1,0 +1,271 @@
+"""A relay on a log in memory: each destination by itself, retries, dead letters, order, pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from duemq.bus.base import Bus
+from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.topic_cursor import decode_cursor
+from duemq.client.consumer.message import Message
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.headers import origin_in
+from duemq.model.destinations.destination import Credentials, Destination, read_destination
+from duemq.model.message import Draft
+from duemq.model.record import pack_record, unpack_headers, unpack_record
+from duemq.relay.base import Outlet, OutletMissing, Reply, Result
+from duemq.relay.embedded.log import EmbeddedLog
+from duemq.relay.memory import MemoryOutlet
+from duemq.relay.metrics import RelayCollector
+from duemq.relay.relay import Relay
+
+pytestmark = pytest.mark.anyio
+
+FAST = {"kind": "delays", "delays": [1, 1, 1]}
+FAILED = Reply(Result.FAILED, "500", "no")
+
+
+class Site:
+    """A log in memory, on which what is scheduled is delivered at once."""
+
+    def __init__(self) -> None:
+        self.bus: Bus = MemoryBus(MemoryLog())
+        self.by_name: dict[str, Destination] = {}
+        self.outlets: dict[str, MemoryOutlet] = {}
+        self.disabled: list[tuple[str, str]] = []
+        self.names: set[bytes] = set()
+        self.opened = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def declare(self, name: str, **fields: Any) -> MemoryOutlet:
+        self.by_name[name] = read_destination({"name": name, "url": "https://h.example/", "retry": FAST} | fields)
+        self.outlets.setdefault(name, MemoryOutlet())
+        for listener in self._listeners:
+            listener()
+        return self.outlets[name]
+
+    def credentials_of(self, name: str) -> Credentials:
+        return Credentials()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def open(self, destination: Destination, credentials: Credentials) -> Outlet:
+        self.opened += 1
+        if destination.name == "missing":
+            raise OutletMissing("no library")
+        return self.outlets[destination.name]
+
+    async def disable(self, name: str, reason: str) -> None:
+        self.disabled.append((name, reason))
+        self.declare(name, disabled=reason)
+
+    async def schedule(self, drafts: Sequence[Draft]) -> list[object]:
+        for draft in drafts:
+            if draft.name not in self.names:
+                self.names.add(draft.name)
+                await self.bus.create_topic(draft.topic, 1)
+                headers = unpack_headers(draft.headers, 0, draft.header_count)
+                await self.bus.append({(draft.topic, 0): [pack_record(draft.key, headers, draft.payload)]})
+        return [object() for _ in drafts]
+
+    async def deliver(self, topic: str, *payloads: bytes, key: bytes | None = None, partition: int = 0) -> None:
+        await self.bus.create_topic(topic, 2)
+        frames = [pack_record(key, [("duemq-id", b"id-" + payload), ("h", b"1")], payload) for payload in payloads]
+        await self.bus.append({(topic, partition): frames})
+
+    @asynccontextmanager
+    async def relay(self) -> AsyncIterator[Relay]:
+        def log_of(group: str, options: ConsumerOptions) -> EmbeddedLog:
+            return EmbeddedLog(group, lambda: self.bus, self.schedule, lambda: 1_000)
+
+        relay = Relay(self, self.on_change, log_of, self.open, self.disable, lambda: 1_000)
+        running = asyncio.create_task(relay.run())
+        try:
+            async with asyncio.timeout(60):
+                yield relay
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  # the test's time-out ends it
+        await asyncio.sleep(0.005)
+
+
+def payloads(outlet: MemoryOutlet) -> list[bytes]:
+    return [message.payload for message in outlet.messages]
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+async def test_what_is_delivered_is_handed_on_to_each_destination(site: Site) -> None:
+    one, two = site.declare("one", topics=["orders"]), site.declare("two", topics=["orders", "mail"])
+    await site.deliver("orders", b"1", b"2", partition=1, key=b"k")
+    async with site.relay() as relay:
+        await until(lambda: len(one.messages) == len(two.messages) == 2)
+        await site.deliver("mail", b"3")
+        await site.deliver("destination.one", b"4")
+        await until(lambda: len(one.messages) == len(two.messages) == 3)
+        shown = relay.shown("one")
+    assert payloads(one) == [b"1", b"2", b"4"]
+    assert payloads(two) == [b"1", b"2", b"3"]
+    (first, *_) = one.messages
+    assert (first.id, first.key, first.headers) == ("id-1", b"k", [("h", b"1")])
+    assert shown is not None
+    assert shown["results"]["accepted"] == 3
+
+
+async def test_a_restart_goes_on_where_it_was(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay():
+        await until(lambda: len(outlet.messages) == 2)
+    await site.deliver("orders", b"3")
+    async with site.relay():
+        await until(lambda: len(outlet.messages) == 3)
+        await asyncio.sleep(0.05)
+    assert payloads(outlet) == [b"1", b"2", b"3"]
+    cursor = await site.bus.get_consumer_cursor("orders", "destination.one")
+    assert cursor is not None
+    assert decode_cursor(cursor.decode(), "orders", await site.bus.topic("orders"), "cursor") == [3, 0]
+
+
+async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_every_attempt(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: FAILED if message.payload == b"bad" else Reply(Result.ACCEPTED, "200")
+    await site.deliver("orders", b"bad", b"good")
+    async with site.relay() as relay:
+        await until(lambda: payloads(outlet) == [b"good"])
+        await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
+        await site.deliver("orders", b"later")
+        await until(lambda: payloads(outlet) == [b"good", b"later"])
+        figures = relay.figures_of("one")
+    (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
+    record = unpack_record(letter.frame)
+    origin = origin_in(record.headers)
+    assert origin is not None
+    assert (origin.topic, origin.id, origin.retried, record.value) == ("orders", "id-bad", 3, b"bad")
+    assert [error for _, error in origin.attempts] == ["500 after 0 ms: no"] * 4
+    assert figures is not None
+    assert figures.statuses == {"500": 4}
+    assert [attempt.attempt for attempt in figures.attempts] == [1, 2, 3, 4]
+
+
+async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.REJECTED, "400", "bad request")
+    await site.deliver("orders", b"bad")
+    async with site.relay() as relay:
+        await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
+        await until(lambda: (relay.shown("one") or {})["dead"])
+        registry = CollectorRegistry()
+        registry.register(RelayCollector(lambda: relay))
+        assert registry.get_sample_value("duemq_relay_dead_letters_total", {"destination": "one"}) == 1
+    assert len(site.names) == 1
+
+
+async def test_while_the_other_side_is_away_nothing_counts_as_a_retry(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    left = 2
+
+    def answer(message: Message) -> Reply:
+        nonlocal left
+        left -= 1
+        return Reply(Result.AWAY, "refused") if left >= 0 else Reply(Result.ACCEPTED, "200")
+
+    outlet.answer = answer
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay() as relay:
+        await until(lambda: len(outlet.messages) == 2)
+        figures = relay.figures_of("one")
+    assert sorted(payloads(outlet)) == [b"1", b"2"]
+    assert not site.names
+    assert figures is not None
+    assert figures.trouble == ""
+
+
+async def test_an_endpoint_that_is_gone_is_disabled_and_keeps_its_messages(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.GONE, "410", "no more")
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay() as relay:
+        await until(lambda: site.disabled and relay.shown("one") is None)
+        outlet.answer = None
+        site.declare("one", topics=["orders"])
+        await until(lambda: len(outlet.messages) == 2)
+    assert {name for name, _ in site.disabled} == {"one"}
+    assert "410" in site.disabled[0][1]
+
+
+async def test_a_paused_destination_gets_nothing_until_it_goes_on(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"], paused=True)
+    await site.deliver("orders", b"1")
+    async with site.relay():
+        await asyncio.sleep(0.05)
+        assert not outlet.messages
+        site.declare("one", topics=["orders"])
+        await until(lambda: outlet.messages)
+
+
+async def test_in_order_a_failing_key_holds_up_only_itself(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"], ordered=True, retry={"kind": "delays", "delays": [300, 1]})
+    seen = 0
+
+    def answer(message: Message) -> Reply:
+        nonlocal seen
+        seen += message.payload == b"a1"
+        return FAILED if message.payload == b"a1" and seen == 1 else Reply(Result.ACCEPTED, "200")
+
+    outlet.answer = answer
+    await site.deliver("orders", b"a1", b"a2", key=b"a")
+    await site.deliver("orders", b"b1", b"b2", key=b"b")
+    async with site.relay():
+        await until(lambda: len(outlet.messages) == 4)
+    assert payloads(outlet) == [b"b1", b"b2", b"a1", b"a2"]
+
+
+async def test_what_takes_too_long_has_failed_and_slows_the_destination_down(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"], timeout=20, retry={"kind": "delays", "delays": ["1h"]})
+    outlet.delay_s = 10
+    await site.deliver("orders", *[b"%d" % number for number in range(10)])
+    async with site.relay() as relay:
+        await until(lambda: len(site.names) == 10)
+        shown = relay.shown("one")
+    assert shown is not None
+    assert shown["statuses"] == {"timeout": 10}
+    assert shown["limit"] < outlet.concurrency
+
+
+async def test_one_that_cannot_begin_says_why_and_holds_up_nobody(site: Site) -> None:
+    site.declare("missing", topics=["orders"])
+    outlet = site.declare("one", topics=["orders"])
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: outlet.messages)
+        figures = relay.figures_of("missing")
+        assert figures is not None
+        await until(lambda: figures.trouble == "no library")
+
+
+async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    async with site.relay() as relay:
+        await until(lambda: relay.shown("one"))
+        site.declare("one", topics=["mail"])
+        await site.deliver("mail", b"1")
+        await until(lambda: outlet.messages)
+        del site.by_name["one"]
+        site.declare("two")
+        await until(lambda: relay.names == ["two"])
+    assert outlet.closed

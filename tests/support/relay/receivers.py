@@ -1,0 +1,199 @@
+"""What a relay hands messages to, with a count of what arrived that no code of duemq has made."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from abc import abstractmethod
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aio_pika
+import nats
+
+from duemq.dev.servers.ports import HOST, free_port, is_open
+from duemq.dev.servers.process import Process
+from duemq.dev.servers.running import Running
+from tests.support.destinations.nats_node import NatsNode
+from tests.support.destinations.rabbitmq_node import RabbitMQNode
+from tests.support.destinations.redis_nodes import RedisNode
+from tests.support.outlets.rabbitmq_site import GUEST, plain
+
+NAME = "arrivals"
+_READY_WITHIN_S = 60.0
+
+
+class Receiver(Running):
+    """A system that is killed. `most_twice`: messages that may arrive twice when it, or the relay, dies.
+
+    Raises NotAvailable where its server cannot be had.
+    """
+
+    most_twice: ClassVar[int]
+
+    @abstractmethod
+    def __init__(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def declaration(self) -> dict[str, Any]:
+        """The fields of a destination that are its own."""
+
+    def prepare(self) -> None:
+        """Make what messages arrive in."""
+        return
+
+    @abstractmethod
+    def count(self) -> int:
+        """Messages that have arrived."""
+
+    @abstractmethod
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        """Id and payload of each message that has arrived. To be asked once: it may take them out."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """kill -9. `start` starts it again on what it has."""
+
+
+class HttpReceiver(Receiver):
+    most_twice = 2_000
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self._port, self._file = free_port(), folder / "received"
+        program = str(Path(__file__).with_name("endpoint_process.py"))
+        command = [sys.executable, "-P", program, str(self._port), str(self._file)]
+        self._process = Process("endpoint", command, folder / "endpoint.log")
+
+    def declaration(self) -> dict[str, Any]:
+        retry = {"kind": "exponential", "first": "200ms", "factor": 1.5, "most": "2s", "retries": 50}
+        return {"url": f"http://{HOST}:{self._port}/hook", "retry": retry}
+
+    def start(self) -> None:
+        self._process.start()
+        self._process.until(lambda: is_open(self._port), _READY_WITHIN_S)
+
+    def close(self) -> None:
+        self._process.kill()
+
+    kill = close
+
+    def count(self) -> int:
+        return self._file.read_bytes().count(b"\n")
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        words = [line.split(b" ", 1) for line in self._file.read_bytes().splitlines()]
+        return Counter((id_.decode(), payload) for id_, payload in words)
+
+
+class RabbitMQReceiver(Receiver):
+    """A quorum queue."""
+
+    most_twice = 2_000
+
+    def __init__(self, folder: Path) -> None:
+        self._node = RabbitMQNode(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"url": plain(self._node.url), "credentials": GUEST, "options": {"routing_key": NAME}}
+
+    def start(self) -> None:
+        self._node.start()
+
+    def close(self) -> None:
+        self._node.close()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def prepare(self) -> None:
+        asyncio.run(self._declare(passive=False))
+        self._node.until_on_disk(NAME)
+
+    def count(self) -> int:
+        return asyncio.run(self._declare(passive=True))
+
+    async def _declare(self, *, passive: bool) -> int:
+        async with await aio_pika.connect(self._node.url) as connection:
+            channel = await connection.channel()
+            queue = await channel.declare_queue(
+                NAME, passive=passive, durable=True, arguments={"x-queue-type": "quorum"}
+            )
+            return queue.declaration_result.message_count or 0
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        return Counter((each.headers["duemq-id"], each.body) for each in self._node.dump(NAME))
+
+
+class NatsReceiver(Receiver):
+    """A stream of JetStream, which tells repeats apart."""
+
+    most_twice = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._node = NatsNode(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"url": self._node.url, "options": {"subject": NAME}}
+
+    def start(self) -> None:
+        self._node.start()
+
+    def close(self) -> None:
+        self._node.close()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def prepare(self) -> None:
+        async def add() -> None:
+            async with await nats.connect(self._node.url) as client:
+                await client.jetstream().add_stream(name=NAME, subjects=[NAME])
+
+        asyncio.run(add())
+
+    def count(self) -> int:
+        async def messages() -> int:
+            async with await nats.connect(self._node.url) as client:
+                return (await client.jetstream().stream_info(NAME)).state.messages
+
+        return asyncio.run(messages())
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        return Counter((each.headers["duemq-id"][0], each.body) for each in self._node.dump(NAME))
+
+
+class RedisReceiver(Receiver):
+    """A stream, and the script that tells repeats apart."""
+
+    most_twice = 0
+
+    def __init__(self, folder: Path) -> None:
+        self._node = RedisNode(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"url": self._node.url, "options": {"name": NAME}}
+
+    def start(self) -> None:
+        self._node.start()
+
+    def close(self) -> None:
+        self._node.close()
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def count(self) -> int:
+        return int(self._node.ask("XLEN", NAME))
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        return Counter((each.headers["id"].decode(), each.body) for each in self._node.dump(NAME))
+
+
+RECEIVERS: dict[str, type[Receiver]] = {
+    "http": HttpReceiver,
+    "rabbitmq": RabbitMQReceiver,
+    "nats": NatsReceiver,
+    "redis": RedisReceiver,
+}

@@ -1,0 +1,23 @@
+"""A real RocketMQ for the tests that need one: one for all tests of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.servers.real_servers import need_servers
+
+if TYPE_CHECKING:
+    from tests.support.rocketmq.server import RocketMQServer
+
+
+@pytest.fixture(scope="session")
+def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQServer]:
+    """One server. Tests that share it make topics with names of their own, and leave it running."""
+    from tests.support.rocketmq.server import JARS, RocketMQServer  # gRPC and the client: over a second
+
+    need_servers(JARS)
+    with RocketMQServer(tmp_path_factory.mktemp("rocketmq")) as server:
+        yield server

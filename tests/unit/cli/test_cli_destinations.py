@@ -1,0 +1,138 @@
+"""`duemq destination` against a scripted server: what is sent, what is printed, and the exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+
+from tests.unit.cli.test_cli import Shell, problem, shell
+
+__all__ = ["shell"]  # the fixture
+
+SHOP: dict[str, Any] = {
+    "name": "shop", "url": "https://shop.example.com", "system": "http", "state": "active", "topics": ["orders"],
+    "topic": "destination.shop", "group": "destination.shop", "rate": 5, "concurrency": 0, "timeout": 10_000,
+    "ordered": False, "retry": {"kind": "levels"}, "options": {"method": "POST"}, "paused": False, "disabled": "",
+    "credentials": ["password", "username"], "figures": None,
+}  # fmt: skip
+
+
+def ok(document: dict[str, Any], status: int = 200) -> httpx.Response:
+    return httpx.Response(status, json=document)
+
+
+def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
+    shell.answers = [ok(SHOP, 201), ok(SHOP, 201)]
+    shell("destination", "add", "shop", "https://shop.example.com", "--topic", "orders", "--topic", "bills")
+    assert shell.body() == {"name": "shop", "url": "https://shop.example.com", "topics": ["orders", "bills"]}
+    assert shell.code == 0
+    assert "destination.shop, orders is handed on to https://shop.example.com" in shell.out
+    shell(
+        "destination", "add", "shop", "https://shop.example.com", "--rate", "0", "--concurrency", "3",
+        "--timeout", "30s", "--ordered", "--retry", "kind=delays",
+        "--retry", 'delays=["1s", 5]', "--option", "method=PUT", "--start",
+        "first", "--paused", "--replace", "--json",
+    )  # fmt: skip
+    assert orjson.loads(shell.out) == SHOP
+    assert shell.body() == {
+        "name": "shop", "url": "https://shop.example.com", "rate": 0, "concurrency": 3, "timeout": "30s",
+        "ordered": True, "retry": {"kind": "delays", "delays": ["1s", 5]}, "options": {"method": "PUT"},
+        "start": "first", "paused": True, "replace": True,
+    }  # fmt: skip
+
+
+def test_credentials_come_by_a_file_or_by_stdin(shell: Shell, tmp_path: Path) -> None:
+    shell.answers = [ok(SHOP, 201) for _ in range(4)]
+    add = ("destination", "add", "shop", "https://shop.example.com")
+    (tmp_path / "c.toml").write_text('token = "t"\nsigning_secrets = ["whsec_a"]\n[headers]\nx-key = "k"\n')
+    (tmp_path / "c.json").write_text('{"password": "p"}')
+    for more, stdin, credentials in (
+        (["--credentials", str(tmp_path / "c.toml")], "",
+         {"token": "t", "signing_secrets": ["whsec_a"], "headers": {"x-key": "k"}}),
+        (["--credentials", str(tmp_path / "c.json"), "--username", "u"], "", {"password": "p", "username": "u"}),
+        (["--username", "u", "--password-stdin"], " a secret \nmore\n", {"username": "u", "password": " a secret "}),
+        (["--token-stdin"], "t", {"token": "t"}),
+    ):  # fmt: skip
+        assert shell(*add, *more, stdin=stdin).code == 0, shell.err
+        assert shell.body()["credentials"] == credentials
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--password-stdin", "--token-stdin"], "only one secret"),
+        (["--credentials", "nowhere.toml"], "cannot be read"),
+        (["--credentials", "bad.toml"], "is not TOML"),
+        (["--credentials", "bad.json"], "line 1 is not JSON"),
+        (["--retry", "levels"], "is not NAME=VALUE"),
+        (["--start", "middle"], "middle"),
+    ],
+)
+def test_what_is_not_understood(
+    options: list[str], why: str, shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("bad.toml", "bad.json"):
+        Path(name).write_text("password = s3cret")
+    shell("destination", "add", "shop", "https://shop.example.com", *options, stdin="x")
+    assert shell.code == 2 and "s3cret" not in shell.err
+    assert why in " ".join(shell.err.replace("│", " ").split())
+
+
+def test_ls_and_show(shell: Shell) -> None:
+    figures = {"lag": 12, "results": {"accepted": 3}}
+    disabled = SHOP | {"state": "disabled", "disabled": "410 \x1b[31mGone", "credentials": [], "figures": figures}
+    listed = {"destinations": [SHOP, disabled]}
+    shell.answers = [ok(listed), ok(listed), ok(disabled), ok(disabled)]
+    shell("destination", "ls")
+    assert [line.split("\t") for line in shell.out.splitlines()] == [
+        ["shop", "http", "active", SHOP["url"], "destination.shop orders", "?", "password username"],
+        ["shop", "http", "disabled", SHOP["url"], "destination.shop orders", "12", "-"],
+    ]
+    assert orjson.loads(shell("destination", "ls", "--json").out) == {"destinations": [SHOP, disabled]}
+    shell("destination", "show", "shop")
+    assert shell.requests[-1].url.path == "/v1/destinations/shop"
+    lines = [line.split(maxsplit=1) for line in shell.out.splitlines()]
+    assert ["disabled", "410 \\x1b[31mGone"] in lines and ["lag", "12"] in lines and ["method", "POST"] in lines
+    assert orjson.loads(shell("destination", "show", "shop", "--json").out) == disabled
+
+
+def test_pause_resume_and_rm(shell: Shell) -> None:
+    shell.answers = [ok(SHOP | {"state": "paused"}), ok(SHOP), httpx.Response(204), httpx.Response(204)]
+    assert shell("destination", "pause", "shop").out == "shop is paused\n"
+    assert orjson.loads(shell("destination", "resume", "shop", "--json").out) == SHOP
+    assert shell("destination", "rm", "shop").out == "shop is removed\n"
+    assert orjson.loads(shell("destination", "rm", "shop", "--json").out) == {"name": "shop", "removed": True}
+    asked = [(request.method, request.url.path) for request in shell.requests]
+    assert asked == [
+        ("POST", "/v1/destinations/shop:pause"), ("POST", "/v1/destinations/shop:resume"),
+        ("DELETE", "/v1/destinations/shop"), ("DELETE", "/v1/destinations/shop"),
+    ]  # fmt: skip
+
+
+def test_the_exit_code_of_a_test_says_whether_it_was_accepted(shell: Shell) -> None:
+    accepted = {"result": "accepted", "status": "200", "detail": "", "took_ms": 12.0}
+    failed = {"result": "failed", "status": "500", "detail": "out of\norder", "took_ms": 1.5}
+    shell.answers = [ok(accepted), ok(failed), ok(failed)]
+    shell("destination", "test", "shop")
+    assert (shell.code, shell.out) == (0, "accepted after 12 ms, 200\n")
+    shell("destination", "test", "shop")
+    assert (shell.code, shell.out) == (1, "failed after 1.5 ms, 500: out of\\norder\n")
+    shell("destination", "test", "shop", "--json")
+    assert (shell.code, orjson.loads(shell.out)) == (1, failed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (problem(404, "unknown_destination"), 4), (problem(409, "destination_exists"), 7),
+        (problem(403, "forbidden"), 7), (problem(409, "too_many_destinations"), 7), (problem(503, "unavailable"), 8),
+    ],
+)  # fmt: skip
+def test_exit_codes(answer: httpx.Response, code: int, shell: Shell) -> None:
+    shell.answers = [answer]
+    assert shell("destination", "show", "shop").code == code
