@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -20,8 +21,8 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.scenarios import parts
 from duemq.dev.servers.usage import cpu_s
 
-_WINDOW = SendWindow(1_000, 3_000)
-_FILL_PER_S, _SPARE_S = 8_000, 5.0
+_WINDOW = SendWindow(500, 1_500)
+_FILL_PER_S, _SPARE_S = 8_000, 3.0
 _BEGIN_S = 2.0  # until a new destination is at work
 _PATIENCE_S = 20.0
 _LINGER_S = 1.0
@@ -54,7 +55,10 @@ class _Relaying:
         self.relayed = Relayed(stage.site.url, "bench")
         self.sink: BenchWorker[Received] | None = None
         if own_sink:
-            self.sink = stage.spawn(sink.listen, int(system.url.rpartition(":")[2].partition("/")[0]))
+            port = urlsplit(system.url).port
+            assert port is not None
+            self.sink = stage.spawn(sink.listen, port)
+            sink.until_listening(port)
         self.accepted = 0
 
     def cpu(self) -> tuple[float, float]:

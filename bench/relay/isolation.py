@@ -31,6 +31,7 @@ def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: floa
     """
     port, good = free_port(), endpoints - 3
     receiving = stage.spawn(sink.listen, port)
+    sink.until_listening(port)
     relayed = [Relayed(stage.site.url, f"bench-{number}") for number in range(endpoints)]
     bad_urls = [
         f"http://127.0.0.1:{free_port()}/dead",

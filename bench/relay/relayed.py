@@ -30,17 +30,17 @@ class Relayed:
         fields: dict[str, Any] = {
             "name": self.name, "url": place(receiver.url), "topics": topics, "options": receiver.options(),
         }  # fmt: skip
-        if found := credentials(receiver.url):
-            fields["credentials"] = found
+        if given := credentials(receiver.url):
+            fields["credentials"] = given
         self._post("/v1/destinations", fields)
 
     def pause(self) -> None:
-        self._post(f"/v1/destinations/{self.name}:pause", {})
+        self._post(f"/v1/destinations/{self.name}:pause")
 
     def resume(self) -> None:
-        self._post(f"/v1/destinations/{self.name}:resume", {})
+        self._post(f"/v1/destinations/{self.name}:resume")
 
-    def _post(self, path: str, fields: dict[str, Any]) -> None:
+    def _post(self, path: str, fields: dict[str, Any] | None = None) -> None:
         answer = httpx.post(f"{self._url}{path}", json=fields, timeout=30)
         if answer.status_code >= 300:
             raise SiteError(f"{path}: {answer.text}")
@@ -48,8 +48,8 @@ class Relayed:
     def figures(self) -> dict[str, Any]:
         """Empty where it is not at work."""
         status, body = get(self._url, f"/v1/destinations/{self.name}")
-        found: dict[str, Any] = (orjson.loads(body).get("figures") if status == 200 else None) or {}
-        return found
+        figures: dict[str, Any] = (orjson.loads(body).get("figures") if status == 200 else None) or {}
+        return figures
 
     def lateness(self) -> Buckets:
         """Of all messages that were accepted so far."""

@@ -10,10 +10,13 @@ from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
 from duemq.bench.harness.session import now_ms
 from duemq.bench.harness.workers import WorkerLink
+from duemq.dev.servers.ports import is_open
+from duemq.dev.servers.process import wait_for
 
 HOOK, PLAIN, ERROR, SLOW = "/hook", "/plain", "/error", "/slow"
 """Paths: what is counted; 204 and no count; 500; 204 after 30 s."""
 _SLOW_S = 30.0
+_LISTEN_WITHIN_S = 30.0
 _DONE = b"HTTP/1.1 204 No Content\r\n\r\n"
 _FAILED = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
 _END = b"\r\n\r\n"
@@ -83,6 +86,11 @@ def _header(head: bytes, name: bytes) -> bytes:
     begin += len(name) + 4
     end = head.find(b"\r\n", begin)
     return head[begin:] if end < 0 else head[begin:end]
+
+
+def until_listening(port: int) -> None:
+    """Raises LocalError."""
+    wait_for(lambda: is_open(port), "the sink", _LISTEN_WITHIN_S)
 
 
 async def listen(link: WorkerLink, port: int) -> Received:

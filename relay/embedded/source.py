@@ -158,6 +158,12 @@ class EmbeddedSource:
     async def position(self, partition: TopicPartition) -> int | None:
         return self._next.get(partition)
 
+    def end(self, partition: TopicPartition) -> int | None:
+        try:
+            return self._bus().reach(partition.topic, partition.partition)
+        except (Unavailable, LogFailed):
+            return None
+
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         stored = self._stored | {partition: place.commit for partition, place in places.items()}
         try:
