@@ -103,10 +103,10 @@ def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
         return
     rows = [
         (one["name"], one["system"], one["state"], one["url"], " ".join((one["topic"], *one["topics"])),
-         " ".join(one["credentials"]) or "-", _trouble_of(one))
+         _lag_of(one), " ".join(one["credentials"]) or "-", _trouble_of(one))
         for one in destinations
     ]  # fmt: skip
-    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "CREDENTIALS", "TROUBLE"), rows)
+    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS", "TROUBLE"), rows)
 
 
 @app.command("show", epilog=examples("duemq destination show billing", "duemq destination show billing --json"))
@@ -154,6 +154,11 @@ def remove(name: Name, url: Url = None, as_json: AsJson = False) -> None:
         echo_json({"name": name, "removed": True})
     else:
         typer.echo(f"{name} is removed")
+
+
+def _lag_of(destination: dict[str, Any]) -> str:
+    lag = (destination["figures"] or {}).get("lag")
+    return "?" if lag is None else str(lag)
 
 
 def _trouble_of(destination: dict[str, Any]) -> str:
