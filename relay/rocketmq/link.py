@@ -9,18 +9,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from duemq.relay.base import Reply
-from duemq.relay.rocketmq.client import ClientConfiguration, MessagingResultChecker, Producer, QueryRouteRequest
+from duemq.relay.rocketmq.client import (
+    ClientConfiguration,
+    IllegalStateException,
+    MessagingResultChecker,
+    Producer,
+    QueryRouteRequest,
+)
 from duemq.relay.rocketmq.mapping import Publication
 from duemq.relay.rocketmq.replies import ACCEPTED, CLOSED, failure, lost
 
 _ATTEMPTS: Final = 3  # of the client, for each message
 _CLOSE_S: Final = 3.0
+
+
+class _StoppableProducer(Producer):  # type: ignore[misc]
+    """Once it stops, the client has no routes any more, and repeats each message under way: it would ask for the route,
+    and wait for the answer in the one thread that can receive it, which serves all producers of the process."""
+
+    stopping = False
+
+    def _retrieve_topic_route_data(self, topic: str) -> Any:
+        if self.stopping:
+            raise IllegalStateException("the producer stops")
+        return super()._retrieve_topic_route_data(topic)
 
 
 class Link:
@@ -31,7 +49,7 @@ class Link:
         self.began = time.monotonic()
         self.lost_at: float | None = None
         self._configuration = configuration
-        self._producer = Producer(configuration, tls_enable=tls)
+        self._producer = _StoppableProducer(configuration, tls_enable=tls)
         self._loop = asyncio.get_running_loop()
         self._topics: set[str] = set()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
@@ -68,7 +86,7 @@ class Link:
             await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._configuration.request_timeout)
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._producer.stopping = True
         for reply in self._waiting:
             if not reply.done():
                 reply.set_result(CLOSED)
@@ -102,6 +120,10 @@ class Link:
             await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
         except Exception as error:
             return self._note(failure(error))
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            return CLOSED  # the client cancels what was asked
         self._topics.add(topic)
         return None
 
@@ -119,7 +141,7 @@ class Link:
         self._woken = False  # before the first is taken: what comes later wakes the loop again
         while self._answered:
             reply, sent = self._answered.popleft()
-            error = sent.exception()
+            error = CancelledError() if sent.cancelled() else sent.exception()
             if error is None:
                 answer, self.lost_at = ACCEPTED, None
             else:
