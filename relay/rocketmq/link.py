@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from duemq.relay.base import Reply
+from duemq.model.destinations.destination import Credentials
+from duemq.relay.base import Reply, Result
 from duemq.relay.rocketmq.client import (
     ClientConfiguration,
     IllegalStateException,
@@ -24,6 +25,7 @@ from duemq.relay.rocketmq.client import (
 )
 from duemq.relay.rocketmq.mapping import Publication
 from duemq.relay.rocketmq.replies import ACCEPTED, CLOSED, failure, lost
+from duemq.relay.rocketmq.tls import secure
 
 _ATTEMPTS: Final = 3  # of the client, for each message
 _CLOSE_S: Final = 3.0
@@ -42,14 +44,16 @@ class _StoppableProducer(Producer):  # type: ignore[misc]
 
 
 class Link:
-    """`configuration`: where, and who. `lost_at`: when a message failed by the connection first, on the monotonic
-    clock; None while it is of use."""
+    """`configuration`: where, and who. `tls`: with those of its credentials; None = without.
+    `lost_at`: when a message failed by the connection first, on the monotonic clock; None while it is of use."""
 
-    def __init__(self, configuration: ClientConfiguration, *, tls: bool) -> None:
+    def __init__(self, configuration: ClientConfiguration, tls: Credentials | None) -> None:
         self.began = time.monotonic()
         self.lost_at: float | None = None
         self._configuration = configuration
-        self._producer = _StoppableProducer(configuration, tls_enable=tls)
+        self._producer = _StoppableProducer(configuration, tls_enable=tls is not None)
+        if tls is not None:
+            secure(self._producer, tls)
         self._loop = asyncio.get_running_loop()
         self._topics: set[str] = set()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
@@ -117,15 +121,20 @@ class Link:
                 timeout=self._configuration.request_timeout,
             )  # fmt: skip
             MessagingResultChecker.check((await asyncio.wrap_future(asking)).status)
-            await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
         except Exception as error:
             return self._note(failure(error))
         except asyncio.CancelledError:
             if not self._closed:
                 raise
             return CLOSED  # the client cancels what was asked
-        self._topics.add(topic)
-        return None
+        for _ in range(_ATTEMPTS):
+            # An answer that is there before the client waits for it is handled in this thread, which has no event loop:
+            # the client forgets it then.
+            with suppress(Exception):
+                await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
+                self._topics.add(topic)
+                return None
+        return Reply(Result.AWAY, "no route", f"the client has no route to the topic {topic}")
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

@@ -20,9 +20,9 @@ from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceServicer, ad
 
 class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
     """`answer`: the code of each message; it may raise by the context. `route`: that of each question for a topic.
-    `key`, `cert`: PEM; with them it speaks TLS."""
+    `key`, `cert`: PEM; with them it speaks TLS. `ca`: PEM; whose certificates clients have to have."""
 
-    def __init__(self, key: bytes = b"", cert: bytes = b"") -> None:
+    def __init__(self, key: bytes = b"", cert: bytes = b"", ca: bytes | None = None) -> None:
         self.answer: Callable[[Any], int] = lambda context: Code.OK
         self.route = Code.OK
         self.ids: list[str] = []
@@ -31,7 +31,8 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         self._server = grpc.server(ThreadPoolExecutor(8))
         add_MessagingServiceServicer_to_server(self, self._server)
         if key:
-            self.port = self._server.add_secure_port(f"{HOST}:0", grpc.ssl_server_credentials([(key, cert)]))
+            credentials = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+            self.port = self._server.add_secure_port(f"{HOST}:0", credentials)
         else:
             self.port = self._server.add_insecure_port(f"{HOST}:0")
         self.endpoint = f"{HOST}:{self.port}"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from duemq.model.destinations.destination import read_credentials, read_destinat
 from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq import outlet as outlet_module
-from duemq.relay.rocketmq.client import Code
+from duemq.relay.rocketmq.client import Code, RpcClient
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
 from tests.support.outlets.site import out_message
 from tests.support.rocketmq.fake_proxy import FakeProxy
@@ -38,9 +39,16 @@ def proxy() -> Iterator[FakeProxy]:
 
 
 @pytest.fixture
-def secure_proxy(tmp_path: Path) -> Iterator[FakeProxy]:
+def pems(tmp_path: Path) -> dict[str, str]:
+    """Of an authority of its own, and a certificate that it gave."""
     files = Authority.make(tmp_path).issue("proxy")
-    with FakeProxy(Path(files.key).read_bytes(), Path(files.cert).read_bytes()) as proxy:
+    return {name: Path(getattr(files, name)).read_text() for name in ("ca", "cert", "key")}
+
+
+@pytest.fixture
+def secure_proxy(pems: dict[str, str]) -> Iterator[FakeProxy]:
+    """It wants a certificate of its clients, too."""
+    with FakeProxy(*(pems[name].encode() for name in ("key", "cert", "ca"))) as proxy:
         yield proxy
 
 
@@ -145,6 +153,20 @@ async def test_what_is_under_way_when_it_is_closed_is_answered(proxy: FakeProxy)
         assert (await reply_of(outlet_of(proxy))).result is Result.ACCEPTED
 
 
+async def test_an_answer_that_comes_before_the_client_waits(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask, early = RpcClient.query_topic_route_async, []
+
+    def ask_and_wait(*arguments: Any, **options: Any) -> Future[Any]:
+        asking: Future[Any] = ask(*arguments, **options)
+        if threading.current_thread() is not threading.main_thread() and not early:
+            early.append(wait([asking]))
+        return asking
+
+    monkeypatch.setattr(RpcClient, "query_topic_route_async", ask_and_wait)
+    assert (await reply_of(outlet_of(proxy))).result is Result.ACCEPTED
+    assert early
+
+
 async def test_keys_of_access_are_used(proxy: FakeProxy) -> None:
     assert (await reply_of(outlet_of(proxy, username="access", password="secret"))).result is Result.ACCEPTED
     (signature,) = proxy.signatures
@@ -152,9 +174,16 @@ async def test_keys_of_access_are_used(proxy: FakeProxy) -> None:
     assert "secret" not in signature
 
 
-async def test_a_certificate_that_nobody_vouches_for(secure_proxy: FakeProxy) -> None:
-    reply = await reply_of(outlet_of(secure_proxy, "rocketmqs"))
-    assert (reply.result, reply.status) == (Result.AWAY, "tls")
+async def test_certificates(secure_proxy: FakeProxy, pems: dict[str, str]) -> None:
+    for left_out, result in (({"ca"}, Result.AWAY), ({"cert", "key"}, Result.AWAY), (set(), Result.ACCEPTED)):
+        given = {name: pem for name, pem in pems.items() if name not in left_out}
+        reply = await reply_of(outlet_of(secure_proxy, "rocketmqs", **given))
+        assert reply.result is result, reply
+        if left_out == {"ca"}:
+            assert reply.status == "tls"
+    reply = await reply_of(outlet_of(secure_proxy, "rocketmqs", **pems | {"ca": "no PEM"}))
+    assert reply.result is Result.AWAY
+    assert (await reply_of(outlet_of(secure_proxy))).result is Result.AWAY  # without TLS
 
 
 async def test_the_client_prints_nothing(proxy: FakeProxy, caplog: pytest.LogCaptureFixture) -> None:
