@@ -161,7 +161,7 @@ class Destination(_Declared):
 
     @model_validator(mode="after")
     def _check_url_of_system(self) -> Self:
-        if isinstance(self.options, RedisOptions):
+        if isinstance(self.options, RedisOptions | RocketMqOptions):
             self.options.check_url(self.url)
         return self
 

@@ -161,6 +161,12 @@ class EmbeddedSource:
     async def position(self, partition: TopicPartition) -> int | None:
         return self._next.get(partition)
 
+    def end(self, partition: TopicPartition) -> int | None:
+        try:
+            return self._bus().reach(partition.topic, partition.partition)
+        except (Unavailable, LogFailed):
+            return None
+
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         done = sum(place.commit - self._stored.get(each, place.commit) for each, place in places.items())
         if done < _MANY:

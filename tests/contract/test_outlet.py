@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
-ON_SERVERS = ("nats", "nats-core", "rabbitmq", "redis_node", "redis_cluster")
+ON_SERVERS = ("nats", "nats-core", "rabbitmq", "redis_node", "redis_cluster", "rocketmq")
 _MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 
@@ -42,6 +42,10 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
             yield RabbitMQSite(request.getfixturevalue("rabbitmq"))
         case "redis_node" | "redis_cluster":
             yield RedisSite(request.getfixturevalue(request.param))
+        case "rocketmq":
+            from tests.support.outlets.rocketmq_site import RocketMQSite  # gRPC and the client: over a second
+
+            yield RocketMQSite(request.getfixturevalue("rocketmq"))
 
 
 @pytest.fixture

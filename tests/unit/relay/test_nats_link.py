@@ -25,11 +25,12 @@ pytestmark = pytest.mark.anyio
 class FakeServer:
     """Answers pings. `acknowledges`: and publications, as a stream does. `resets_after`: so many of them, it resets the
     connection; 0 = never. `lines`: what it read, without bodies. `published_at_pings`: how many messages came before
-    each ping."""
+    each ping; `numbers_at_ping`: their payloads, before the last one."""
 
     port: int = 0
     lines: list[bytes] = field(default_factory=list)
     published_at_pings: list[int] = field(default_factory=list)
+    numbers_at_ping: set[int] = field(default_factory=set)
     connections: int = 0
     resets_after: int = 0
     acknowledges: bool = False
@@ -44,7 +45,7 @@ class FakeServer:
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        published = 0
+        published, numbers = 0, set[int]()
         info = {"server_id": "x", "version": "2.10.0", "headers": True, "max_payload": 1 << 20, "auth_required": True}
         writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
         while line := await reader.readline():
@@ -52,7 +53,9 @@ class FakeServer:
             words = line.split()
             if words[0] == b"HPUB":
                 published += 1
-                await reader.readexactly(int(words[-1]) + 2)
+                body = await reader.readexactly(int(words[-1]) + 2)
+                if (number := body[int(words[-2]) : -2]).isdigit():
+                    numbers.add(int(number))
                 if published == self.resets_after:
                     reset = struct.pack("ii", 1, 0)
                     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
@@ -62,6 +65,8 @@ class FakeServer:
                     writer.write(b"MSG %b 1 %d\r\n%b\r\n" % (words[2], len(answer), answer))
             elif words[0] == b"PING":
                 self.published_at_pings.append(published)
+                self.numbers_at_ping |= numbers
+                numbers.clear()
                 writer.write(b"PONG\r\n")
 
     def outlet(self, scheme: str = "nats", credentials: Credentials | None = None, **options: Any) -> NatsOutlet:
@@ -82,7 +87,8 @@ async def test_a_server_without_tls_is_shown_no_secret_where_tls_was_asked_for(
     server: FakeServer, credentials: dict[str, Any]
 ) -> None:
     outlet = server.outlet("tls", read_credentials(credentials))
-    reply = await outlet.send(out_message())
+    async with asyncio.timeout(5):
+        reply = await outlet.send(out_message())
     await outlet.close()
     assert reply[:2] == (Result.AWAY, "tls")
     assert b"s3cret" not in b"".join(server.lines)
@@ -95,6 +101,20 @@ async def test_core_nats_accepts_a_message_at_a_ping_behind_it(server: FakeServe
         assert (await outlet.send(out_message(number))).result is Result.ACCEPTED
         assert server.published_at_pings[-1] == number
     await outlet.close()
+
+
+async def test_no_ping_overtakes_a_message_under_load(server: FakeServer) -> None:
+    outlet = server.outlet(jetstream=False)
+    assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
+
+    async def send(number: int) -> bool:
+        await asyncio.sleep(number / 5_000)
+        assert (await outlet.send(out_message(number, payload=b"%d" % number))).result is Result.ACCEPTED
+        return number in server.numbers_at_ping
+
+    answered = await asyncio.gather(*(send(number) for number in range(1, 3_000)))
+    await outlet.close()
+    assert all(answered)
 
 
 async def test_one_ping_is_for_many_messages(server: FakeServer) -> None:
@@ -142,3 +162,16 @@ async def test_who_waits_is_told_of_a_reset_while_more_is_written(server: FakeSe
     await asyncio.sleep(0.01)
     left = {str(task.get_coro()) for task in asyncio.all_tasks()}
     assert not any("nats" in coroutine.lower() or "_wait_for_msgs" in coroutine for coroutine in left), left
+
+
+async def test_who_waits_is_told_also_where_nats_py_calls_nobody(server: FakeServer) -> None:
+    outlet = server.outlet()
+    sending = asyncio.create_task(outlet.send(out_message()))
+    await asyncio.wait([sending], timeout=0.2)
+    assert outlet._link is not None
+    client = outlet._link._client
+    status, client._status = client._status, client.DISCONNECTED
+    async with asyncio.timeout(5):
+        assert (await sending).result is Result.AWAY
+    client._status = status
+    await outlet.close()

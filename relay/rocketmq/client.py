@@ -1,0 +1,60 @@
+"""Apache's client of RocketMQ, kept from writing files and logs of its own.
+
+It opens a log file below the home folder when it is imported, without a way to say no, and fails where it cannot: a
+module in the place of the one that does so prevents it. Replies tell what its log would.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import ModuleType
+from typing import Final
+
+_LOG_CONFIG: Final = "rocketmq.v5.log.log_config"
+_LOGGER: Final = logging.getLogger("rocketmq")
+
+if _LOG_CONFIG not in sys.modules:
+    own = ModuleType(_LOG_CONFIG)
+    own.logger = _LOGGER  # type: ignore[attr-defined]
+    sys.modules[_LOG_CONFIG] = own
+if _LOGGER.level == logging.NOTSET:
+    _LOGGER.setLevel(logging.CRITICAL)
+
+from grpc import StatusCode  # noqa: E402
+from grpc.aio import AioRpcError  # noqa: E402
+from rocketmq import ClientConfiguration, Credentials, Producer  # noqa: E402
+from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.v5.client.connection import RpcChannel, RpcClient  # noqa: E402
+from rocketmq.v5.exception import ClientException, IllegalArgumentException, IllegalStateException  # noqa: E402
+from rocketmq.v5.util import MessagingResultChecker  # noqa: E402
+
+__all__ = [
+    "AioRpcError",
+    "ClientConfiguration",
+    "ClientException",
+    "Code",
+    "Credentials",
+    "IllegalArgumentException",
+    "IllegalStateException",
+    "MessagingResultChecker",
+    "MessagingServiceStub",
+    "Producer",
+    "QueryRouteRequest",
+    "RpcChannel",
+    "RpcClient",
+    "StatusCode",
+]
+
+
+def _not_of_the_client(record: logging.LogRecord) -> bool:
+    """Each heartbeat that fails raises in a callback, and `concurrent.futures` logs it with a traceback."""
+    traceback = record.exc_info[1].__traceback__ if record.exc_info and record.exc_info[1] else None
+    while traceback is not None:
+        if traceback.tb_frame.f_globals.get("__name__", "").startswith("rocketmq."):
+            return False
+        traceback = traceback.tb_next
+    return True
+
+
+logging.getLogger("concurrent.futures").addFilter(_not_of_the_client)

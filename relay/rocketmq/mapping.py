@@ -1,0 +1,156 @@
+"""What a message is in RocketMQ: a body, properties of text, keys, a tag; see `docs/destinations/rocketmq.md`."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.rocketmq import LABEL_PLACEHOLDER, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
+from duemq.relay.base import Reply, Result
+from duemq.relay.http.request import headers_json
+
+EMPTY_BODY: Final = b"\x00"
+"""RocketMQ has no empty bodies."""
+_PLAIN_ID: Final = re.compile(r"[!-~]{1,255}")
+_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+_KEY: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f]{1,255}")
+"""A word: RocketMQ parts keys by spaces."""
+_SERVERS_OWN: Final = re.compile(r"[A-Z0-9_]+|_.*", re.DOTALL)
+"""RocketMQ refuses such names, or does something when it meets them; each version has some more."""
+_GROUP_BYTES: Final = 63
+_PROPERTIES: Final = 128
+_PROPERTY_BYTES: Final = 16_384  # of all properties, keys and the tag
+
+
+class NotMapped(Exception):
+    """RocketMQ cannot hold the message. `reply` says why."""
+
+    def __init__(self, status: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reply = Reply(Result.REJECTED, status, detail)
+
+
+class Publication:
+    """What the client's producer reads of its own `Message`, which has checks, and a message id of the client's."""
+
+    __slots__ = ("_id", "body", "keys", "message_group", "message_type", "properties", "tag", "topic")
+
+    lite_topic = priority = delivery_timestamp = None
+
+    def __init__(self, id_: str, topic: str, body: bytes) -> None:
+        self._id, self.topic, self.body = id_, topic, body
+        self.properties: dict[str, str] = {}
+        self.keys: list[str] = [id_]
+        self.tag: str | None = None
+        self.message_group: str | None = None
+        self.message_type: Any = None
+
+    @property
+    def message_id(self) -> str:
+        """The same each time the message is sent."""
+        return self._id
+
+    @message_id.setter
+    def message_id(self, made_by_the_client: str) -> None: ...
+
+
+class Mapping:
+    """By the options of a destination."""
+
+    def __init__(self, options: RocketMqOptions) -> None:
+        self._topic, self._fifo = options.topic, options.fifo
+        self._by_label = options.tag == LABEL_PLACEHOLDER
+        self._tag = None if self._by_label else options.tag or None
+        self._topics: dict[str, str] = {}
+
+    def publication(self, message: Message) -> Publication:
+        """Raises NotMapped."""
+        id_, due_ms, key, body = message.id, message.due_ms, message.key, message.payload
+        if not _PLAIN_ID.fullmatch(id_):
+            id_ = quote(id_, safe=":", errors="replace")[:255]  # a header that anybody wrote
+        made = Publication(id_, self._topics.get(message.topic) or self._topic_of(message.topic), body or EMPTY_BODY)
+        properties = made.properties
+        properties["duemq-id"] = id_
+        if due_ms is not None:
+            properties["duemq-due"] = str(due_ms)
+        if not body:
+            properties["duemq-empty"] = "true"
+        if key:
+            self._put_key(made, key)
+        if self._fifo:
+            made.message_group = _group(key, id_)
+        made.tag = self._tag_of(message.labels) if self._by_label else self._tag
+        if own := message.headers:
+            made.properties = _with_headers(made, own)
+        return made
+
+    def _topic_of(self, topic: str) -> str:
+        there = self._topic.replace("{topic}", topic.replace(".", "_"))
+        if len(there) > TOPIC_CHARACTERS:
+            raise NotMapped("bad_topic", f"the topic has {len(there)} characters; RocketMQ holds {TOPIC_CHARACTERS}")
+        self._topics[topic] = there  # as many as the destination has topics
+        return there
+
+    def _put_key(self, made: Publication, key: bytes) -> None:
+        text = _text(key)
+        if text is None:
+            made.properties["duemq-key-base64"] = b64encode(key).decode()
+        else:
+            made.properties["duemq-key"] = text
+            if _KEY.fullmatch(text):
+                made.keys.append(text)
+
+    def _tag_of(self, labels: Sequence[str]) -> str | None:
+        return labels[0] if labels and legal_tag(labels[0]) else None
+
+
+def _text(value: bytes) -> str | None:
+    """As RocketMQ's properties can hold it; None where they cannot."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _TEXT.fullmatch(text) else None
+
+
+def _group(key: bytes | None, id_: str) -> str:
+    """Of messages whose order is kept. Without a key each is a group of its own."""
+    if not key:
+        return id_ if len(id_) <= _GROUP_BYTES else _digest(id_.encode())
+    text = _text(key) if len(key) <= _GROUP_BYTES else None
+    return text if text and text.strip() else _digest(key)
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()[:_GROUP_BYTES]
+
+
+def _with_headers(made: Publication, own: list[tuple[str, bytes]]) -> dict[str, str]:
+    """Each as a property; all of them in `duemq-headers`, too, where that would change something."""
+    properties = dict(made.properties)
+    exact = True
+    for name, value in own:
+        text = _text(value)
+        if text is None or name in properties or not _TEXT.fullmatch(name) or not name.strip():
+            exact = False
+        elif _SERVERS_OWN.fullmatch(name):
+            exact = False
+        else:
+            properties[name] = text
+    if exact and len(properties) <= _PROPERTIES:
+        return properties
+    packed = headers_json(own).replace("\x7f", "\\u007f")
+    properties["duemq-headers"] = packed
+    if len(properties) > _PROPERTIES or _size(made, properties) > _PROPERTY_BYTES:
+        return made.properties | {"duemq-headers": packed}
+    return properties
+
+
+def _size(made: Publication, properties: dict[str, str]) -> int:
+    texts = (made.tag or "", *made.keys, *properties, *properties.values())
+    return sum(len(text.encode(errors="replace")) for text in texts)

@@ -1,0 +1,108 @@
+"""Sends messages to RocketMQ 5, by its gRPC proxy and Apache's client."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+from duemq.client.consumer.message import Message
+from duemq.model.destinations.destination import Credentials as GivenCredentials
+from duemq.model.destinations.destination import Destination
+from duemq.model.destinations.rocketmq import RocketMqOptions
+from duemq.relay.base import Reply, Result
+from duemq.relay.outlets import RelayPolicy
+from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
+from duemq.relay.rocketmq.link import Link
+from duemq.relay.rocketmq.mapping import Mapping, NotMapped
+from duemq.relay.rocketmq.replies import CLOSED, failure
+
+_PORT: Final = 8081
+_MAX_REQUEST_S: Final = 3
+_RENEW_S: Final = 2.0
+"""How long a connection is left to itself after a loss, and how old it is at least, before another is made."""
+
+
+class RocketMqOutlet:
+    """See `relay/base.py`."""
+
+    concurrency = 200
+
+    def __init__(self, destination: Destination, credentials: GivenCredentials, policy: RelayPolicy) -> None:
+        options = destination.options
+        assert isinstance(options, RocketMqOptions)
+        parts = urlsplit(destination.url)
+        self._tls = parts.scheme == "rocketmqs"
+        self._endpoint = f"{parts.hostname}:{parts.port or _PORT}"
+        self._credentials = credentials
+        # The client tries three times, and each may take so long.
+        self._request_s = max(1, min(destination.timeout // 4_000, _MAX_REQUEST_S))
+        self._mapping = Mapping(options)
+        self._link: Link | None = None
+        self._connecting: asyncio.Task[Link | Reply] | None = None
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def send(self, message: Message) -> Reply:
+        if self._closed:
+            return CLOSED
+        try:
+            publication = self._mapping.publication(message)
+        except NotMapped as error:
+            return error.reply
+        link = self._link
+        if link is None or _worn(link):
+            connected = await self._connected()
+            if isinstance(connected, Reply):
+                return connected
+            link = connected
+        return await link.publish(publication)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._connecting
+        for retiring in self._retiring:
+            retiring.cancel()
+        await asyncio.gather(*self._retiring, return_exceptions=True)
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _connected(self) -> Link | Reply:
+        """Makes a link once for all who wait. Returns why it did not work."""
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect(), name="connect to RocketMQ")
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> Link | Reply:
+        given = self._credentials
+        old, self._link = self._link, None
+        if old is not None:
+            self._retire(old)
+        keys = Credentials(given.username, given.password.get_secret_value())
+        try:
+            configuration = ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s)
+            link = Link(configuration, given if self._tls else None)
+            await link.start()
+        except Exception as error:
+            return failure(error)._replace(result=Result.AWAY)
+        self._link = link
+        return link
+
+    def _retire(self, link: Link) -> None:
+        """What is under way by it may still be answered by another proxy of the cluster."""
+        retiring = asyncio.create_task(link.close(patient=True), name="retire a connection to RocketMQ")
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retiring.discard)
+
+
+def _worn(link: Link) -> bool:
+    if link.lost_at is None:
+        return False
+    now = time.monotonic()
+    return now - link.lost_at > _RENEW_S and now - link.began > _RENEW_S

@@ -1,0 +1,77 @@
+"""What RocketMQ answers, and what becomes of a connection, as replies. Statuses are RocketMQ's and gRPC's own words."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from typing import Final
+
+from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.rocketmq.client import (
+    AioRpcError,
+    ClientException,
+    Code,
+    IllegalArgumentException,
+    IllegalStateException,
+    StatusCode,
+)
+
+ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")
+CLOSED: Final = Reply(Result.AWAY, "closed")
+
+_REJECTED: Final = frozenset((
+    Code.ILLEGAL_MESSAGE_TAG, Code.ILLEGAL_MESSAGE_KEY, Code.ILLEGAL_MESSAGE_GROUP, Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
+    Code.ILLEGAL_MESSAGE_ID, Code.MESSAGE_CORRUPTED, Code.PAYLOAD_TOO_LARGE, Code.MESSAGE_BODY_TOO_LARGE,
+    Code.MESSAGE_BODY_EMPTY, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, Code.MESSAGE_PROPERTIES_TOO_LARGE,
+))  # fmt: skip
+"""It will never take this message."""
+_AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIRED, Code.ILLEGAL_ACCESS_POINT))
+"""What the operator mends; nothing is wrong with the message."""
+_OVERLOADED: Final = frozenset((
+    Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
+))  # fmt: skip
+_TOO_LARGE: Final = "body size"  # the client's words when it refuses to send
+
+
+def failure(error: BaseException) -> Reply:
+    """Why a message was not acknowledged; it may be stored all the same, but where RocketMQ refused it."""
+    text = str(error)[:MAX_DETAIL]
+    if isinstance(error, AioRpcError):
+        return _of_grpc(error)
+    if isinstance(error, IllegalArgumentException):
+        if _TOO_LARGE in text:
+            return Reply(Result.REJECTED, "MESSAGE_BODY_TOO_LARGE", text)
+        return Reply(Result.FAILED, "TOPIC_TYPE", text)  # the operator has to make the topic, or `fifo`, another
+    if isinstance(error, IllegalStateException | CancelledError):
+        return CLOSED._replace(detail=text)
+    if isinstance(error, ClientException) and error.code is not None:
+        return _of_code(error.code, text)
+    return Reply(Result.FAILED, type(error).__name__, text)
+
+
+def lost(reply: Reply) -> bool:
+    """Whether the connection is at fault, so that a new one may help."""
+    return reply.status in _CONNECTION
+
+
+def _of_code(code: int, text: str) -> Reply:
+    status = Code.Name(code) if code in Code.values() else str(code)
+    if code in _REJECTED:
+        return Reply(Result.REJECTED, status, text)
+    if code in _AWAY:
+        return Reply(Result.AWAY, status, text)
+    return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
+
+
+_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
+
+
+def _of_grpc(error: AioRpcError) -> Reply:
+    """The proxy did not answer, or something that is no proxy of RocketMQ did."""
+    code, text = error.code(), (error.details() or "")[:MAX_DETAIL]
+    if code is StatusCode.DEADLINE_EXCEEDED:
+        return Reply(Result.FAILED, code.name, text or "no answer from the proxy", overloaded=True)
+    if code is StatusCode.RESOURCE_EXHAUSTED:
+        return Reply(Result.FAILED, code.name, text, overloaded=True)
+    if code is StatusCode.UNAVAILABLE and ("handshake" in text.lower() or "certificate" in text.lower()):
+        return Reply(Result.AWAY, "tls", text)
+    return Reply(Result.AWAY, code.name, text)
