@@ -81,15 +81,13 @@ class RocketMqOutlet:
 
     async def _connect(self) -> Link | Reply:
         given = self._credentials
-        if given.ca or given.cert:
-            detail = "Apache's client takes no ca and no cert: it trusts the roots of the system"
-            return Reply(Result.AWAY, "tls", detail)
         old, self._link = self._link, None
         if old is not None:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())
         try:
-            link = Link(ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s), tls=self._tls)
+            configuration = ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s)
+            link = Link(configuration, given if self._tls else None)
             await link.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)
