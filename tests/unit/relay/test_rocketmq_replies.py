@@ -195,3 +195,27 @@ async def test_the_client_prints_nothing(proxy: FakeProxy, caplog: pytest.LogCap
         future.add_done_callback(lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
         future.set_result(None)
     assert [record.name for record in caplog.records][-1] == "concurrent.futures"
+
+
+async def test_it_is_closed_while_an_old_connection_waits(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet_module, "_RENEW_S", 0.1)
+    outlet = outlet_of(proxy)
+    assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
+    slow = threading.Event()
+
+    def answer(context: Any) -> int:
+        slow.wait(10)
+        return int(Code.OK)
+
+    proxy.answer = answer
+    waiting = asyncio.create_task(outlet.send(out_message(1)))
+    await asyncio.sleep(0.2)
+    proxy.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "why")
+    assert (await outlet.send(out_message(2))).result is Result.AWAY
+    await asyncio.sleep(0.2)
+    proxy.answer = lambda context: int(Code.OK)
+    assert (await outlet.send(out_message(3))).result is Result.ACCEPTED
+    assert not waiting.done()
+    await outlet.close()
+    assert (await waiting).result is Result.AWAY
+    slow.set()
