@@ -94,7 +94,7 @@ class Link:
         for reply in self._waiting:
             if not reply.done():
                 reply.set_result(CLOSED)
-        with suppress(TimeoutError):
+        with suppress(Exception):  # whatever it says: nothing is sent by it any more
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._producer.shutdown)
 

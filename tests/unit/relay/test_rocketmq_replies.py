@@ -52,8 +52,8 @@ def secure_proxy(pems: dict[str, str]) -> Iterator[FakeProxy]:
         yield proxy
 
 
-def outlet_of(proxy: FakeProxy, scheme: str = "rocketmq", timeout: int = 4_000, **credentials: str) -> RocketMqOutlet:
-    fields = {"name": "rocket", "url": f"{scheme}://{proxy.endpoint}", "timeout": timeout}
+def outlet_of(proxy: FakeProxy, scheme: str = "rocketmq", **credentials: str) -> RocketMqOutlet:
+    fields = {"name": "rocket", "url": f"{scheme}://{proxy.endpoint}", "timeout": 4_000}
     return RocketMqOutlet(read_destination(fields), read_credentials(credentials), RelayPolicy())
 
 
@@ -154,7 +154,7 @@ async def test_what_is_under_way_when_it_is_closed_is_answered(proxy: FakeProxy)
 
 
 async def test_an_answer_that_comes_before_the_client_waits(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask, early = RpcClient.query_topic_route_async, []
+    ask, early = RpcClient.query_topic_route_async, list[object]()
 
     def ask_and_wait(*arguments: Any, **options: Any) -> Future[Any]:
         asking: Future[Any] = ask(*arguments, **options)
@@ -192,6 +192,30 @@ async def test_the_client_prints_nothing(proxy: FakeProxy, caplog: pytest.LogCap
     assert [record for record in caplog.records if not record.name.startswith("grpc._server")] == []
     with caplog.at_level(logging.ERROR, "concurrent.futures"):  # others are still heard
         future: Future[None] = Future()
-        future.add_done_callback(lambda _: 1 / 0)  # type: ignore[arg-type,return-value]
+        future.add_done_callback(lambda _: 1 / 0)
         future.set_result(None)
     assert [record.name for record in caplog.records][-1] == "concurrent.futures"
+
+
+async def test_it_is_closed_while_an_old_connection_waits(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet_module, "_RENEW_S", 0.1)
+    outlet = outlet_of(proxy)
+    assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
+    slow = threading.Event()
+
+    def answer(context: Any) -> int:
+        slow.wait(10)
+        return int(Code.OK)
+
+    proxy.answer = answer
+    waiting = asyncio.create_task(outlet.send(out_message(1)))
+    await asyncio.sleep(0.2)
+    proxy.answer = lambda context: context.abort(grpc.StatusCode.UNAVAILABLE, "why")
+    assert (await outlet.send(out_message(2))).result is Result.AWAY
+    await asyncio.sleep(0.2)
+    proxy.answer = lambda context: int(Code.OK)
+    assert (await outlet.send(out_message(3))).result is Result.ACCEPTED
+    assert not waiting.done()
+    await outlet.close()
+    assert (await waiting).result is Result.AWAY
+    slow.set()
