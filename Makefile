@@ -119,7 +119,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing duemq"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server]'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server,http]'
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -315,7 +315,7 @@ def relay(
     url: str | None = None,
 ) -> "list[Step]":
     """Messages handed on to another system: how fast, how late, and what a bad destination does to the others."""
-    from duemq.bench.plans.relay import beside_bad_step, relay_step
+    from duemq.bench.plans.plan import beside_bad_step, relay_step
 
     if on != "embedded" or url is not None:
         raise typer.BadParameter("the bench starts one process with a relay in it", param_hint="--on, --url")

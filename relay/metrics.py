@@ -35,6 +35,10 @@ class RelayCollector(Collector):
         in_flight = GaugeMetricFamily(
             "duemq_relay_in_flight_messages", "Messages that a destination has not answered yet", labels=["destination"]
         )
+        lag = GaugeMetricFamily(
+            "duemq_relay_lag_messages", "Messages in its topics that a destination has not got yet",
+            labels=["destination"],
+        )  # fmt: skip
         limit = GaugeMetricFamily(
             "duemq_relay_in_flight_limit_messages", "Messages that may be in flight just now", labels=["destination"]
         )
@@ -58,13 +62,15 @@ class RelayCollector(Collector):
                 continue
             for result in Result:
                 attempts.add_metric([name, result.value], figures.results[result])
+            if shown and shown["lag"] is not None:
+                lag.add_metric([name], shown["lag"])
             in_flight.add_metric([name], shown["in_flight"] if shown else 0)
             limit.add_metric([name], shown["limit"] if shown else 0)
             troubled.add_metric([name], bool(figures.trouble))
             dead.add_metric([name], shown["dead"] if shown else 0)
             _add(took, name, figures.took)
             _add(lateness, name, figures.lateness)
-        yield from (attempts, in_flight, limit, troubled, dead, took, lateness)
+        yield from (attempts, lag, in_flight, limit, troubled, dead, took, lateness)
 
 
 def _add(family: HistogramMetricFamily, name: str, times: Histogram) -> None:

@@ -91,6 +91,7 @@ class Relay:
             return None
         throttle = None if work.delivery is None else work.delivery.throttle
         return {
+            "lag": work.consumer.lag if work.consumer else None,
             "in_flight": throttle.in_flight if throttle else 0,
             "limit": int(throttle.limit) if throttle else 0,
             "in_hand": work.consumer.in_hand if work.consumer else 0,

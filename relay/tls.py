@@ -10,7 +10,7 @@ from duemq.model.destinations.destination import Credentials
 from duemq.tls.files import strict
 
 
-class UnusableCredentials(Exception):
+class UnusableCredentials(ValueError):
     """A PEM text is not what it should be; the message says which, and nothing of the key."""
 
 

@@ -16,6 +16,7 @@ from duemq.bench.harness.harness import Harness, Setup
 from duemq.bench.harness.progress_bar import Screen
 from duemq.bench.relay.handing_on import relay
 from duemq.bench.relay.isolation import relay_beside_bad
+from duemq.bench.relay.systems import place
 from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
 from duemq.bench.scenarios.cancel import cancel
@@ -48,6 +49,9 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "import": import_windows,
 }
 _CALLERS = (1, 8, 64)
+_RELAYING: Mapping[str, str] = {"relay.private_networks": "127.0.0.0/8"}
+_RELAY_P99_MS = {1_000: 60, 2_000: 40}  # by rate
+_RELAY_PER_S, _RELAY_PER_S_HTTP = 15_000, 6_000
 ALONE: dict[str, Callable[..., ScenarioOutcome]] = {"wheel": wheel}
 """Scenarios that need no site."""
 
@@ -140,6 +144,22 @@ def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: M
     return Step("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
 
+def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> Step:
+    """Messages handed on to one destination; `destination` is its URL."""
+    targets = {f"{rate}_p99": Target(_RELAY_P99_MS[rate]) for rate in rates if rate in _RELAY_P99_MS}
+    targets["burst_rate"] = Target(_RELAY_PER_S_HTTP if to == "http" else _RELAY_PER_S, at_least=True)
+    title = f"relay to {to if destination is None else place(destination)}: {count:,} due at once"
+    parameters = {"to": to, "destination": destination, "count": count, "rates": rates, "seconds": seconds}
+    return Step("relay", title, parameters, targets, settings=_RELAYING)
+
+
+def beside_bad_step(endpoints: int, rate: int, seconds: int) -> Step:
+    """Messages handed on to very many HTTP destinations, three of which are bad."""
+    title = f"relay to {endpoints} endpoints, {rate:,} messages/s in all: without and beside three bad ones"
+    parameters = {"endpoints": endpoints, "rate": rate, "seconds": seconds}
+    return Step("relay-beside-bad", title, parameters, settings=_RELAYING)
+
+
 def everything(quick: bool) -> list[Step]:
     """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
@@ -160,6 +180,8 @@ def everything(quick: bool) -> list[Step]:
         cancel_step(200_000 // part, {"single_p99": Target(30), "bulk_rate": Target(30_000, at_least=True)}),
         callers_step(5_000 // part, _CALLERS, False, cancels),
         callers_step(5_000 // part, _CALLERS, True, cancels),
+        relay_step("http", None, 30_000 // part, (1_000, 2_000), 10),
+        beside_bad_step(100, 500, 10),
         Step(
             "pending",
             f"pending: {pending_count:,} a day ahead",

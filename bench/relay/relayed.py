@@ -30,8 +30,8 @@ class Relayed:
         fields: dict[str, Any] = {
             "name": self.name, "url": place(receiver.url), "topics": topics, "options": receiver.options(),
         }  # fmt: skip
-        if given := credentials(receiver.url):
-            fields["credentials"] = given
+        if secrets := credentials(receiver.url):
+            fields["credentials"] = secrets
         self._post("/v1/destinations", fields)
 
     def pause(self) -> None:

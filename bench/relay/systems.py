@@ -182,8 +182,8 @@ def place(url: str) -> str:
 def credentials(url: str) -> dict[str, str]:
     """Those in the URL, as a destination has them."""
     parts = urlsplit(url)
-    given = {"username": parts.username, "password": parts.password}
-    return {name: unquote(value) for name, value in given.items() if value}
+    secrets = {"username": parts.username, "password": parts.password}
+    return {name: unquote(value) for name, value in secrets.items() if value}
 
 
 def server_cpu_s(url: str) -> float | None:

@@ -18,6 +18,12 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The destination's name, as `duemq destination ls` has it.")]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
+_OF_OTHER_RULES = {
+    "levels": ("delays", "first", "factor", "most"),
+    "delays": ("retries", "first_level", "first", "factor", "most"),
+    "exponential": ("delays", "first_level"),
+}
+"""Fields of a retry rule that a kind does not use."""
 
 
 @app.command(
@@ -27,6 +33,7 @@ _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
         "duemq destination add mq amqps://mq.example.com --username duemq --password-stdin < password.txt",
         "duemq destination add slow https://slow.example.com --rate 50 --concurrency 5 --retry kind=exponential "
         "--retry first=1s --retry retries=10",
+        'duemq destination add brief https://brief.example.com --retry kind=delays --retry \'delays=["1s", "1m"]\'',
         "duemq destination add billing https://billing.example.com/v2 --topic invoices --replace",
     ),
 )
@@ -51,7 +58,7 @@ def add(
     timeout: Annotated[str | None, typer.Option(help="How long an answer may take, such as 30s.")] = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Messages with the same key one after another.")] = False,
     retry: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the retry rule; may be given several times.")
+        list[str] | None, typer.Option(help="NAME=VALUE of the retry rule, a list as JSON; may be given several times.")
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the system's options; may be given several times.")
@@ -96,10 +103,10 @@ def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
         return
     rows = [
         (one["name"], one["system"], one["state"], one["url"], " ".join((one["topic"], *one["topics"])),
-         str((one["figures"] or {}).get("lag", "?")), " ".join(one["credentials"]) or "-")
+         _lag_of(one), " ".join(one["credentials"]) or "-", _trouble_of(one))
         for one in destinations
     ]  # fmt: skip
-    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS"), rows)
+    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS", "TROUBLE"), rows)
 
 
 @app.command("show", epilog=examples("duemq destination show billing", "duemq destination show billing --json"))
@@ -149,6 +156,16 @@ def remove(name: Name, url: Url = None, as_json: AsJson = False) -> None:
         typer.echo(f"{name} is removed")
 
 
+def _lag_of(destination: dict[str, Any]) -> str:
+    lag = (destination["figures"] or {}).get("lag")
+    return "?" if lag is None else str(lag)
+
+
+def _trouble_of(destination: dict[str, Any]) -> str:
+    """Why nothing is handed on, as far as the server knows."""
+    return escaped(destination["disabled"] or (destination["figures"] or {}).get("trouble", "")) or "-"
+
+
 def _tell_state(destination: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(destination)
@@ -162,7 +179,9 @@ def _tell(destination: dict[str, Any], as_json: bool) -> None:
         echo_json(destination)
         return
     echo_fields({name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS})
-    for name in ("retry", "options", "figures"):
-        if destination[name]:
+    rule = destination["retry"]
+    used = {name: value for name, value in rule.items() if name not in _OF_OTHER_RULES.get(rule.get("kind"), ())}
+    for name, values in (("retry", used), ("options", destination["options"]), ("figures", destination["figures"])):
+        if values:
             typer.echo(name)
-            echo_fields(destination[name], "  ")
+            echo_fields(values, "  ")

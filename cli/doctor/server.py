@@ -72,6 +72,10 @@ def judge_server(
     runs = re.search(r'^duemq_build_info\{version="([^"]*)"\}', metrics.text, re.MULTILINE)
     if runs is not None and runs[1] != __version__:
         yield warning(_SUBJECT, f"{listen} runs duemq {runs[1]}, installed is {__version__}", "restart it")
+    for name in re.findall(r'^duemq_relay_troubled\{destination="([^"]*)"\} 1(?:\.0)?$', metrics.text, re.MULTILINE):
+        yield warning(
+            "destinations", f"nothing can be handed on to {name}", f"duemq destination show {name}: mend what it says"
+        )
 
 
 def _detail(answer: httpx.Response) -> str:

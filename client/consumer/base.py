@@ -50,6 +50,10 @@ class MessageSource(Protocol):
         """Where the next pull of a partition starts; None where that is not known just now."""
         ...
 
+    def end(self, partition: TopicPartition) -> int | None:
+        """Behind the last record of a partition, as far as it is known without asking."""
+        ...
+
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Store these; durable when it returns True. False: not now."""
         ...

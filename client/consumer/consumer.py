@@ -152,6 +152,17 @@ class Consumer:
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
+    def lag(self) -> int | None:
+        """Messages of this member's partitions that are not done; None while that is not known. On Kafka the marks of
+        transactions count, too."""
+        if self._source is None or not self._books:
+            return None
+        ends = {partition: self._source.end(partition) for partition in self._books}
+        if any(end is None for end in ends.values()):
+            return None
+        return sum(max((ends[partition] or 0) - book.commit, 0) for partition, book in self._books.items())
+
+    @property
     def working(self) -> asyncio.Task[None]:
         """Ends, with what ended the consumer, if it ends by itself. There is one from `start` on."""
         assert self._running is not None

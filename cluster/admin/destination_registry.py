@@ -120,7 +120,7 @@ class DestinationRegistry:
         version, secret_version = self.version_of(name)
         if self._has(f"{_KIND}/{name}"):
             if not replace:
-                detail = f"there is a destination {name}: say replace to declare it anew"
+                detail = f"there is a destination {name}: `replace` (--replace) declares it anew"
                 raise Rejected("destination_exists", detail, "name")
             before = self._declared.get(name)
             if before is not None and "paused" not in fields:

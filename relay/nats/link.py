@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 from nats import errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from duemq.model.destinations.destination import Credentials
 from duemq.relay.base import Reply
@@ -32,12 +31,24 @@ class _Waiting(NamedTuple):
     reply: asyncio.Future[Reply]
 
 
+class _Client(Client):
+    """One whose end is immediate. nats-py writes what is left first: on a reset connection it fails at that and leaves
+    its tasks behind, and while the other end takes nothing it waits for as long as TCP does."""
+
+    async def _close(self, status: int, do_cbs: bool = True) -> None:
+        self._pending, self._pending_data_size = [], 0  # whose senders are told that the connection was lost
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._close(status, do_cbs)
+
+
 class Link:
     """`timeout_s`: how long a connection may take, and an answer to a ping. `lost`: why it is of no use any more."""
 
     def __init__(self, timeout_s: int) -> None:
         self.lost: Reply | None = None
-        self._client = Client()
+        self._client = _Client()
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None
@@ -46,7 +57,6 @@ class Link:
         self._waiting: dict[str, _Waiting] = {}
         self._unflushed: list[asyncio.Future[Reply]] = []
         self._flushing: asyncio.Task[None] | None = None
-        self._subscription: Subscription | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self, url: str, credentials: Credentials) -> Reply | None:
@@ -86,7 +96,7 @@ class Link:
             raise ConnectionError("the server closed the connection at once")
         inbox = self._client.new_inbox()
         self._inbox = f"{inbox}."
-        self._subscription = await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
+        await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
         await self._ping()  # what is wrong with the subscription is known now
 
     @property
@@ -127,12 +137,9 @@ class Link:
         with suppress(TimeoutError, OSError, errors.Error):
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
-        if self._subscription is not None:
-            self._subscription._stop_processing()  # nats-py leaves its task behind where it failed to close
 
     def _watch(self) -> None:
-        """While messages wait: see that there is a connection. nats-py does not call `closed_cb` where something was
-        left to be written, for its `_close` raises then."""
+        """While messages wait: see that there is a connection, whether nats-py calls `closed_cb` or not."""
         self._timer = None
         if not self._client.is_connected:
             self._lose(away(self._client.last_error or self._error, "connection_lost"))

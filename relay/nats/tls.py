@@ -1,25 +1,16 @@
-"""TLS of a destination, from the PEM texts of its credentials."""
+"""TLS of a NATS server: a context that tells whether TLS has begun with it."""
 
 from __future__ import annotations
 
-import os
 import ssl
-import tempfile
 from typing import Any
 
 from duemq.model.destinations.destination import Credentials
-from duemq.tls.files import strict
-
-
-class UnusableCredentials(Exception):
-    """Says which of them, and nothing of the key."""
+from duemq.relay.tls import client_context
 
 
 class ClientContext(ssl.SSLContext):
-    """Compares the server's name with its certificate. Without `ca`: the system's authorities.
-
-    `used`: whether TLS has begun with it. Raises UnusableCredentials.
-    """
+    """As `client_context` makes it, and raises. `used`: whether TLS has begun with it."""
 
     used: bool
 
@@ -27,37 +18,8 @@ class ClientContext(ssl.SSLContext):
         return super().__new__(cls, ssl.PROTOCOL_TLS_CLIENT)
 
     def __init__(self, credentials: Credentials) -> None:
-        self._context, self.used = _context(credentials), False
+        self._context, self.used = client_context(credentials), False
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         self.used = True
         return self._context.wrap_bio(*args, **options)
-
-
-def _context(credentials: Credentials) -> ssl.SSLContext:
-    context = strict(ssl.PROTOCOL_TLS_CLIENT)
-    if credentials.ca:
-        try:
-            context.load_verify_locations(cadata=credentials.ca)
-        except (ssl.SSLError, ValueError):
-            raise UnusableCredentials("credentials.ca has no certificates in PEM form") from None
-    else:
-        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
-    if credentials.cert:
-        _load_own(context, credentials.cert + "\n" + credentials.key.get_secret_value())
-    return context
-
-
-def _load_own(context: ssl.SSLContext, chain_and_key: str) -> None:
-    """OpenSSL reads them from a file alone: one that only this user may read, and only for that long."""
-    descriptor, path = tempfile.mkstemp(prefix="duemq-")
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(chain_and_key)
-        context.load_cert_chain(path, password="")  # else it asks for one at the terminal
-    except (ssl.SSLError, ValueError):
-        raise UnusableCredentials(
-            "credentials.cert and credentials.key are no certificate and its key in PEM form"
-        ) from None
-    finally:
-        os.unlink(path)

@@ -25,7 +25,7 @@ from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
 from duemq.relay.rabbitmq.mapping import Mapping, NotMapped, Publication
 from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected
-from duemq.relay.rabbitmq.tls import client_context
+from duemq.relay.tls import client_context
 
 _HEARTBEAT_S: Final = 10
 _MAX_CONNECT_S: Final = 5.0

@@ -24,7 +24,8 @@ if _LOGGER.level == logging.NOTSET:
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
 from rocketmq import ClientConfiguration, Credentials, Producer  # noqa: E402
-from rocketmq.grpc_protocol import Code, QueryRouteRequest  # noqa: E402
+from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.v5.client.connection import RpcChannel, RpcClient  # noqa: E402
 from rocketmq.v5.exception import ClientException, IllegalArgumentException, IllegalStateException  # noqa: E402
 from rocketmq.v5.util import MessagingResultChecker  # noqa: E402
 
@@ -37,8 +38,11 @@ __all__ = [
     "IllegalArgumentException",
     "IllegalStateException",
     "MessagingResultChecker",
+    "MessagingServiceStub",
     "Producer",
     "QueryRouteRequest",
+    "RpcChannel",
+    "RpcClient",
     "StatusCode",
 ]
 

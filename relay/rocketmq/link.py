@@ -9,29 +9,51 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from duemq.relay.base import Reply
-from duemq.relay.rocketmq.client import ClientConfiguration, MessagingResultChecker, Producer, QueryRouteRequest
+from duemq.model.destinations.destination import Credentials
+from duemq.relay.base import Reply, Result
+from duemq.relay.rocketmq.client import (
+    ClientConfiguration,
+    IllegalStateException,
+    MessagingResultChecker,
+    Producer,
+    QueryRouteRequest,
+)
 from duemq.relay.rocketmq.mapping import Publication
 from duemq.relay.rocketmq.replies import ACCEPTED, CLOSED, failure, lost
+from duemq.relay.rocketmq.tls import secure
 
 _ATTEMPTS: Final = 3  # of the client, for each message
 _CLOSE_S: Final = 3.0
 
 
-class Link:
-    """`configuration`: where, and who. `lost_at`: when a message failed by the connection first, on the monotonic
-    clock; None while it is of use."""
+class _StoppableProducer(Producer):  # type: ignore[misc]
+    """Once it stops, the client has no routes any more, and repeats each message under way: it would ask for the route,
+    and wait for the answer in the one thread that can receive it, which serves all producers of the process."""
 
-    def __init__(self, configuration: ClientConfiguration, *, tls: bool) -> None:
+    stopping = False
+
+    def _retrieve_topic_route_data(self, topic: str) -> Any:
+        if self.stopping:
+            raise IllegalStateException("the producer stops")
+        return super()._retrieve_topic_route_data(topic)
+
+
+class Link:
+    """`configuration`: where, and who. `tls`: with those of its credentials; None = without.
+    `lost_at`: when a message failed by the connection first, on the monotonic clock; None while it is of use."""
+
+    def __init__(self, configuration: ClientConfiguration, tls: Credentials | None) -> None:
         self.began = time.monotonic()
         self.lost_at: float | None = None
         self._configuration = configuration
-        self._producer = Producer(configuration, tls_enable=tls)
+        self._producer = _StoppableProducer(configuration, tls_enable=tls is not None)
+        if tls is not None:
+            secure(self._producer, tls)
         self._loop = asyncio.get_running_loop()
         self._topics: set[str] = set()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
@@ -68,11 +90,11 @@ class Link:
             await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._configuration.request_timeout)
         if self._closed:
             return
-        self._closed = True
+        self._closed = self._producer.stopping = True
         for reply in self._waiting:
             if not reply.done():
                 reply.set_result(CLOSED)
-        with suppress(TimeoutError):
+        with suppress(Exception):  # whatever it says: nothing is sent by it any more
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._producer.shutdown)
 
@@ -99,11 +121,20 @@ class Link:
                 timeout=self._configuration.request_timeout,
             )  # fmt: skip
             MessagingResultChecker.check((await asyncio.wrap_future(asking)).status)
-            await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
         except Exception as error:
             return self._note(failure(error))
-        self._topics.add(topic)
-        return None
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            return CLOSED  # the client cancels what was asked
+        for _ in range(_ATTEMPTS):
+            # An answer that is there before the client waits for it is handled in this thread, which has no event loop:
+            # the client forgets it then.
+            with suppress(Exception):
+                await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
+                self._topics.add(topic)
+                return None
+        return Reply(Result.AWAY, "no route", f"the client has no route to the topic {topic}")
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
@@ -119,7 +150,7 @@ class Link:
         self._woken = False  # before the first is taken: what comes later wakes the loop again
         while self._answered:
             reply, sent = self._answered.popleft()
-            error = sent.exception()
+            error = CancelledError() if sent.cancelled() else sent.exception()
             if error is None:
                 answer, self.lost_at = ACCEPTED, None
             else:

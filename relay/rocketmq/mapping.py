@@ -144,8 +144,7 @@ def _with_headers(made: Publication, own: list[tuple[str, bytes]]) -> dict[str, 
             properties[name] = text
     if exact and len(properties) <= _PROPERTIES:
         return properties
-    packed = headers_json(own).replace("\x7f", "\\u007f")
-    properties["duemq-headers"] = packed
+    packed = properties["duemq-headers"] = headers_json(own)
     if len(properties) > _PROPERTIES or _size(made, properties) > _PROPERTY_BYTES:
         return made.properties | {"duemq-headers": packed}
     return properties

@@ -42,7 +42,7 @@ class RocketMqOutlet:
         self._mapping = Mapping(options)
         self._link: Link | None = None
         self._connecting: asyncio.Task[Link | Reply] | None = None
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring: dict[asyncio.Task[None], Link] = {}
         self._closed = False
 
     async def send(self, message: Message) -> Reply:
@@ -66,12 +66,13 @@ class RocketMqOutlet:
             self._connecting.cancel()
             with suppress(asyncio.CancelledError):
                 await self._connecting
+        links = list(self._retiring.values())
+        if self._link is not None:
+            links.append(self._link)
+        self._link = None
         for retiring in self._retiring:
             retiring.cancel()
-        await asyncio.gather(*self._retiring, return_exceptions=True)
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        await asyncio.gather(*(link.close() for link in links))
 
     async def _connected(self) -> Link | Reply:
         """Makes a link once for all who wait. Returns why it did not work."""
@@ -81,15 +82,13 @@ class RocketMqOutlet:
 
     async def _connect(self) -> Link | Reply:
         given = self._credentials
-        if given.ca or given.cert:
-            detail = "Apache's client takes no ca and no cert: it trusts the roots of the system"
-            return Reply(Result.AWAY, "tls", detail)
         old, self._link = self._link, None
         if old is not None:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())
         try:
-            link = Link(ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s), tls=self._tls)
+            configuration = ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s)
+            link = Link(configuration, given if self._tls else None)
             await link.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)
@@ -99,8 +98,8 @@ class RocketMqOutlet:
     def _retire(self, link: Link) -> None:
         """What is under way by it may still be answered by another proxy of the cluster."""
         retiring = asyncio.create_task(link.close(patient=True), name="retire a connection to RocketMQ")
-        self._retiring.add(retiring)
-        retiring.add_done_callback(self._retiring.discard)
+        self._retiring[retiring] = link
+        retiring.add_done_callback(self._retiring.pop)
 
 
 def _worn(link: Link) -> bool:

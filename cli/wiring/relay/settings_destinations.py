@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 _BY: Final = "settings"
 _AGAIN_S: Final = (0.2, 1.0, 5.0)
+_SILENT: Final = 2  # failures
 
 
 class SettingsDestinations:
@@ -45,9 +46,10 @@ class SettingsDestinations:
                 await self._declare(name, declared)
                 return
             except (Rejected, Unavailable) as error:
-                # Others start with the same settings at the same time: then it is declared by now.
+                # A server that starts is not ready for some ms, and others may declare the same at the same time: no
+                # word of what passes so soon.
                 passes = isinstance(error, Unavailable) or error.code == "conflict"
-                if not passes or failures == 0:
+                if not passes or failures == _SILENT:
                     log.log(
                         logging.WARNING if passes else logging.ERROR,
                         "destination %s of the settings is not declared: %s", name, error,

@@ -187,6 +187,11 @@ class Source:
                 return position if is_own and partition not in self._parking.parked else None
         return None
 
+    def end(self, partition: TopicPartition) -> int | None:
+        """As the last fetch of the partition said."""
+        end: int | None = self._kafka.highwater(partition) if partition in self.partitions() else None
+        return end
+
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Store these places; durable when it returns True. False where the partitions are another member's by now,
         where Kafka is away, and where it is not known whether each is the log that it was."""

@@ -175,13 +175,15 @@ async def test_core_nats_accepts_nothing_that_the_server_has_not_read(own_nats: 
 
 
 @pytest.mark.parametrize("jetstream", [True, False])
-async def test_a_server_that_answers_nothing_any_more_is_away(own_nats: NatsNode, jetstream: bool) -> None:
+@pytest.mark.parametrize("size", [1, 900_000])  # all of it written, and what no socket takes
+async def test_a_server_that_answers_nothing_any_more_is_away(own_nats: NatsNode, jetstream: bool, size: int) -> None:
     await add_stream(own_nats, "ORDERS", "orders")
     outlet = nats_outlet(own_nats, timeout=1_000, subject="orders", jetstream=jetstream)
     assert (await outlet.send(out_message(1))).status == "ok"
     own_nats.process.pause()
     async with asyncio.timeout(30):
-        assert (await outlet.send(out_message(2))).result is Result.AWAY
+        sent = await asyncio.gather(*(outlet.send(out_message(n, payload=b"x" * size)) for n in range(2, 22)))
+    assert {reply.result for reply in sent} == {Result.AWAY}
     own_nats.process.resume()
     assert (await outlet.send(out_message(2))).result is Result.ACCEPTED
     await outlet.close()

@@ -126,6 +126,17 @@ async def test_what_is_delivered_is_handed_on_to_each_destination(site: Site) ->
     assert shown["results"]["accepted"] == 3
 
 
+async def test_its_lag_is_what_it_has_not_got(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.AWAY if message.payload == b"2" else Result.ACCEPTED, "")
+    await site.deliver("orders", b"1", b"2", b"3")
+    async with site.relay() as relay:
+        await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 2)
+        outlet.answer = None
+        await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 0)
+    assert sorted(payloads(outlet)) == [b"1", b"2", b"3"]
+
+
 async def test_a_restart_goes_on_where_it_was(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"])
     await site.deliver("orders", b"1", b"2")

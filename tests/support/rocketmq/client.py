@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import sys
-from types import ModuleType
-
-_LOG_CONFIG = "rocketmq.v5.log.log_config"
-
-if _LOG_CONFIG not in sys.modules:
-    own = ModuleType(_LOG_CONFIG)
-    own.logger = logging.getLogger("rocketmq")  # type: ignore[attr-defined]
-    sys.modules[_LOG_CONFIG] = own
-
-from rocketmq import (  # noqa: E402
+from duemq.relay.rocketmq.client import (
     ClientConfiguration,
+    Code,
     Credentials,
-    FilterExpression,
-    Message,
+    MessagingServiceStub,
     Producer,
-    SimpleConsumer,
+    QueryRouteRequest,
 )
-from rocketmq.grpc_protocol import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
-from rocketmq.v5.exception import InternalErrorException  # noqa: E402
+
+# isort: split
+# After the module above, which keeps the client from opening the file.
+from rocketmq import FilterExpression, Message, SimpleConsumer
+from rocketmq.grpc_protocol import AddressScheme
+from rocketmq.v5.exception import InternalErrorException
 
 __all__ = [
     "AddressScheme",

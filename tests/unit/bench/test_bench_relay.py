@@ -3,14 +3,16 @@
 import asyncio
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from duemq.bench.clients.load import Job, SendWindow
 from duemq.bench.command_far import app
 from duemq.bench.harness.workers import WorkerLink
 from duemq.bench.plans import plan
-from duemq.bench.plans.relay import beside_bad_step, relay_step
+from duemq.bench.plans.plan import beside_bad_step, relay_step
 from duemq.bench.relay import sink
 from duemq.bench.relay.relayed import quantile
 from duemq.bench.relay.systems import credentials, place
@@ -77,6 +79,12 @@ def test_the_sink_counts_what_comes_to_the_hook() -> None:
         assert list(zip(received.seq.tolist(), received.due.tolist(), strict=True)) == [(4, 40), (5, 50)]
 
     asyncio.run(play())
+
+
+def test_messages_go_to_topics_in_turn() -> None:
+    job = Job("http://x", "t", 4, SendWindow(0, 1))
+    assert [job.topic_of(seq) for seq in range(3)] == ["t", "t", "t"]
+    assert [replace(job, topics=2).topic_of(seq) for seq in range(3)] == ["t.0", "t.1", "t.0"]
 
 
 def test_a_quantile_is_of_what_came_between() -> None:

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from duemq.bench.command_far import app
 from duemq.bench.harness.harness import Setup
 from duemq.bench.plans import far, kafka, plan
-from duemq.bench.plans.relay import beside_bad_step, relay_step
 from duemq.bench.report import report
 from duemq.bench.report.figures import Figure, ScenarioOutcome, ScenarioResult, Target, Trace, vital
 from duemq.bench.report.plot import write_plot
@@ -97,8 +96,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_plans_fit_their_scenarios(quick: bool) -> None:
     on_kafka = [*kafka.everything(quick, 1), *kafka.everything(quick, 3)]
-    to_relay = [relay_step("http", None, 1_000, (1_000,), 1), beside_bad_step(100, 500, 5)]
-    steps = [*plan.everything(quick), *far.everything(quick), *on_kafka, *to_relay]
+    steps = [*plan.everything(quick), *far.everything(quick), *on_kafka]
     scenarios = plan.SCENARIOS | plan.ALONE
     assert {step.name for step in steps} == set(scenarios)
     for step in steps:

@@ -86,12 +86,14 @@ def test_what_is_not_understood(
 def test_ls_and_show(shell: Shell) -> None:
     figures = {"lag": 12, "results": {"accepted": 3}}
     disabled = SHOP | {"state": "disabled", "disabled": "410 \x1b[31mGone", "credentials": [], "figures": figures}
+    troubled = SHOP | {"figures": {"lag": None, "trouble": "unreachable"}}
     listed = {"destinations": [SHOP, disabled]}
-    shell.answers = [ok(listed), ok(listed), ok(disabled), ok(disabled)]
+    shell.answers = [ok({"destinations": [SHOP, disabled, troubled]}), ok(listed), ok(disabled), ok(disabled)]
     shell("destination", "ls")
     assert [line.split("\t") for line in shell.out.splitlines()] == [
-        ["shop", "http", "active", SHOP["url"], "destination.shop orders", "?", "password username"],
-        ["shop", "http", "disabled", SHOP["url"], "destination.shop orders", "12", "-"],
+        ["shop", "http", "active", SHOP["url"], "destination.shop orders", "?", "password username", "-"],
+        ["shop", "http", "disabled", SHOP["url"], "destination.shop orders", "12", "-", "410 \\x1b[31mGone"],
+        ["shop", "http", "active", SHOP["url"], "destination.shop orders", "?", "password username", "unreachable"],
     ]
     assert orjson.loads(shell("destination", "ls", "--json").out) == {"destinations": [SHOP, disabled]}
     shell("destination", "show", "shop")

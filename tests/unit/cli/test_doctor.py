@@ -316,6 +316,8 @@ def test_the_server_is_judged_by_its_probes() -> None:
     assert bad(closed) == [] and "DUEMQ_API_KEY" in closed[-1].detail
     part = httpx.Response(200, json={"status": "ready", "shards": {"3": {"detail": "it failed"}}})
     one(list(judge_server("x:1", live, part, none)), Level.WARNING, "shards 3: it failed")
+    figures = 'duemq_relay_troubled{destination="shop"} 1.0\nduemq_relay_troubled{destination="mail"} 0.0\n'
+    one(list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))), Level.WARNING, "handed on to shop")
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -162,3 +162,16 @@ async def test_who_waits_is_told_of_a_reset_while_more_is_written(server: FakeSe
     await asyncio.sleep(0.01)
     left = {str(task.get_coro()) for task in asyncio.all_tasks()}
     assert not any("nats" in coroutine.lower() or "_wait_for_msgs" in coroutine for coroutine in left), left
+
+
+async def test_who_waits_is_told_also_where_nats_py_calls_nobody(server: FakeServer) -> None:
+    outlet = server.outlet()
+    sending = asyncio.create_task(outlet.send(out_message()))
+    await asyncio.wait([sending], timeout=0.2)
+    assert outlet._link is not None
+    client = outlet._link._client
+    status, client._status = client._status, client.DISCONNECTED
+    async with asyncio.timeout(5):
+        assert (await sending).result is Result.AWAY
+    client._status = status
+    await outlet.close()

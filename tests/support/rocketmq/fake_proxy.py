@@ -1,0 +1,71 @@
+"""A gRPC proxy of RocketMQ that answers as it is told, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import grpc
+
+from duemq.dev.servers.ports import HOST
+from duemq.relay.rocketmq.client import Code
+
+# isort: split
+# After the module above, which keeps the client from opening a log file.
+from rocketmq.grpc_protocol import AddressScheme
+from rocketmq.grpc_protocol.service_pb2 import QueryRouteResponse, SendMessageResponse
+from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceServicer, add_MessagingServiceServicer_to_server
+
+
+class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
+    """`answer`: the code of each message; it may raise by the context. `route`: that of each question for a topic.
+    `key`, `cert`: PEM; with them it speaks TLS. `ca`: PEM; whose certificates clients have to have."""
+
+    def __init__(self, key: bytes = b"", cert: bytes = b"", ca: bytes | None = None) -> None:
+        self.answer: Callable[[Any], int] = lambda context: Code.OK
+        self.route = Code.OK
+        self.ids: list[str] = []
+        self.peers: set[str] = set()
+        self.signatures: set[str] = set()
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        add_MessagingServiceServicer_to_server(self, self._server)
+        if key:
+            credentials = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+            self.port = self._server.add_secure_port(f"{HOST}:0", credentials)
+        else:
+            self.port = self._server.add_insecure_port(f"{HOST}:0")
+        self.endpoint = f"{HOST}:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.stop(0).wait()
+
+    def QueryRoute(self, request: Any, context: Any) -> Any:
+        response = QueryRouteResponse()
+        response.status.code, response.status.message = self.route, "of the route"
+        queue = response.message_queues.add()
+        queue.topic.name = request.topic.name
+        queue.permission = 3  # read and write
+        queue.accept_message_types.append(1)  # NORMAL
+        queue.broker.name = "broker"
+        queue.broker.endpoints.scheme = AddressScheme.IPv4
+        queue.broker.endpoints.addresses.add(host=HOST, port=self.port)
+        return response
+
+    def SendMessage(self, request: Any, context: Any) -> Any:
+        self.peers.add(context.peer())
+        self.signatures.add(dict(context.invocation_metadata())["authorization"])
+        response = SendMessageResponse()
+        response.status.code, response.status.message = self.answer(context), "of the message"
+        response.entries.add(message_id=request.messages[0].system_properties.message_id)
+        self.ids.append(request.messages[0].system_properties.message_id)
+        return response
+
+    def Telemetry(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:
+        for _ in requests:
+            pass
+        return iter(())
