@@ -24,9 +24,6 @@ log = logging.getLogger(__name__)
 _LOOK_S = 5.0  # between looks at a topic that nobody writes to
 _AGAIN_S = 0.5
 _READ_BYTES = 1 << 20
-_SAVE_EVERY_S = 0.05
-"""Cursors are stored at the same moments by all destinations of a process, so that one sync of the log is for all."""
-_MANY = 200  # messages done since a cursor was stored: it does not wait, nor hold up a destination that is fast
 
 
 @dataclass(slots=True)
@@ -168,9 +165,6 @@ class EmbeddedSource:
             return None
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        done = sum(place.commit - self._stored.get(each, place.commit) for each, place in places.items())
-        if done < _MANY:
-            await _next_moment()
         stored = self._stored | {partition: place.commit for partition, place in places.items()}
         try:
             bus = self._bus()
@@ -191,17 +185,6 @@ class EmbeddedSource:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
-
-
-async def _next_moment() -> None:
-    """Until the next moment at which cursors are stored: it is the same for all who wait."""
-    loop = asyncio.get_running_loop()
-    come: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_at((loop.time() // _SAVE_EVERY_S + 1) * _SAVE_EVERY_S, come.set_result, None)
-    try:
-        await come
-    finally:
-        timer.cancel()
 
 
 def _log_record(topic: str, partition: int, stored: StoredRecord) -> LogRecord:
