@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.5, 1.0, 3.0, 10.0, 30.0)  # before a destination that ended with an error is begun anew
 _IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
+_COMMIT_PAUSE_S = 0.05  # a cursor costs a sync, which deliveries would wait for
 _STOP_S = 10.0
 _TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
 
@@ -176,6 +177,7 @@ class Relay:
             timeout_s=destination.timeout / 1000 + _TIMEOUT_MARGIN_S,
             max_in_hand=max(_IN_HAND, 2 * concurrency),
             max_in_hand_bytes=_IN_HAND_BYTES,
+            commit_pause_s=_COMMIT_PAUSE_S,
             stop_s=_STOP_S,
             log_retries=False,
             kafka=self._kafka,

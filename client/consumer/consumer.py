@@ -418,6 +418,8 @@ class Consumer:
                 await self._settle(source)
                 last_settle_s = loop.time()
             await self._save(source, self._books)
+            if self.options.commit_pause_s and not self._is_crowded():
+                await asyncio.sleep(self.options.commit_pause_s)
 
     async def _settle(self, source: MessageSource) -> None:
         """A partition at rest is past the markers of transactions, and one without messages has a place, too."""

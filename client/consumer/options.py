@@ -64,6 +64,8 @@ class ConsumerOptions:
     max_in_hand_bytes: int = 64 << 20
     commit_interval_s: float = 5.0
     """Offsets are stored at the latest after this, with each pull when they moved, and at the end."""
+    commit_pause_s: float = 0.0
+    """Between two stores of offsets, where storing costs more than what comes again after a crash for want of it."""
     stop_s: float = 30.0
     """How long a stop, or a partition that goes to another member, waits for handlers that run."""
     rack: str = ""
@@ -87,6 +89,10 @@ class ConsumerOptions:
             _above(name, getattr(self, name), 0)
         for name in ("timeout_s", "commit_interval_s", "session_s"):
             _above(name, getattr(self, name), 0)
+        if self.commit_pause_s < 0:
+            raise Rejected(
+                "bad_option", f"commit_pause_s is {self.commit_pause_s}; it must be at least 0", "commit_pause_s"
+            )
         if self.per_key is not None:
             _above("per_key", self.per_key, 0)
         if self.ordered and self.per_key not in (None, 1):
