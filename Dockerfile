@@ -7,7 +7,7 @@ ENV PYTHONSAFEPATH=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 ENV PIP_CONSTRAINT=/source/constraints.txt PIP_BUILD_CONSTRAINT=/source/constraints.txt
 WORKDIR /source
 COPY . .
-RUN python -m venv /opt/duemq && /opt/duemq/bin/pip install '.[server]'
+RUN python -m venv /opt/duemq && /opt/duemq/bin/pip install '.[server,http,rabbitmq,nats,redis,rocketmq]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/duemq /opt/duemq

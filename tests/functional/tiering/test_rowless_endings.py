@@ -22,6 +22,7 @@ from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, CLIENT_NAME, MOVE, Change, Draft
+from duemq.model.row_notes import ChangeHistory, PastChange
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER
@@ -106,9 +107,10 @@ async def test_a_cancel_reads_no_row_and_a_look_up_tells_all_of_it(
     assert rowless(node, keys) == 5
     after = await states(node, keys)
     at = node.world.now
+    history = ChangeHistory((PastChange(CANCEL, at),))
     for was, now in zip(before, after, strict=True):
         assert was is not None
-        assert now == replace(was, status="cancelled", cancelled_at=at, payload=None)
+        assert now == replace(was, status="cancelled", cancelled_at=at, payload=None, history=history)
     await complete_windows(node.store, [FIRST])
     assert rowless(node, keys) == 0
     node.world.check(node)
