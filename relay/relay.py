@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _PAUSES_S = (0.5, 1.0, 3.0, 10.0, 30.0)  # before a destination that ended with an error is begun anew
 _IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
-_COMMIT_PAUSE_S = 0.05  # a cursor costs a sync, which deliveries would wait for
+_COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
 _TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
 
