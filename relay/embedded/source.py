@@ -13,7 +13,7 @@ from typing import Any
 
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.base import Bus
+from duemq.bus.base import Bus, TopicInfo
 from duemq.bus.topic_cursor import decode_cursor, encode_cursor
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.model.errors import LogFailed, Rejected, Unavailable
@@ -72,9 +72,9 @@ class EmbeddedSource:
         try:
             for topic in list(self._dirty):
                 del self._dirty[topic]
-                if await self._pull_topic(topic, most, pulled):
+                if count := await self._pull_topic(topic, most, pulled):
                     self._dirty[topic] = None
-                most -= sum(len(records) for records in pulled.values())
+                most -= count
                 if most <= 0:
                     break
         except (Unavailable, LogFailed) as error:
@@ -83,33 +83,30 @@ class EmbeddedSource:
             await asyncio.sleep(_AGAIN_S)
         return pulled
 
-    async def _pull_topic(self, topic: str, most: int, pulled: dict[TopicPartition, list[Any]]) -> bool:
-        """Read the partitions of a topic; whether there may be more."""
+    async def _pull_topic(self, topic: str, most: int, pulled: dict[TopicPartition, list[Any]]) -> int:
+        """Read the partitions of a topic. How many records came: where there are some, there may be more."""
         bus = self._bus()
         info = await bus.topic(topic)
         if info is None:
-            return False
-        known = TopicPartition(topic, info.partitions - 1) in self._next
-        if not known:
-            await self._begin(bus, topic)
-        more = False
+            return 0
+        if TopicPartition(topic, info.partitions - 1) not in self._next:
+            await self._begin(bus, info)
+        count = 0
         share = max(most // max(info.partitions, 1), 1)
         for number in range(info.partitions):
             partition = TopicPartition(topic, number)
-            if partition in self._held_partitions:
-                more = True
+            if partition in self._held_partitions:  # `hold` marks its topic again
                 continue
             records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
             if records:
                 self._next[partition] = records[-1].offset + 1
                 pulled[partition] = [_log_record(topic, number, record) for record in records]
-                more = True
-        return more
+                count += len(records)
+        return count
 
-    async def _begin(self, bus: Bus, topic: str) -> None:
+    async def _begin(self, bus: Bus, info: TopicInfo) -> None:
         """Find out where each partition is read first."""
-        info = await bus.topic(topic)
-        assert info is not None
+        topic = info.name
         cursor = await bus.get_consumer_cursor(topic, self._group)
         offsets = list(info.start_offsets)
         if cursor is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_headers, unpack_record
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
+from duemq.relay.embedded.source import EmbeddedSource
 from duemq.relay.memory import MemoryOutlet
 from duemq.relay.metrics import RelayCollector
 from duemq.relay.relay import Relay
@@ -93,6 +95,9 @@ class Site:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def nobody(*_: object) -> None: ...
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -280,3 +285,21 @@ async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Si
         site.declare("two")
         await until(lambda: relay.names == ["two"])
     assert outlet.closed
+
+
+async def test_partitions_that_are_held_do_not_keep_it_busy(site: Site) -> None:
+    await site.deliver("orders", b"1", b"2")
+    source = EmbeddedSource(lambda: site.bus, "group", ["orders"], nobody, nobody)
+    await source.start()
+    try:
+        (partition,) = await source.pull(1_000, 1)
+        source.hold([partition])
+        while await source.pull(0, 10):
+            pass
+        began = time.monotonic()
+        assert await source.pull(200, 10) == {}
+        assert time.monotonic() - began >= 0.15
+        source.hold([])
+        assert [record.value for record in (await source.pull(1_000, 10))[partition]] == [b"2"]
+    finally:
+        await source.stop()
