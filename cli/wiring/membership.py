@@ -7,14 +7,13 @@ import logging
 from contextlib import AsyncExitStack, suppress
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import zookeeper_options
+from duemq.cli.wiring.parts import LOOK_AGAIN_S, zookeeper_options
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 0.5
 _SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -20,7 +23,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cluster.clock import GuardedClock
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
-from duemq.model.errors import BadConfig
+from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
@@ -31,9 +34,16 @@ if TYPE_CHECKING:
     from duemq.bus.kafka.bus import KafkaBus
     from duemq.bus.kafka.options import KafkaOptions
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 FAILPOINT: Failpoint = no_failpoint
 WALL_CLOCK: Callable[[], int] = wall_clock
 """Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does."""
+
+LOOK_AGAIN_S = 0.5
+"""How soon others are looked for again."""
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
 
@@ -154,6 +164,22 @@ def _server_tls(context: FileContext, files: TlsFiles, metrics: CollectorRegistr
     tls.measure(metrics)
     tls.reload_on_signal()
     return tls
+
+
+async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
+    """What `attempt` returns, made again while brokers are away (Unavailable); None if it is stopped."""
+    last_error = ""
+    while not stop.is_set():
+        try:
+            return await attempt()
+        except Unavailable as error:
+            if str(error) != last_error:
+                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
+            last_error = str(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await stop.wait()
+    return None
 
 
 def check_cluster(settings: Settings) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
@@ -13,7 +12,7 @@ from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, open_tracing
 from duemq.cli.wiring.admin import beside, both
 from duemq.cli.wiring.http_api import http_api
-from duemq.cli.wiring.membership import LOOK_AGAIN_S, open_directory, shared_identity
+from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.parts import (
     check_cluster,
     check_http_access,
@@ -22,6 +21,7 @@ from duemq.cli.wiring.parts import (
     http_tls,
     node_client_tls,
     open_bus,
+    reach_brokers,
     registry,
 )
 from duemq.cluster.admin.administration import Administration
@@ -29,7 +29,6 @@ from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
-from duemq.model.errors import Unavailable
 from duemq.model.ids import IdCodec
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
@@ -37,35 +36,26 @@ from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.remote_reader import RemoteReader, node_client
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
-log = logging.getLogger(__name__)
 
-
-async def _reach_brokers(
+async def _learn_of_brokers(
     settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
 ) -> tuple[KafkaBus, ClockWatch, Destinations] | None:
     """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
-    last_error = ""
-    while not stop.is_set():
-        try:
-            async with AsyncExitStack() as attempt:
-                bus = await open_bus(settings, clock)
-                attempt.push_async_callback(bus.close)
-                watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
-                await watch.measure(bus)
-                await create_logs(bus, shards)
-                destinations = Destinations(bus, settings.topics.partitions)
-                attempt.push_async_callback(destinations.close)
-                await destinations.learn()
-                await opened.enter_async_context(attempt.pop_all())
-                return bus, watch, destinations
-        except Unavailable as error:
-            if str(error) != last_error:
-                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
-            last_error = str(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await stop.wait()
-    return None
+
+    async def attempt() -> tuple[KafkaBus, ClockWatch, Destinations]:
+        async with AsyncExitStack() as made:
+            bus = await open_bus(settings, clock)
+            made.push_async_callback(bus.close)
+            watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
+            await watch.measure(bus)
+            await create_logs(bus, shards)
+            destinations = Destinations(bus, settings.topics.partitions)
+            made.push_async_callback(destinations.close)
+            await destinations.learn()
+            await opened.enter_async_context(made.pop_all())
+            return bus, watch, destinations
+
+    return await reach_brokers(attempt, stop)
 
 
 async def run_proxy(
@@ -88,7 +78,7 @@ async def run_proxy(
         if identity is None:
             return
         clock = guarded_clock(settings)
-        reached = await _reach_brokers(settings, identity.shards, clock, opened, stop)
+        reached = await _learn_of_brokers(settings, identity.shards, clock, opened, stop)
         if reached is None:
             return
         bus, watch, destinations = reached

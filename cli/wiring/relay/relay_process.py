@@ -1,11 +1,10 @@
-"""A relay on Kafka as a process of its own."""
+"""The process of `duemq relay`, on Kafka."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,22 +15,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from duemq.bus.kafka.bus import KafkaBus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside, ending_first
-from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, registry
+from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, reach_brokers, registry
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.cluster.admin.administration import Administration
-from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.errors import BadConfig
 from duemq.model.readiness import Readiness, Reason
 from duemq.web import status
-from duemq.web.server import Stop, listen_on, serve_http, stop_on_signals, url_of
-
-log = logging.getLogger(__name__)
-
-_AGAIN_S = 1.0
+from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +67,7 @@ async def run_relay(
         stop = stop_on_signals()
         systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         clock = guarded_clock(settings)
-        bus = await _reach_brokers(settings, clock, stop)
+        bus = await reach_brokers(partial(open_bus, settings, clock), stop)
         if bus is None:
             return
         opened.push_async_callback(bus.close)
@@ -105,19 +99,3 @@ def _app(service: _Service) -> Starlette:
         "/v1/cluster": status.cluster,
     }
     return Starlette(routes=[Route(path, partial(answer, endpoint)) for path, endpoint in paths.items()])
-
-
-async def _reach_brokers(settings: Settings, clock: Any, stop: Stop) -> KafkaBus | None:
-    """The log, asked for again while brokers are away; None if it is stopped."""
-    last_error = ""
-    while not stop.is_set():
-        try:
-            return await open_bus(settings, clock)
-        except Unavailable as error:
-            if str(error) != last_error:
-                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
-            last_error = str(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_AGAIN_S):
-                await stop.request.wait()
-    return None
