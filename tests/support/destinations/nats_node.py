@@ -10,9 +10,9 @@ from pathlib import Path
 
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process
-from duemq.dev.servers.running import Running
 from tests.support.destinations.arrived import Arrived
 from tests.support.destinations.golang import built
+from tests.support.destinations.server_node import ServerNode
 from tests.support.tls.certificates import Authority
 
 _SERVER = ("github.com/nats-io/nats-server/v2", "v2.15.2")
@@ -21,7 +21,7 @@ _READY_WITHIN_S = 300.0
 _DUMP_WITHIN_S = 300.0
 
 
-class NatsNode(Running):
+class NatsNode(ServerNode):
     """One server on the loopback alone; its streams outlive it.
 
     `url`; `tls`: for those who trust `ca`, who then reach it by TLS only; `verify`: and who show a certificate of `ca`,
@@ -50,22 +50,6 @@ class NatsNode(Running):
     def start(self) -> None:
         self.process.start()
         self.process.until(lambda: is_open(self.port), _READY_WITHIN_S)  # opened when JetStream has recovered
-
-    def stop(self) -> None:
-        """In order: SIGTERM."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """kill -9. What JetStream acknowledged is there when it starts again."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """kill -9, and start."""
-        self.kill()
-        self.start()
-
-    def close(self) -> None:
-        self.process.kill()
 
     def dump(self, stream: str) -> list[Arrived]:
         """All messages of a stream in its order, left where they are, as the command line of NATS reads them.

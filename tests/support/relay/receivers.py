@@ -18,6 +18,7 @@ from duemq.dev.servers.running import Running
 from tests.support.destinations.nats_node import NatsNode
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
+from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
 
 NAME = "arrivals"
@@ -87,16 +88,10 @@ class HttpReceiver(Receiver):
         return Counter((id_.decode(), payload) for id_, payload in words)
 
 
-class RabbitMQReceiver(Receiver):
-    """A quorum queue."""
+class NodeReceiver(Receiver):
+    """One whose server is a node of the tests."""
 
-    most_twice = 2_000
-
-    def __init__(self, folder: Path) -> None:
-        self._node = RabbitMQNode(folder)
-
-    def declaration(self) -> dict[str, Any]:
-        return {"url": plain(self._node.url), "credentials": GUEST, "options": {"routing_key": NAME}}
+    _node: ServerNode
 
     def start(self) -> None:
         self._node.start()
@@ -106,6 +101,20 @@ class RabbitMQReceiver(Receiver):
 
     def kill(self) -> None:
         self._node.kill()
+
+
+class RabbitMQReceiver(NodeReceiver):
+    """A quorum queue."""
+
+    most_twice = 2_000
+
+    _node: RabbitMQNode
+
+    def __init__(self, folder: Path) -> None:
+        self._node = RabbitMQNode(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"url": plain(self._node.url), "credentials": GUEST, "options": {"routing_key": NAME}}
 
     def prepare(self) -> None:
         asyncio.run(self._declare(passive=False))
@@ -126,25 +135,18 @@ class RabbitMQReceiver(Receiver):
         return Counter((each.headers["duemq-id"], each.body) for each in self._node.dump(NAME))
 
 
-class NatsReceiver(Receiver):
+class NatsReceiver(NodeReceiver):
     """A stream of JetStream, which tells repeats apart."""
 
     most_twice = 0
+
+    _node: NatsNode
 
     def __init__(self, folder: Path) -> None:
         self._node = NatsNode(folder)
 
     def declaration(self) -> dict[str, Any]:
         return {"url": self._node.url, "options": {"subject": NAME}}
-
-    def start(self) -> None:
-        self._node.start()
-
-    def close(self) -> None:
-        self._node.close()
-
-    def kill(self) -> None:
-        self._node.kill()
 
     def prepare(self) -> None:
         async def add() -> None:
@@ -164,25 +166,18 @@ class NatsReceiver(Receiver):
         return Counter((each.headers["duemq-id"][0], each.body) for each in self._node.dump(NAME))
 
 
-class RedisReceiver(Receiver):
+class RedisReceiver(NodeReceiver):
     """A stream, and the script that tells repeats apart."""
 
     most_twice = 0
+
+    _node: RedisNode
 
     def __init__(self, folder: Path) -> None:
         self._node = RedisNode(folder)
 
     def declaration(self) -> dict[str, Any]:
         return {"url": self._node.url, "options": {"name": NAME}}
-
-    def start(self) -> None:
-        self._node.start()
-
-    def close(self) -> None:
-        self._node.close()
-
-    def kill(self) -> None:
-        self._node.kill()
 
     def count(self) -> int:
         return int(self._node.ask("XLEN", NAME))
