@@ -18,6 +18,7 @@ from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 
 from duemq.relay.http.addresses import ForbiddenAddress, Network, check_address
+from duemq.relay.tls import UnusableCredentials
 
 LOOKUP_S: Final = 15.0
 """How long the answer of a look-up is good. Then the name is looked up again, while the old answer still serves."""
@@ -30,10 +31,6 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 
 class LookupFailed(Exception):
     """The name has no address; the message says what DNS said."""
-
-
-class UnusableCredentials(Exception):
-    """The PEM texts of the credentials are not what they should be."""
 
 
 class Clients:

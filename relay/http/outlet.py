@@ -24,9 +24,10 @@ from duemq.model.destinations.http import HttpOptions
 from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.addresses import ForbiddenAddress
 from duemq.relay.http.answers import answered, not_connected, timed_out, unanswered
-from duemq.relay.http.clients import Clients, Lookup, LookupFailed, UnusableCredentials
+from duemq.relay.http.clients import Clients, Lookup, LookupFailed
 from duemq.relay.http.request import RequestFormat, fixed_headers
 from duemq.relay.outlets import RelayPolicy
+from duemq.relay.tls import UnusableCredentials
 
 CONCURRENCY: Final = 50
 _IDLE: Final = timedelta(seconds=4)
