@@ -67,7 +67,7 @@ def find(
     days: Annotated[float, typer.Option(help="Days over which they are due, from a day ahead on.")] = 60.0,
     indexed: Annotated[bool, typer.Option(help="Without an index: only what the messages cost then.")] = True,
     labelled: Annotated[
-        bool, typer.Option("--label", help="Each message has a label of its own, too: what that costs.")
+        bool, typer.Option("--label", help="Give each message a unique label, to measure its cost.")
     ] = False,
     at_rest: Annotated[bool, typer.Option(help="Look up and weigh once sealing and compaction have ended.")] = True,
 ) -> "list[Step]":

@@ -28,7 +28,7 @@ def find(
     """`count` messages due within `days` days from `ahead_h` hours ahead on; then `looked_up` of them, by key.
 
     `at_rest`: once sealing and compaction are over, when they are weighed too. Without `indexed` none are looked up.
-    `labelled`: each message has a label of its own, too.
+    `labelled`: each message also has a unique label.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = stage.site.bill()

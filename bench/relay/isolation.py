@@ -26,8 +26,8 @@ _DRAIN_S = 3.0
 
 
 def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: float) -> ScenarioOutcome:
-    """`rate` messages/s in all to so many destinations for `seconds`, in turn without and beside three bad ones: one
-    that refuses connections, one that answers after 30 s, one that answers 500. The good ones get as many both times.
+    """Sends `rate` messages/s in all to `endpoints` destinations for `seconds`, in turn without and with three bad
+    ones: one refuses connections, one answers after 30 s, one answers 500. The good ones get the same number each time.
     """
     port, good = free_port(), endpoints - 3
     receiving = stage.spawn(sink.listen, port)

@@ -1,4 +1,4 @@
-"""An HTTP endpoint in a process of its own, which notes when each message came."""
+"""An HTTP endpoint in a separate process. It records the arrival time of each message."""
 
 import asyncio
 from dataclasses import dataclass, field

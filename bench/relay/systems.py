@@ -1,6 +1,6 @@
 """Systems that a relay hands messages to, as a bench needs them: a place for messages, and how many are there.
 
-Their clients block. Each makes its place anew, and takes it away again.
+Their clients are blocking. Each creates its queue or stream, and deletes it afterwards.
 """
 
 import asyncio

@@ -74,8 +74,8 @@ def add(
 ) -> None:
     """Declare a destination. It is in force within a second.
 
-    Credentials come by a file or by stdin, and nobody can show them again. With --replace they stay as they are where
-    none are given.
+    Credentials are read from a file or from stdin, and are never shown again. --replace keeps the ones in place unless
+    you give new ones.
     """
     fields: dict[str, Any] = {
         "topics": topic, "credentials": credentials_of(credentials, username, password_stdin, token_stdin),
@@ -111,7 +111,7 @@ def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("show", epilog=examples("duemq destination show billing", "duemq destination show billing --json"))
 def show(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Show a destination: its declaration, which credentials it has, and what became of messages to it."""
+    """Show a destination: its declaration, the names of its credentials, and its delivery figures."""
     with connected(url, as_json) as client:
         destination = client.destination(name)
     _tell(destination, as_json)

@@ -36,8 +36,8 @@ def run_workers(count: int, run: Run) -> None:
 def _watch(numbers: Sequence[int | None], run: Run) -> None:
     """Fork, then take one signal after the other.
 
-    All of them are blocked and waited for: a handler would not run while `os.wait` sleeps if its signal came a moment
-    before, and nobody would be stopped.
+    All signals are blocked and awaited. With handlers, a signal that arrives just before `os.wait` sleeps would not be
+    handled until a worker ends.
     """
     awaited = {*_SIGNALS, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)

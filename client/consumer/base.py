@@ -81,8 +81,8 @@ class ConsumerLog(Protocol):
         ...
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        """Send a message back, or to the dead letters: durable when it returns, with what became of it. Tries until it
-        succeeds; a cancel ends it, with an unknown outcome."""
+        """Send a message back, or to the dead letters. Returns which, once that is durable. Tries until it succeeds; a
+        cancel ends it, with an unknown outcome."""
         ...
 
     async def close(self) -> None:

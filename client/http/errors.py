@@ -152,7 +152,7 @@ class UnknownDestination(NotFound): ...
 
 
 class DestinationExists(RejectedError):
-    """There is a destination of this name: say `replace=True` to declare it anew."""
+    """A destination of this name exists. Pass `replace=True` to replace it."""
 
 
 class TooManyDestinations(RejectedError):

@@ -1,9 +1,9 @@
 """Destinations beyond the log as administrative state: `destinations/NAME` is a declaration, `credentials/NAME` what
 opens it.
 
-Credentials belong to the place that they were given for: scheme, host and port. Where a declaration names another
-place, its destination counts as disabled: nobody ever sends the secrets of one place to another, nor a message unsigned
-while both are changed.
+Credentials are bound to the scheme, host and port that they were given for. A destination whose URL names another one
+is disabled until they are given again: a secret never reaches another server, and no message goes out unsigned while
+both are changed.
 """
 
 from __future__ import annotations

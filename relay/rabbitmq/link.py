@@ -94,15 +94,15 @@ class Publisher:
         tag: int = method.delivery_tag
         reply = ACCEPTED if type(method) is spec.Basic.Ack else NACK
         if not method.multiple:
-            self._settle(tag, reply)
+            self._resolve(tag, reply)
             while self._lowest <= self._tag and self._lowest not in self._by_tag:
                 self._lowest += 1
             return
         for each in range(self._lowest, (tag or self._tag) + 1):
-            self._settle(each, reply)
+            self._resolve(each, reply)
         self._lowest = max(self._lowest, (tag or self._tag) + 1)
 
-    def _settle(self, tag: int, reply: Reply) -> None:
+    def _resolve(self, tag: int, reply: Reply) -> None:
         confirm = self._by_tag.pop(tag, None)
         if confirm is None:
             return
