@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 SHORT_BYTES: Final = 255
 """The most that AMQP's short strings hold: names, routing keys, message ids."""
@@ -18,6 +18,9 @@ class RabbitMqOptions(BaseModel):
 
     `routing_key`: text in which `{topic}` and `{key}` stand for those of the message. `mandatory`: a message that no
     queue gets fails; otherwise it is gone. `persistent`: queues keep it over a restart of the broker.
+
+    `stream`: a stream that messages are published to by the stream protocol, and none of the other options; empty: by
+    AMQP. `stream_port`: of that protocol; 0 = 5552, and 5551 with TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,6 +29,8 @@ class RabbitMqOptions(BaseModel):
     routing_key: Annotated[str, Field(max_length=SHORT_BYTES)] = "{topic}"
     persistent: bool = True
     mandatory: bool = True
+    stream: Annotated[str, Field(max_length=SHORT_BYTES)] = ""
+    stream_port: Annotated[int, Field(strict=True, ge=0, le=65_535)] = 0
 
     @field_validator("exchange", "routing_key")
     @classmethod
@@ -41,3 +46,21 @@ class RabbitMqOptions(BaseModel):
         if "{" in rest or "}" in rest:
             raise ValueError("its placeholders are {topic} and {key}, and it has no other braces")
         return text
+
+    @field_validator("stream")
+    @classmethod
+    def _check_stream(cls, stream: str) -> str:
+        if not stream.isascii() or any(character <= " " for character in stream):
+            raise ValueError("a stream's name has visible ASCII characters here")
+        return stream
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> Self:
+        """Options of one protocol mean nothing to the other."""
+        given = self.model_fields_set
+        if self.stream:
+            if others := [name for name in ("exchange", "routing_key", "persistent", "mandatory") if name in given]:
+                raise ValueError(f"with stream there is no {others[0]}: messages go to the stream itself")
+        elif self.stream_port:
+            raise ValueError("stream_port goes with stream")
+        return self

@@ -32,8 +32,10 @@ class RelayOfProcess:
         bus: Callable[[], Bus],
         schedule: Scheduler | None,
         metrics: CollectorRegistry,
+        log_id: str = "",
     ) -> None:
-        """`schedule`: of a server on its own log; None on Kafka."""
+        """`schedule`, `log_id`: of a server on its own log; None and empty on Kafka."""
+        self._log_id = log_id
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
         self.relay: Relay | None = None
@@ -79,7 +81,7 @@ class RelayOfProcess:
         if self._schedule is not None:
             from duemq.relay.embedded.log import EmbeddedLog
 
-            return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock)
+            return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock, self._log_id)
         from duemq.client.consumer.kafka.log import KafkaLog
 
         return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)
