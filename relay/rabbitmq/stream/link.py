@@ -105,9 +105,9 @@ class Link(asyncio.Protocol):
         self._write(encode_frame(schema.Tune(self._frame_bytes, int(self._heartbeat_s))))
         opened = await self.ask(lambda number: schema.Open(number, login.virtual_host), schema.OpenResponse)
         self._check(opened, f"virtual host {login.virtual_host!r}")
-        said = {each.key: each.value for each in opened.properties}
-        if "advertised_host" in said:
-            self.advertised = said["advertised_host"], int(said["advertised_port"])
+        properties = {each.key: each.value for each in opened.properties}
+        if "advertised_host" in properties:
+            self.advertised = properties["advertised_host"], int(properties["advertised_port"])
         self._heard_at = self._loop.time()
         self._beat = self._loop.call_later(self._heartbeat_s / 2, self._heartbeat)
 
@@ -178,11 +178,12 @@ class Link(asyncio.Protocol):
         batch, self._batch = self._batch, []
         if not batch or self._ended.done():
             return
+        most = min(_OWN_FRAME_BYTES, self.message_bytes + _MESSAGE_BYTES)
         pieces: list[bytes] = []
         run: list[schema.Message] = []
         size, of = 0, batch[0][0]
         for publisher, message in batch:
-            if run and (publisher != of or size + len(message.data) > _OWN_FRAME_BYTES):
+            if run and (publisher != of or size + _MESSAGE_BYTES + len(message.data) > most):
                 pieces.append(encode_publish(schema.Publish(of, run)))
                 run, size = [], 0
             of = publisher

@@ -7,7 +7,8 @@ lost. This must hold for each producer name, also after a crash:
     a publishing id is written only when every record of the partition with a smaller offset, which may come again, has
     been written before it under the same name
 
-The publishing id of a record is its offset, and the name stands for one log of one partition. A consumer pulls records
+The publishing id of a record is its offset. The name stands for one log of a partition, which a group reads from one
+start: a log that was made anew or restored, and a group that was put back, have other names. A consumer pulls records
 in the order of their offsets, from a stored position below which none comes again. What it pulled is open here until it
 is written with its id, or has ended: the other side has it, or it is durable elsewhere, as a retry or a dead letter.
 Only the first open record may be written with its id. Therefore

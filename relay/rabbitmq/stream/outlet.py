@@ -41,7 +41,7 @@ class StreamOutlet:
     def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
         options = destination.options
         assert isinstance(options, RabbitMqOptions)
-        self._stream = options.stream
+        self._stream, self._start_id = options.stream, destination.start_id
         self._secure = destination.url.startswith("amqps:")
         parts = urlsplit(destination.url)
         self._place = parts.hostname or "", options.stream_port or (_TLS_PORT if self._secure else _PORT)
@@ -56,7 +56,8 @@ class StreamOutlet:
 
     def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """See `Watcher`."""
-        if log_id:
+        if log_id:  # else records of another log might have the same offsets
+            log_id = f"{log_id}/{self._start_id}"
             self._producers.pulled((partition.topic, partition.partition), log_id, offsets, start)
 
     def ended(self, record: Record) -> None:

@@ -15,7 +15,7 @@ from duemq.cluster.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
 from duemq.storage.backup.manifest import Progress, check
 from duemq.storage.backup.restore import restore
-from duemq.storage.data_folder import Folder, take_lock
+from duemq.storage.data_folder import Folder, log_id_of, take_lock
 from tests.support.node.backup_world import (
     NOW,
     Crash,
@@ -56,6 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str
             await gateway.find(Query())
 
     asyncio.run(first())
+    log_id_of(data)  # which no backup has: a folder that was restored goes on otherwise
     one = back_up(data, into, NOW).path
     asyncio.run(more())
     two = back_up(data, into, NOW + 1).path

@@ -43,6 +43,12 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
+def count_of_stream(node: RabbitMQNode, stream: str) -> int:
+    """Messages, as the broker says."""
+    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
+        return int(connection.channel().queue_declare(stream, passive=True).method.message_count)
+
+
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:
     """All messages by AMQP 0-9-1, once nothing more comes for a second; fewer than `at_least` after some seconds."""
     messages: list[tuple[pika.BasicProperties, bytes]] = []
