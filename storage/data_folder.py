@@ -28,7 +28,7 @@ SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the proc
 META = "duemq.json"
 SECRET = "id.key"
 LOCK = "lock"
-LOG_ID = "log.id"  # in no backup: what is restored goes on otherwise than what was backed up
+LOG_ID = "log.id"  # beside the log, in no backup: what is restored goes on otherwise than what was backed up
 BACKUP = "backup.json"  # what makes a folder a backup
 RESTORE = "restore.json"  # there while one is put in place
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
@@ -138,8 +138,9 @@ def read_info(path: Path) -> FolderInfo:
 
 
 def log_id_of(path: Path) -> str:
-    """What tells the log in this folder from any other, also from the one that it was before a restore; made when it is
-    asked for first. Where it is the same, each offset has the same record. Raises DiskFull or StoreFailed."""
+    """What tells the log at this path, which is there, from any other, also from what it was before a restore. Made
+    when it is asked for first; where it is the same, each offset has the same record. Raises DiskFull or StoreFailed.
+    """
     file = path / LOG_ID
     with translate_errors(path):
         if not file.exists():

@@ -31,7 +31,7 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
-from duemq.storage.data_folder import Folder, log_id_of
+from duemq.storage.data_folder import Folder
 from duemq.web.server import Companion, listen_on, serve_http, stop_on_signals, url_of
 
 
@@ -71,8 +71,8 @@ async def serve(
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
         api = http_api(settings, backend, metrics, stop, admin, tracing, lambda name: relay.shown(name))
         schedule = api.gateway.send if own_log else None
-        log_id = log_id_of(folder.info.path) if own_log else ""
-        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log_id)
+        log = _log_path(folder.info.path) if own_log else None
+        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log)
         grace_s = settings.http.shutdown_grace_s
         delivering = node.run if not settings.relay.enabled else ending_first(relay.run, node.run)
         work = beside(admin, delivering, api.app.history.run, api.jobs.run, api.declared.run)
@@ -87,9 +87,13 @@ async def serve(
             )
 
 
+def _log_path(data: Path) -> Path:
+    return data / "bus"
+
+
 def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
     async def open_embedded() -> Bus:
-        return await EmbeddedBus.open(data / "bus", buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
+        return await EmbeddedBus.open(_log_path(data), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
         return await open_bus(settings, clock)

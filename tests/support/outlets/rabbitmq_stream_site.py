@@ -116,7 +116,7 @@ async def read_sections(node: RabbitMQNode, stream: str, at_least: int = 0) -> l
         messages.append(message)
         came.set()
 
-    async with Consumer("127.0.0.1", node.stream_port, vhost="/", **GUEST) as consumer:
+    async with Consumer("127.0.0.1", node.stream_port, vhost="/", username="guest", password="guest") as consumer:
         first = ConsumerOffsetSpecification(OffsetType.FIRST)
         await consumer.subscribe(stream, take, decoder=amqp_decoder, offset_specification=first)
         with suppress(TimeoutError):

@@ -68,7 +68,7 @@ class Downwards(Producers):
 
     def connected(self, link: Link) -> None:
         class Reversed(Numbering):
-            unconfirmed = property(lambda self: sorted(self._unconfirmed, reverse=True))  # type: ignore[assignment]
+            unconfirmed = property(lambda self: sorted(self._unconfirmed, reverse=True))
 
         for producer in self._by_partition.values():
             producer.numbering.__class__ = Reversed
