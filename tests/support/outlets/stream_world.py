@@ -65,6 +65,10 @@ class World:
         self._former: list[Socket] = []  # lost here, and not by the broker
         self._begin()
 
+    @property
+    def unconfirmed_bytes(self) -> int:
+        return self._producers.unconfirmed_bytes
+
     def _begin(self) -> None:
         """A relay starts."""
         self._producers = self._make()
@@ -229,6 +233,7 @@ async def _play(steps: Sequence[tuple[str, int]], make: Callable[[], Producers])
         getattr(world, name)(number)
     world.finish()
     assert world.position == RECORDS, "all are done"
+    assert world.unconfirmed_bytes == 0, "all are confirmed"
     for offset in range(RECORDS):
         assert world.broker.stored[offset] or offset in world.elsewhere, f"{offset} is lost"
         assert world.broker.stored[offset] <= 1 or offset in world.unnumbered, f"{offset} is stored twice"

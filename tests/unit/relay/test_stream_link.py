@@ -137,6 +137,26 @@ async def test_records_that_come_in_another_order_are_written_in_theirs(
     assert {publisher for publisher, _ in broker.published} == {0}
 
 
+async def test_another_log_has_another_name_and_what_was_in_flight_keeps_its_own(
+    broker: StreamBroker, outlet: StreamOutlet
+) -> None:
+    broker.silent = True
+    sending = asyncio.create_task(outlet.send(out_message(0)))
+    await until(lambda: broker.published)
+    outlet.pulled(_PARTITION, "made anew", [0], 0)
+    broker.say(schema.Close(1, 1, "closed"))
+    assert (await sending).result is Result.AWAY
+    broker.silent = False
+    broker.names.clear()
+    broker.published.clear()
+    anew = out_message(100)
+    anew.record.offset = 0
+    assert (await outlet.send(anew)).result is Result.ACCEPTED
+    assert broker.published == [(0, 0), (1, 0)]
+    unnamed, former, name = broker.names
+    assert unnamed == "" and former != name
+
+
 async def test_behind_one_that_does_not_come_they_go_on_without_an_id(
     broker: StreamBroker, outlet: StreamOutlet
 ) -> None:
