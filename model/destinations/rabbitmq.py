@@ -57,10 +57,11 @@ class RabbitMqOptions(BaseModel):
     @model_validator(mode="after")
     def _check_protocol(self) -> Self:
         """Options of one protocol mean nothing to the other."""
-        given = self.model_fields_set
         if self.stream:
-            if others := [name for name in ("exchange", "routing_key", "persistent", "mandatory") if name in given]:
-                raise ValueError(f"with stream there is no {others[0]}: messages go to the stream itself")
+            fields = type(self).model_fields
+            for name in ("exchange", "routing_key", "persistent", "mandatory"):
+                if getattr(self, name) != fields[name].default:
+                    raise ValueError(f"with stream there is no {name}: messages go to the stream itself")
         elif self.stream_port:
             raise ValueError("stream_port goes with stream")
         return self

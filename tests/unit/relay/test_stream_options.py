@@ -31,6 +31,11 @@ def test_the_port_of_the_stream_protocol(options: dict[str, Any], url: str, port
     assert outlet._place == ("rabbit.example", port)
 
 
+def test_a_declaration_is_read_again_as_it_was_written() -> None:
+    declared = destination({"stream": "orders"})
+    assert Destination.model_validate(declared.value()) == declared
+
+
 def test_without_a_stream_it_is_amqp() -> None:
     assert isinstance(open_outlet(destination({"exchange": "shop"}), Credentials(), RelayPolicy()), RabbitMqOutlet)
 
@@ -39,7 +44,7 @@ def test_without_a_stream_it_is_amqp() -> None:
     ("options", "field", "words"),
     [
         ({"stream": "orders", "exchange": "shop"}, "options", "with stream there is no exchange"),
-        ({"stream": "orders", "mandatory": True}, "options", "with stream there is no mandatory"),
+        ({"stream": "orders", "mandatory": False}, "options", "with stream there is no mandatory"),
         ({"stream_port": 5552}, "options", "stream_port goes with stream"),
         ({"stream": "orders", "stream_port": 65_536}, "options.stream_port", "65535"),
         ({"stream": "orders", "stream_port": "5552"}, "options.stream_port", "integer"),
