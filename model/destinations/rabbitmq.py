@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 SHORT_BYTES: Final = 255
 """The most that AMQP's short strings hold: names, routing keys, message ids."""
@@ -49,19 +49,17 @@ class RabbitMqOptions(BaseModel):
 
     @field_validator("stream")
     @classmethod
-    def _check_stream(cls, stream: str) -> str:
+    def _check_stream(cls, stream: str, info: ValidationInfo) -> str:
         if not stream.isascii() or any(character <= " " for character in stream):
             raise ValueError("a stream's name has visible ASCII characters here")
+        for name in ("exchange", "routing_key", "persistent", "mandatory") if stream else ():
+            if info.data.get(name) != cls.model_fields[name].default:
+                raise ValueError(f"with it there is no {name}: messages go to the stream itself")
         return stream
 
-    @model_validator(mode="after")
-    def _check_protocol(self) -> Self:
-        """Options of one protocol mean nothing to the other."""
-        if self.stream:
-            fields = type(self).model_fields
-            for name in ("exchange", "routing_key", "persistent", "mandatory"):
-                if getattr(self, name) != fields[name].default:
-                    raise ValueError(f"with stream there is no {name}: messages go to the stream itself")
-        elif self.stream_port:
-            raise ValueError("stream_port goes with stream")
-        return self
+    @field_validator("stream_port")
+    @classmethod
+    def _check_stream_port(cls, port: int, info: ValidationInfo) -> int:
+        if port and not info.data.get("stream"):
+            raise ValueError("it goes with stream")
+        return port
