@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import decode_cursor
+from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import origin_in
@@ -22,6 +23,7 @@ from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_headers, unpack_record
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
+from duemq.relay.embedded.places import decode_places
 from duemq.relay.embedded.source import EmbeddedSource
 from duemq.relay.memory import MemoryOutlet
 from duemq.relay.metrics import RelayCollector
@@ -285,6 +287,41 @@ async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Si
         site.declare("two")
         await until(lambda: relay.names == ["two"])
     assert outlet.closed
+
+
+async def test_what_was_accepted_behind_a_slow_message_does_not_come_again(site: Site) -> None:
+    slow, gate = site.declare("one", topics=["orders"]), asyncio.Event()
+
+    async def send(message: Message) -> Reply:
+        if message.payload == b"0":
+            await gate.wait()
+        slow.messages.append(message)
+        return Reply(Result.ACCEPTED, "ok")
+
+    slow.send = send  # type: ignore[method-assign]
+    await site.deliver("orders", *(b"%d" % n for n in range(500)), partition=1)
+    async with site.relay():  # as good as dead
+        await until(lambda: len(slow.messages) == 499)
+        await stored(site, lambda place: place.commit == 0 and place.done == ((1, 500),))
+        site.outlets["one"] = outlet = MemoryOutlet()
+        async with site.relay() as relay:
+            await until(lambda: outlet.messages)
+            await site.deliver("orders", b"last", partition=1)
+            await until(lambda: len(outlet.messages) == 2)
+            await stored(site, lambda place: place.commit == 501)
+            assert relay.shown("one")["lag"] == 0  # type: ignore[index]
+    assert payloads(outlet) == [b"0", b"last"]
+
+
+async def stored(site: Site, condition: Callable[[FetchPosition], bool]) -> None:
+    """Wait for what is stored of partition 1 of the topic `orders`."""
+    info = await site.bus.topic("orders")
+    assert info is not None
+    while True:
+        place = await site.bus.get_consumer_cursor("orders", "destination.one")
+        if place is not None and condition(decode_places(place, info)[1]):
+            return
+        await asyncio.sleep(0.005)
 
 
 async def test_partitions_that_are_held_do_not_keep_it_busy(site: Site) -> None:
