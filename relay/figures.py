@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
+from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Reply, Result
 
-BUCKETS_MS: Final = (
-    1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
-    60_000, 300_000,
-)  # fmt: skip
-"""Upper bounds of a histogram of times; close to each other where an undisturbed destination is."""
 _ATTEMPTS = 20  # kept to be shown
 
 
@@ -26,9 +22,6 @@ class Attempt(NamedTuple):
     status: str
     detail: str
 
-    def shown(self) -> dict[str, Any]:
-        return self._asdict()
-
 
 class Histogram:
     """Times in ms."""
@@ -40,15 +33,6 @@ class Histogram:
     def add(self, ms: float) -> None:
         self.counts[bisect_left(BUCKETS_MS, ms)] += 1
         self.sum_ms += ms
-
-    def quantile(self, share: float) -> int | None:
-        """The upper bound of the bucket in which it is, ms; None where nothing was counted."""
-        total, reached = sum(self.counts), 0
-        for bound, count in zip((*BUCKETS_MS, BUCKETS_MS[-1]), self.counts, strict=True):
-            reached += count
-            if total and reached >= share * total:
-                return bound
-        return None
 
 
 class DestinationFigures:
@@ -76,14 +60,3 @@ class DestinationFigures:
         status = reply.status if reply.status in self.statuses or len(self.statuses) < 50 else "other"
         self.statuses[status] += 1
         self.attempts.append(attempt)
-
-    def shown(self) -> dict[str, Any]:
-        return {
-            "results": {result.value: self.results[result] for result in Result},
-            "statuses": dict(self.statuses.most_common(10)),
-            "lateness_ms": {f"p{share}": self.lateness.quantile(share / 100) for share in (50, 99)},
-            "took_ms": {f"p{share}": self.took.quantile(share / 100) for share in (50, 99)},
-            "last_accepted_at": self.last_accepted_at,
-            "last_failures": [attempt.shown() for attempt in reversed(self.attempts)],
-            "trouble": self.trouble,
-        }

@@ -8,8 +8,9 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Result
-from duemq.relay.figures import BUCKETS_MS, Histogram
+from duemq.relay.figures import Histogram
 from duemq.relay.relay import Relay
 
 _BOUNDS = [*(str(ms / 1000) for ms in BUCKETS_MS), "+Inf"]
@@ -56,18 +57,19 @@ class RelayCollector(Collector):
             "duemq_relay_lateness_seconds", "From a message's due time until its destination accepted it",
             labels=["destination"],
         )  # fmt: skip
+        measured = relay.measured()
         for name in relay.names:
-            figures, shown = relay.figures_of(name), relay.shown(name)
+            figures, shown = relay.figures_of(name), measured.get(name)
             if figures is None:
                 continue
             for result in Result:
                 attempts.add_metric([name, result.value], figures.results[result])
-            if shown and shown["lag"] is not None:
-                lag.add_metric([name], shown["lag"])
-            in_flight.add_metric([name], shown["in_flight"] if shown else 0)
-            limit.add_metric([name], shown["limit"] if shown else 0)
+            if shown and shown.lag is not None:
+                lag.add_metric([name], shown.lag)
+            in_flight.add_metric([name], shown.in_flight if shown else 0)
+            limit.add_metric([name], shown.limit if shown else 0)
             troubled.add_metric([name], bool(figures.trouble))
-            dead.add_metric([name], shown["dead"] if shown else 0)
+            dead.add_metric([name], shown.dead if shown else 0)
             _add(took, name, figures.took)
             _add(lateness, name, figures.lateness)
         yield from (attempts, lag, in_flight, limit, troubled, dead, took, lateness)

@@ -13,9 +13,10 @@ from duemq.client.consumer.base import ConsumerLog
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
+from duemq.cluster.relays.figures import RelayFigures
 from duemq.model.destinations.destination import Credentials, Destination, RetryRule
 from duemq.model.errors import DuemqError
-from duemq.relay.base import Outlet, OutletMissing
+from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable
 from duemq.relay.figures import DestinationFigures
 
@@ -57,7 +58,8 @@ class _Work:
 
 class Relay:
     """`on_change` takes a function to be called after each change of what is declared. `disable` disables a
-    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`."""
+    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`. `name`: of this
+    relay, beside what it has counted."""
 
     def __init__(
         self,
@@ -68,9 +70,10 @@ class Relay:
         disable: Disable,
         clock: Callable[[], int],
         kafka: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> None:
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
-        self._disable, self._clock, self._kafka = disable, clock, kafka or {}
+        self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
         self._working: dict[str, _Work] = {}
         self._figures: dict[str, DestinationFigures] = {}
         self._changed = asyncio.Event()
@@ -85,20 +88,28 @@ class Relay:
     def figures_of(self, name: str) -> DestinationFigures | None:
         return self._figures.get(name)
 
-    def shown(self, name: str) -> dict[str, Any] | None:
-        """What is counted of a destination here, as JSON-able values; None where it is not at work here."""
-        work = self._working.get(name)
-        if work is None:
-            return None
+    def measured(self) -> dict[str, RelayFigures]:
+        """What is counted of each destination that is at work here, by name."""
+        return {name: self._measured(work) for name, work in self._working.items()}
+
+    def _measured(self, work: _Work) -> RelayFigures:
+        figures, consumer = work.figures, work.consumer
         throttle = None if work.delivery is None else work.delivery.throttle
-        return {
-            "lag": work.consumer.lag if work.consumer else None,
-            "in_flight": throttle.in_flight if throttle else 0,
-            "limit": int(throttle.limit) if throttle else 0,
-            "in_hand": work.consumer.in_hand if work.consumer else 0,
-            "dead": _dead(work.consumer) if work.consumer else 0,
-            **work.figures.shown(),
-        }
+        return RelayFigures(
+            relays=(self._name,),
+            lag=consumer.lag if consumer else None,
+            in_flight=throttle.in_flight if throttle else 0,
+            limit=int(throttle.limit) if throttle else 0,
+            in_hand=consumer.in_hand if consumer else 0,
+            dead=_dead(consumer) if consumer else 0,
+            results={result.value: figures.results[result] for result in Result},
+            statuses=dict(figures.statuses.most_common(10)),
+            lateness=tuple(figures.lateness.counts),
+            took=tuple(figures.took.counts),
+            last_accepted_at=figures.last_accepted_at,
+            last_failures=tuple(attempt._asdict() for attempt in reversed(figures.attempts)),
+            trouble=figures.trouble,
+        )
 
     async def run(self) -> None:
         """Work until cancelled; then finish what is in flight and store how far each is."""

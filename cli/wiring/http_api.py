@@ -51,7 +51,7 @@ def http_api(
 ) -> HttpApi:
     """The HTTP API in front of a backend, and what runs beside it.
 
-    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relay in this process.
+    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relays.
     The log says who may use it.
     """
     keys = len(settings.http.api_keys)

@@ -29,6 +29,7 @@ from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.relays.log import FiguresReader
 from duemq.model.ids import IdCodec
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
@@ -95,7 +96,8 @@ async def run_proxy(
         admin = Administration(lambda: bus, clock)
         instance = url_of(listener, settings.host)
         tracing = await opened.enter_async_context(open_tracing(settings, "proxy", instance, metrics))
-        api = http_api(settings, backend, metrics, stop, admin, tracing)
+        relays = FiguresReader(lambda: bus, clock)
+        api = http_api(settings, backend, metrics, stop, admin, tracing, relays.shown)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -115,7 +117,7 @@ async def run_proxy(
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run),
+            beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run, relays.run),
             limits=connection_limits(settings),
             tls=tls,
         )

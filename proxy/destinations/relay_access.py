@@ -21,7 +21,7 @@ class SystemReply(NamedTuple):
 Test = Callable[[Destination, Credentials], Awaitable[SystemReply]]
 """Sends one message, within the destination's time-out. Raises Rejected `not_supported` where a library is missing."""
 FiguresOf = Callable[[str], Mapping[str, Any] | None]
-"""Of a destination, by name, what a relay in this process has counted; None where none hands on to it here."""
+"""Of a destination, by name, what relays have counted; None where none is at work for it."""
 
 
 async def _no_test(destination: Destination, credentials: Credentials) -> SystemReply:

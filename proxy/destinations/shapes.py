@@ -103,7 +103,9 @@ class DestinationState(Shape):
     paused: bool
     disabled: str = Field(description="Why nothing is handed on though it is not paused; empty where it is.")
     credentials: list[str] = Field(description="Which are given.", examples=[["password", "username"]])
-    figures: dict[str, Any] | None = Field(description="What a relay in this process has counted; null: none is here.")
+    figures: dict[str, Any] | None = Field(
+        description="What relays have counted since their start; null: none is at work for it."
+    )
 
 
 class DestinationList(Shape):
