@@ -1,4 +1,4 @@
-"""The log by which relays tell proxies what they have counted. On Kafka: elsewhere they are one process.
+"""The log in which proxies read what relays have counted. On Kafka: elsewhere they are one process.
 
 Each relay appends the figures of a destination when they changed, and now and then where they did not. They are worth
 nothing after a minute, so what is older is trimmed by whoever appends.
@@ -27,6 +27,7 @@ _TRIM_S = 60.0
 _READ, _QUIET_S = 500, 30.0
 _AGAIN_S = 5.0
 _STOP_S = 2.0
+_FAILURES = 5  # of each destination: a failure takes up to 600 bytes
 
 
 class FiguresPublisher:
@@ -41,7 +42,7 @@ class FiguresPublisher:
         clock: Callable[[], int],
     ) -> None:
         self._bus, self._name, self._measure, self._clock = bus, name, measure, clock
-        self._told: dict[str, tuple[RelayFigures, float]] = {}  # with when, on the loop's clock
+        self._last: dict[str, tuple[RelayFigures, float]] = {}  # with when, on the loop's clock
 
     async def run(self) -> None:
         """Until cancelled; then take them back, if the log is there."""
@@ -52,35 +53,36 @@ class FiguresPublisher:
                     if not made:
                         await self._bus().create_log(RELAYS, 1)
                         made = True
-                    await self._tell(self._measure(), now())
+                    await self._publish(self._measure(), now())
                     if now() - trimmed_at >= _TRIM_S:
                         trimmed_at = now()
                         await self._trim()
                 except DuemqError as error:
-                    log.debug("figures cannot be told: %s", error, extra={"action": "figures"})
+                    log.debug("figures cannot be published: %s", error, extra={"action": "figures"})
                 await asyncio.sleep(_EVERY_S)
         finally:
             try:
                 async with asyncio.timeout(_STOP_S):
-                    await self._tell({}, now())
+                    await self._publish({}, now())
             except (TimeoutError, DuemqError):
                 log.debug("figures cannot be taken back: they are dropped in a minute", extra={"action": "figures"})
 
-    async def _tell(self, figures: Mapping[str, RelayFigures], now: float) -> None:
+    async def _publish(self, figures: Mapping[str, RelayFigures], now: float) -> None:
         frames = []
         for name, each in figures.items():
-            last = self._told.get(name)
+            last = self._last.get(name)
             if last is None or last[0] != each or now - last[1] >= _UNCHANGED_S:
                 frames.append(self._frame(name, each))
-                self._told[name] = each, now
-        for name in self._told.keys() - figures.keys():
+                self._last[name] = each, now
+        for name in self._last.keys() - figures.keys():
             frames.append(self._frame(name, None))
-            del self._told[name]
+            del self._last[name]
         if frames:
             await self._bus().append({(RELAYS, 0): frames})
 
     def _frame(self, destination: str, figures: RelayFigures | None) -> bytes:
-        document = {"figures": None if figures is None else figures._asdict()}
+        shortened = figures and figures._replace(last_failures=figures.last_failures[:_FAILURES])
+        document = {"figures": None if shortened is None else shortened._asdict()}
         return pack_record(None, (), orjson.dumps(document | {"relay": self._name, "destination": destination}))
 
     async def _trim(self) -> None:
