@@ -8,9 +8,9 @@ from time import thread_time
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import CycleWork
@@ -36,7 +36,7 @@ class Context(Protocol):
     """What the shards of a node share. `clock` gives epoch ms."""
 
     @property
-    def destinations(self) -> Destinations: ...
+    def topic_states(self) -> TopicStates: ...
     @property
     def observer(self) -> Observer: ...
     @property
@@ -68,7 +68,7 @@ class Master:
             progress,
         )
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
-        self._dispatch = Dispatch(context.destinations, cycle_limits, replica.shard)
+        self._dispatch = Dispatch(context.topic_states, cycle_limits, replica.shard)
         self._shard = replica.shard
         self._files = files
         if files is not None:
