@@ -144,17 +144,17 @@ def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: M
     return Step("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
 
-def relay_step(to: str, topic_state: str | None, count: int, rates: tuple[int, ...], seconds: int) -> Step:
-    """Messages handed on to one topic; `topic_state` is its URL."""
+def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> Step:
+    """Messages handed on to one destination; `destination` is its URL."""
     targets = {f"{rate}_p99": Target(_RELAY_P99_MS[rate]) for rate in rates if rate in _RELAY_P99_MS}
     targets["burst_rate"] = Target(_RELAY_PER_S_HTTP if to == "http" else _RELAY_PER_S, at_least=True)
-    title = f"relay to {to if topic_state is None else place(topic_state)}: {count:,} due at once"
-    parameters = {"to": to, "topic": topic_state, "count": count, "rates": rates, "seconds": seconds}
+    title = f"relay to {to if destination is None else place(destination)}: {count:,} due at once"
+    parameters = {"to": to, "destination": destination, "count": count, "rates": rates, "seconds": seconds}
     return Step("relay", title, parameters, targets, settings=_RELAYING)
 
 
 def beside_bad_step(endpoints: int, rate: int, seconds: int) -> Step:
-    """Messages handed on to very many HTTP topics, three of which are bad."""
+    """Messages handed on to very many HTTP destinations, three of which are bad."""
     title = f"relay to {endpoints} endpoints, {rate:,} messages/s in all: without and beside three bad ones"
     parameters = {"endpoints": endpoints, "rate": rate, "seconds": seconds}
     return Step("relay-beside-bad", title, parameters, settings=_RELAYING)
