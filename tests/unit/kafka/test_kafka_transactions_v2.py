@@ -220,7 +220,7 @@ async def test_what_a_refusal_to_add_partitions_means(code: int, raised: type[Ex
 
 
 @pytest.mark.parametrize(("code", "reason"), [(NOT_AUTHORIZED, "not_authorized"), (87, "refused")])
-async def test_a_destination_that_may_not_be_added_is_named_and_no_other(code: int, reason: str) -> None:
+async def test_a_topic_that_may_not_be_added_is_named_and_no_other(code: int, reason: str) -> None:
     site = await two_brokers()
     site.brokers.script["AddPartitionsToTxn"] = [{TOPIC: code}]
     with pytest.raises(WriteRefused) as refused:
@@ -229,7 +229,7 @@ async def test_a_destination_that_may_not_be_added_is_named_and_no_other(code: i
 
 
 @pytest.mark.parametrize("request_name", ["AddPartitionsToTxn", "Produce"])
-async def test_a_destination_that_is_gone_is_refused(request_name: str) -> None:
+async def test_a_topic_that_is_gone_is_refused(request_name: str) -> None:
     site = await two_brokers()
     site.brokers.script[request_name] = [{TOPIC: NO_TOPIC} for _ in range(10_000)]
     site.catalog.gone.add("topic")
@@ -238,7 +238,7 @@ async def test_a_destination_that_is_gone_is_refused(request_name: str) -> None:
     assert (refused.value.topic, refused.value.reason) == ("topic", "unknown_topic")
 
 
-async def test_a_silent_destination_is_refused_and_not_aborted_behind() -> None:
+async def test_a_silent_topic_is_refused_and_not_aborted_behind() -> None:
     site = await two_brokers()
     silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     site.brokers.script["Produce"] = [0, silent]
