@@ -187,6 +187,10 @@ class FileImporter:
             f"{self.why_pending(import_record.offset)}"
         )
 
+    def seeks_file(self) -> bool:
+        """Whether a replica waits for a file that may come soon: not all that may have it were asked yet."""
+        return self._blocker is not None and self._blocker.offset not in self._asked_at
+
     def why_pending(self, offset: int) -> str:
         """What a pending file waits for."""
         outcome = self._outcomes.get(offset)
