@@ -58,7 +58,13 @@ class HealthTracker:
         `alone`: no other node can lead what this one cannot.
         """
         unfit = self.why_unfit()
-        missing = [number for number in self.shards if number not in self.caught_up and number not in unfit]
+        # A file that nobody has keeps one shard from being led here; one that is on its way is a part of catching up.
+        missing = [
+            number
+            for number, shard in self.shards.items()
+            if number not in self.caught_up
+            and (number not in unfit or (shard.seeks_file() and number not in self.unfit))
+        ]
         if trouble is not None:
             condition, reason = Condition.LOG_LOST, trouble
         elif (wrong := self._clock.why_out()) is not None:

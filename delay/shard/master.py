@@ -18,7 +18,7 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.retention import has_ends, horizon_for
+from duemq.delay.shard.retention import has_ends, horizon_for, latest_ends
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.key import due_of, first_key_at
 from duemq.model.record import Partition, StoredRecord, pack_record
@@ -193,7 +193,7 @@ class Master:
         if window > end_horizon and (not cycle.idle or has_ends(store, window)):
             end_horizon = window
         if window > horizon:
-            last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
+            last_ends = store.last_ends | latest_ends(store.last_ends, cycle.windows_of_ends(now), now)
             # Whether there is history to forget. What was cancelled early ends in the window it would have been due in.
             if (
                 window <= reached

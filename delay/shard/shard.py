@@ -219,6 +219,10 @@ class Shard:
         """Which imported file a replica waits for that does not lead, and why the file is not here."""
         return None if self.leading or self._importer is None else self._importer.why_waiting()
 
+    def seeks_file(self) -> bool:
+        """Whether it waits for a file that it may get soon, from its source or from a peer."""
+        return self._importer is not None and self._importer.seeks_file()
+
     async def _pause(self, seconds: float) -> None:
         """Wait for so long, or until the shard is stopped or to be recovered."""
         assert self._ledger is not None
