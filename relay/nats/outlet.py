@@ -74,14 +74,16 @@ class NatsOutlet:
             self._servers = self._link.servers[:_MAX_SERVERS]
             await self._link.close()
             self._link = None
-        connected = await self._connect_to(self._url)
-        for server in self._servers:
-            if not isinstance(connected, Reply) or connected.status not in _NOBODY:
+        failures: list[Reply] = []
+        for url in (self._url, *self._servers):
+            connected = await self._connect_to(url)
+            if isinstance(connected, Link):
+                self._link = connected
+                return connected
+            failures.append(connected)
+            if connected.status == "authorization":  # the others would say the same
                 break
-            connected = await self._connect_to(server)
-        if isinstance(connected, Link):
-            self._link = connected
-        return connected
+        return next((failure for failure in failures if failure.status not in _NOBODY), failures[0])
 
     async def _connect_to(self, url: str) -> Link | Reply:
         # Whatever server it is, its certificate has the name that the destination has: what tells of the others may
