@@ -24,7 +24,7 @@ from pydantic import (
 
 from duemq.model.destinations.http import HttpOptions, check_names
 from duemq.model.destinations.http_headers import legal_value
-from duemq.model.destinations.nats import NatsOptions
+from duemq.model.destinations.nats import NatsOptions, read_user_key
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.destinations.redis import RedisOptions
 from duemq.model.destinations.rocketmq import RocketMqOptions
@@ -193,6 +193,7 @@ class Credentials(_Declared):
 
     `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs,
     and the second too while receivers learn the first. `headers`: those of HTTP that nobody may see.
+    `creds`: of NATS, the text of a `.creds` file, or the seed of a user's nkey.
     """
 
     username: str = ""
@@ -200,6 +201,7 @@ class Credentials(_Declared):
     token: SecretStr = SecretStr("")
     signing_secrets: Annotated[tuple[SecretStr, ...], Field(max_length=2)] = ()
     headers: Mapping[str, SecretStr] = Field(default_factory=dict)
+    creds: SecretStr = SecretStr("")
     ca: str = ""
     cert: str = ""
     key: SecretStr = SecretStr("")
@@ -219,6 +221,13 @@ class Credentials(_Declared):
             if not legal_value(value.get_secret_value()):
                 raise ValueError(f"the value of {name} has visible ASCII characters, and spaces only between them")
         return headers
+
+    @field_validator("creds")
+    @classmethod
+    def _check_creds(cls, creds: SecretStr) -> SecretStr:
+        if creds:
+            read_user_key(creds.get_secret_value())
+        return creds
 
     @field_validator("token")
     @classmethod

@@ -52,6 +52,7 @@ class Credentials(Closed):
         default=[], max_length=2, description="Of Standard Webhooks: the first signs, during a rotation both do."
     )
     headers: dict[str, str] = Field(default={}, description="Of HTTP, with values that nobody may see.")
+    creds: str = Field(default="", description="Of NATS: the text of a .creds file, or the seed of a user's nkey.")
     ca: str = ""
     cert: str = ""
     key: str = ""

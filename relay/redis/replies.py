@@ -35,14 +35,14 @@ _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure i
 _NO_PASSWORD: Final = "Protocol error: unauthenticated"
 
 
-def refusal(error: Exception) -> Reply:
+def refusal(error: Exception, *, cluster: bool = False) -> Reply:
     """The answer of a server that refuses one command, or what came of the connection."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what the last of its nodes said
     text = str(error)[:MAX_DETAIL]
     if (code := _code(error)) is None:
         return Reply(Result.AWAY, _trouble(error), text)
-    if code == "MOVED":
+    if code == "MOVED" and not cluster:
         text = f"this is a cluster, set the option cluster: {text}"
     if code in _AWAY:
         return Reply(Result.AWAY, code, text)
