@@ -79,11 +79,17 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """Destinations that this process has counted something of."""
+        """Those that are declared, active or not."""
         return list(self._figures)
 
     def figures_of(self, name: str) -> DestinationFigures | None:
         return self._figures.get(name)
+
+    def trouble(self, name: str) -> str:
+        """Why nothing can be handed on to a destination, in a sentence; empty where it can, or is only paused."""
+        destination, work = self._declared.by_name.get(name), self._working.get(name)
+        disabled = destination.disabled if destination is not None else ""
+        return disabled or (work.figures.trouble if work is not None else "")
 
     def shown(self, name: str) -> dict[str, Any] | None:
         """What is counted of a destination here, as JSON-able values; None where it is not at work here."""
@@ -120,9 +126,12 @@ class Relay:
         await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
         for name in self._figures.keys() - self._declared.by_name.keys():
             del self._figures[name]
+        for name in self._declared.by_name:
+            self._figures.setdefault(name, DestinationFigures())
         for name, declared in active.items():
             if name not in self._working:
-                work = _Work(declared, self._figures.setdefault(name, DestinationFigures()))
+                work = _Work(declared, self._figures[name])
+                work.figures.trouble = ""  # of what it was before
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
 

@@ -109,6 +109,13 @@ def payloads(outlet: MemoryOutlet) -> list[bytes]:
     return [message.payload for message in outlet.messages]
 
 
+def metric(relay: Relay, name: str, **labels: str) -> float | None:
+    """What `/metrics` says of the destination `one`."""
+    registry = CollectorRegistry()
+    registry.register(RelayCollector(lambda: relay))
+    return registry.get_sample_value(f"duemq_relay_{name}", {"destination": "one", **labels})
+
+
 @pytest.fixture
 def site() -> Site:
     return Site()
@@ -137,6 +144,7 @@ async def test_its_lag_is_what_it_has_not_got(site: Site) -> None:
     await site.deliver("orders", b"1", b"2", b"3")
     async with site.relay() as relay:
         await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 2)
+        assert metric(relay, "lag_messages") == 2
         outlet.answer = None
         await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 0)
     assert sorted(payloads(outlet)) == [b"1", b"2", b"3"]
@@ -167,6 +175,9 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
         await site.deliver("orders", b"later")
         await until(lambda: payloads(outlet) == [b"good", b"later"])
         figures = relay.figures_of("one")
+        assert metric(relay, "answers_total", status="500") == 4
+        assert metric(relay, "attempts_total", result="failed") == 4
+        assert metric(relay, "attempts_total", result="accepted") == 2
     (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
     record = unpack_record(letter.frame)
     origin = origin_in(record.headers)
@@ -174,7 +185,7 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
     assert (origin.topic, origin.id, origin.retried, record.value) == ("orders", "id-bad", 3, b"bad")
     assert [error for _, error in origin.attempts] == ["500 after 0 ms: no"] * 4
     assert figures is not None
-    assert figures.statuses == {"500": 4}
+    assert figures.statuses == {"500": 4, "200": 2}
     assert [attempt.attempt for attempt in figures.attempts] == [1, 2, 3, 4]
 
 
@@ -185,9 +196,7 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
     async with site.relay() as relay:
         await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
         await until(lambda: (relay.shown("one") or {})["dead"])
-        registry = CollectorRegistry()
-        registry.register(RelayCollector(lambda: relay))
-        assert registry.get_sample_value("duemq_relay_dead_letters_total", {"destination": "one"}) == 1
+        assert metric(relay, "dead_letters_total") == 1
     assert len(site.names) == 1
 
 
@@ -222,6 +231,38 @@ async def test_an_endpoint_that_is_gone_is_disabled_and_keeps_its_messages(site:
         await until(lambda: len(outlet.messages) == 2)
     assert {name for name, _ in site.disabled} == {"one"}
     assert "410" in site.disabled[0][1]
+
+
+async def test_one_in_trouble_is_no_more_once_it_is_paused_or_begins_anew(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.AWAY, "refused")
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: metric(relay, "troubled") == 1)
+        site.declare("one", topics=["orders"], paused=True)
+        await until(lambda: relay.shown("one") is None)
+        assert metric(relay, "troubled") == 0
+        site.declare("one", topics=["mail"])  # where nothing is, so that nothing tells how the other side is
+        await until(lambda: relay.shown("one"))
+        assert metric(relay, "troubled") == 0
+
+
+async def test_one_that_is_disabled_is_in_trouble_also_after_a_restart(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.GONE, "410", "no more")
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: site.disabled and relay.shown("one") is None)
+        assert metric(relay, "troubled") == 1
+    async with site.relay() as relay:
+        await until(lambda: relay.names)
+        assert metric(relay, "troubled") == 1
+        site.declare("one", topics=["orders"], paused=True, disabled="410")
+        assert metric(relay, "troubled") == 1, "whoever resumes it expects that it goes on"
+        outlet.answer = None
+        site.declare("one", topics=["orders"])
+        await until(lambda: outlet.messages)
+        assert metric(relay, "troubled") == 0
 
 
 async def test_a_paused_destination_gets_nothing_until_it_goes_on(site: Site) -> None:
