@@ -64,7 +64,8 @@ def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], No
 
 @pytest.mark.parametrize(
     ("query", "claims", "told"),
-    [({"state": "another"}, {}, "not begun in this browser"), ({"iss": "https://evil.example.com"}, {}, "another provider"),
+    [({"state": "another"}, {}, "not begun in this browser"),
+     ({"iss": "https://evil.example.com"}, {}, "another provider"),
      ({"code": "guess"}, {}, "takes this code for no login"), ({"error": "access_denied"}, {}, "access_denied"),
      ({}, {"nonce": "another"}, "token is not good"), ({}, {"aud": "another"}, "token is not good"),
      ({}, {"roles": []}, "no role of login.roles")],
