@@ -69,7 +69,10 @@ async def serve(
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        api = http_api(settings, backend, metrics, stop, admin, tracing, lambda name: relay.shown(name))
+        api = http_api(
+            settings, backend, metrics, stop, admin, tracing, lambda name: relay.shown(name),
+            lambda name, topics: relay.ended(name, topics),
+        )  # fmt: skip
         schedule = api.gateway.send if own_log else None
         relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics)
         grace_s = settings.http.shutdown_grace_s

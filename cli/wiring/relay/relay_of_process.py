@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -57,6 +57,11 @@ class RelayOfProcess:
     def shown(self, name: str) -> dict[str, Any] | None:
         """See `Relay.shown`."""
         return None if self.relay is None else self.relay.shown(name)
+
+    async def ended(self, name: str, topics: Collection[str]) -> None:
+        """See `Relay.ended`."""
+        if self.relay is not None:
+            await self.relay.ended(name, topics)
 
     def _make(self) -> Relay:
         from duemq.relay.relay import Relay

@@ -18,8 +18,10 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import origin_in
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
+from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_headers, unpack_record
+from duemq.proxy.destinations.positions import Start, begin_at
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.embedded.source import EmbeddedSource
@@ -48,9 +50,12 @@ class Site:
     def declare(self, name: str, **fields: Any) -> MemoryOutlet:
         self.by_name[name] = read_destination({"name": name, "url": "https://h.example/", "retry": FAST} | fields)
         self.outlets.setdefault(name, MemoryOutlet())
+        self.changed()
+        return self.outlets[name]
+
+    def changed(self) -> None:
         for listener in self._listeners:
             listener()
-        return self.outlets[name]
 
     def credentials_of(self, name: str) -> Credentials:
         return Credentials()
@@ -326,6 +331,46 @@ async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Si
         site.declare("two")
         await until(lambda: relay.names == ["two"])
     assert outlet.closed
+
+
+@pytest.mark.parametrize(("start", "again"), [("last", []), ("first", [b"1", b"2"])])
+@pytest.mark.parametrize("unbound", [True, False], ids=["another topic meanwhile", "removed meanwhile"])
+async def test_a_group_begins_where_it_was_put_though_the_one_before_it_ends_slowly(
+    site: Site, start: Start, again: list[bytes], unbound: bool
+) -> None:
+    outlet = site.declare("one", topics=["orders"], concurrency=1)
+    outlet.gate = asyncio.Event()
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay() as relay:
+        await until(lambda: outlet.in_flight)
+        if unbound:
+            site.declare("one", topics=["mail"])
+        else:
+            del site.by_name["one"]
+            site.changed()
+        begin = begin_at(site.bus, start, relay.ended)
+        declared = read_destination({"name": "one", "url": "https://h.example/", "topics": ["orders"]})
+        beginning = asyncio.ensure_future(begin(declared, ["orders"]))
+        await asyncio.sleep(0.05)
+        outlet.gate.set()
+        await beginning
+        site.declare("one", topics=["orders"])
+        await site.deliver("orders", b"3")
+        await until(lambda: b"3" in payloads(outlet))
+    assert payloads(outlet)[0] == b"1", "what was in flight is handed on"
+    assert payloads(outlet)[1:] == [*again, b"3"]
+
+
+async def test_a_group_at_work_is_put_nowhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.relay.relay._ENDED_S", 0.05)
+    site.declare("one", topics=["orders"])
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: relay.shown("one"))
+        with pytest.raises(Rejected, match=r"a relay is at work for destination\.one") as raised:
+            await begin_at(site.bus, "first", relay.ended)(site.by_name["one"], ["orders"])
+        assert raised.value.code == "conflict"
+        await begin_at(site.bus, "first", relay.ended)(site.by_name["one"], ["mail"])  # which it does not read
 
 
 async def test_partitions_that_are_held_do_not_keep_it_busy(site: Site) -> None:
