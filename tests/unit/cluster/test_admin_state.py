@@ -52,6 +52,20 @@ def test_of_what_was_removed_so_many_are_known_and_no_version_comes_again() -> N
     assert size == sum(sizes.values()) + sum(map(len, sizes))
 
 
+def test_a_snapshot_tells_what_was_removed_first_and_the_highest_version_that_is_forgotten() -> None:
+    with patch("duemq.cluster.admin.state.MAX_REMOVED", 2):
+        log = [change(name, 1, {}) for name in "abcd"]
+        log += [change("a", 2, {}), change("a", 3, None), change("c", 2, None), change("b", 2, None)]
+        everything = read(log)
+        late = AdminState(len(log))
+        late.apply(StoredRecord(len(log), 0, everything.snapshot()))
+        for state in (everything, late):
+            assert state.version_of("a") == 3
+            state.apply(StoredRecord(len(log) + 1, 0, change("d", 2, None)))
+            assert list(state.items) == ["b", "d"], "c was removed before b"
+            assert state.version_of("a") == state.version_of("c") == 3, "it never goes back"
+
+
 def test_an_item_has_a_bound() -> None:
     with pytest.raises(Rejected, match=f"may have {MAX_ITEM_BYTES}"):
         change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES})
