@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,13 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import origin_in
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
 from duemq.model.errors import Rejected
+from duemq.model.job import Order
 from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_headers, unpack_record
 from duemq.proxy.destinations.positions import Start, begin_at
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.jobs.topic_work import TopicWork
+from duemq.proxy.jobs.work import DONE
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.embedded.source import EmbeddedSource
@@ -86,6 +91,24 @@ class Site:
         await self.bus.create_topic(topic, 2)
         frames = [pack_record(key, [("duemq-id", b"id-" + payload), ("h", b"1")], payload) for payload in payloads]
         await self.bus.append({(topic, partition): frames})
+
+    async def filled(self, topic: str, count: int) -> None:
+        """Returns once a topic has so many records."""
+        while (info := await self.bus.topic(topic)) is None or info.end_offsets[0] < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    async def redrive(self, name: str, offset: int) -> None:
+        """Send a dead letter of a destination into its topic again, as a job does."""
+
+        async def send(drafts: Sequence[Draft]) -> list[Receipt]:
+            await self.schedule(drafts)
+            return [Receipt("new", "scheduled", draft.topic, 0) for draft in drafts]
+
+        own = f"destination.{name}"
+        job: Any = SimpleNamespace(id="j", order=Order("redrive", source=f"dlq.{own}", topic=own))
+        gateway: Any = SimpleNamespace(bus=self.bus, send=send)
+        work = TopicWork(gateway, 16)
+        assert await work.do(job, 0, [f"0:{offset}"]) == [DONE]
 
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:
@@ -203,6 +226,27 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
         await until(lambda: (relay.shown("one") or {})["dead"])
         assert metric(relay, "dead_letters_total") == 1
     assert len(site.names) == 1
+
+
+async def test_a_redriven_message_keeps_its_id_each_time(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    ids: list[str] = []
+
+    def answer(message: Message) -> Reply:
+        ids.append(message.id)
+        return Reply(Result.ACCEPTED, "200") if len(ids) == 3 else Reply(Result.REJECTED, "400")
+
+    outlet.answer = answer
+    await site.deliver("orders", b"bad")
+    async with site.relay():
+        for times in (1, 2):
+            await site.filled("dlq.destination.one", times)
+            await site.redrive("one", times - 1)
+        await until(lambda: outlet.messages)
+    assert ids == ["id-bad"] * 3
+    (message,) = outlet.messages
+    assert message.topic == "destination.one"
+    assert dict(message.headers)["x-duemq-redrives"] == b"2"
 
 
 async def test_while_the_other_side_is_away_nothing_counts_as_a_retry(site: Site) -> None:
