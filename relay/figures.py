@@ -10,6 +10,7 @@ from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Reply, Result
 
 _ATTEMPTS = 20  # kept to be shown
+_STATUSES = 50  # words of answers that are told apart
 
 
 class Attempt(NamedTuple):
@@ -40,15 +41,16 @@ class DestinationFigures:
 
     def __init__(self) -> None:
         self.results: Counter[Result] = Counter()
-        self.statuses: Counter[str] = Counter()  # bounded: see `add`
+        self.statuses: Counter[str] = Counter()
+        """Answers, accepted ones among them, by their word: `_STATUSES` of them, and the rest as `other`."""
         self.lateness, self.took = Histogram(), Histogram()
         self.last_accepted_at: int | None = None
         self.attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS)
         self.trouble = ""
-        """Why nothing is handed on just now, in a sentence."""
+        """Why nothing was handed on when it was last tried, in a sentence."""
 
-    def accepted(self, now_ms: int, took_ms: float, due_ms: int | None) -> None:
-        self.results[Result.ACCEPTED] += 1
+    def accepted(self, now_ms: int, took_ms: float, due_ms: int | None, status: str) -> None:
+        self._count(Result.ACCEPTED, status)
         self.last_accepted_at = now_ms
         self.took.add(took_ms)
         if due_ms is not None:
@@ -56,7 +58,10 @@ class DestinationFigures:
         self.trouble = ""
 
     def refused(self, attempt: Attempt, reply: Reply) -> None:
-        self.results[reply.result] += 1
-        status = reply.status if reply.status in self.statuses or len(self.statuses) < 50 else "other"
-        self.statuses[status] += 1
+        self._count(reply.result, reply.status)
         self.attempts.append(attempt)
+
+    def _count(self, result: Result, status: str) -> None:
+        self.results[result] += 1
+        known = status in self.statuses or len(self.statuses) < _STATUSES
+        self.statuses[status if known else "other"] += 1

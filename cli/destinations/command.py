@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from duemq.cli.destinations.declaration import credentials_of, values_of
+from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
 from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
 from duemq.cli.session import AsJson, Url, connected, examples, instant
@@ -18,12 +18,6 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The destination's name, as `duemq destination ls` has it.")]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
-_OF_OTHER_RULES = {
-    "levels": ("delays", "first", "factor", "most"),
-    "delays": ("retries", "first_level", "first", "factor", "most"),
-    "exponential": ("delays", "first_level"),
-}
-"""Fields of a retry rule that a kind does not use."""
 
 
 @app.command(
@@ -33,7 +27,7 @@ _OF_OTHER_RULES = {
         "duemq destination add mq amqps://mq.example.com --username duemq --password-stdin < password.txt",
         "duemq destination add slow https://slow.example.com --rate 50 --concurrency 5 --retry kind=exponential "
         "--retry first=1s --retry retries=10",
-        'duemq destination add brief https://brief.example.com --retry kind=delays --retry \'delays=["1s", "1m"]\'',
+        "duemq destination add brief https://brief.example.com --retry kind=delays --retry delays=1s,1m",
         "duemq destination add billing https://billing.example.com/v2 --topic invoices --replace",
     ),
 )
@@ -58,7 +52,8 @@ def add(
     timeout: Annotated[str | None, typer.Option(help="How long an answer may take, such as 30s.")] = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Messages with the same key one after another.")] = False,
     retry: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the retry rule, a list as JSON; may be given several times.")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the retry rule, such as delays=1s,1m; may be given several times."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the system's options; may be given several times.")
@@ -84,7 +79,7 @@ def add(
         "start": start, "paused": paused or None, "replace": replace or None,
     }  # fmt: skip
     chosen = {field: value for field, value in fields.items() if value is not None}
-    with connected(url, as_json) as client:
+    with connected(url, as_json, told_by_option) as client:
         destination = client.declare_destination(name, target, **chosen)
     if as_json:
         echo_json(destination)
@@ -179,9 +174,7 @@ def _tell(destination: dict[str, Any], as_json: bool) -> None:
         echo_json(destination)
         return
     echo_fields({name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS})
-    rule = destination["retry"]
-    used = {name: value for name, value in rule.items() if name not in _OF_OTHER_RULES.get(rule.get("kind"), ())}
-    for name, values in (("retry", used), ("options", destination["options"]), ("figures", destination["figures"])):
-        if values:
+    for name in ("retry", "options", "figures"):
+        if values := destination[name]:
             typer.echo(name)
             echo_fields(values, "  ")

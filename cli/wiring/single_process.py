@@ -70,7 +70,10 @@ async def serve(
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        api = http_api(settings, backend, metrics, stop, admin, tracing, lambda name: figures(name))
+        api = http_api(
+            settings, backend, metrics, stop, admin, tracing, lambda name: figures(name),
+            lambda name, topics: relay.ended(name, topics),
+        )  # fmt: skip
         schedule = api.gateway.send if own_log else None
         relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics)
         relays = FiguresReader(lambda: api.gateway.bus, clock)

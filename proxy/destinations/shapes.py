@@ -99,7 +99,7 @@ class DestinationState(Shape):
     concurrency: int
     timeout: int = Field(description="ms.")
     ordered: bool
-    retry: dict[str, Any] = Field(description="All fields of the rule, durations in ms.")
+    retry: dict[str, Any] = Field(description="The fields of its kind, durations in ms.")
     options: dict[str, Any]
     paused: bool
     disabled: str = Field(description="Why nothing is handed on though it is not paused; empty where it is.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from os import getpid
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -67,6 +67,11 @@ class RelayOfProcess:
         """What this process has counted of a destination; None where it is not at work here."""
         figures = {} if self.relay is None else self.relay.measured()
         return figures[name].shown() if name in figures else None
+
+    async def ended(self, name: str, topics: Collection[str]) -> None:
+        """See `Relay.ended`."""
+        if self.relay is not None:
+            await self.relay.ended(name, topics)
 
     def _make(self) -> Relay:
         from duemq.relay.relay import Relay

@@ -45,6 +45,37 @@ def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("typed", "delays"), [("1s", ["1s"]), ("1s,5,1m", ["1s", 5, "1m"]), ("5", [5]), ('["1s"]', ["1s"])]
+)
+def test_a_list_needs_no_json(typed: str, delays: list[str | int], shell: Shell) -> None:
+    shell.answers = [ok(SHOP, 201)]
+    shell("destination", "add", "shop", "https://shop.example.com", "--retry", f"delays={typed}")
+    assert shell.body()["retry"] == {"delays": delays}
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ("retry.delays: it is a list", "--retry delays: it is a list"),
+        ("retry: delays goes with kind delays", "--retry: delays goes with kind delays"),
+        ("options.headers.x-a: it is text", "--option headers.x-a: it is text"),
+        ("topics.0: it is text", "--topic: it is text"),
+        ("credentials.pasword is no field here", "--credentials pasword is no field here"),
+        ("timeout: it is a duration", "--timeout: it is a duration"),
+        ("url: it names no host", "URL: it names no host"),
+        ("somebody else changed it: try again", "somebody else changed it: try again"),
+        ("retrying is over", "retrying is over"),
+    ],
+)
+def test_what_is_refused_names_the_option(detail: str, told: str, shell: Shell) -> None:
+    add = ("destination", "add", "shop", "https://shop.example.com")
+    shell.answers = [problem(400, "bad_field", detail=detail), problem(400, "bad_field", detail=detail)]
+    shell(*add)
+    assert shell.err == f"duemq: {told}\n"
+    assert orjson.loads(shell(*add, "--json").out)["error"]["detail"] == detail, "programs get what the server said"
+
+
 def test_credentials_come_by_a_file_or_by_stdin(shell: Shell, tmp_path: Path) -> None:
     shell.answers = [ok(SHOP, 201) for _ in range(4)]
     add = ("destination", "add", "shop", "https://shop.example.com")
