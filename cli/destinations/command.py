@@ -9,8 +9,9 @@ import typer
 
 from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
+from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text
 from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
     help="Declare, list, test, pause and remove the destinations that messages are handed on to.", no_args_is_help=True
@@ -173,8 +174,38 @@ def _tell(destination: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(destination)
         return
-    echo_fields({name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS})
-    for name in ("retry", "options", "figures"):
-        if values := destination[name]:
+    fields = {name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS}
+    echo_fields(fields | {"timeout": format_duration(destination["timeout"])})
+    for name, values in (("retry", _rule(destination["retry"])), ("options", destination["options"])):
+        if values:
             typer.echo(name)
             echo_fields(values, "  ")
+    if destination["figures"]:
+        _tell_figures(destination["figures"])
+
+
+def _rule(rule: dict[str, Any]) -> dict[str, Any]:
+    """A retry rule with its durations as people write them."""
+    shown: dict[str, str] = {name: format_duration(rule[name]) for name in ("first", "most") if name in rule}
+    if "delays" in rule:
+        shown["delays"] = ", ".join(map(format_duration, rule["delays"]))
+    return rule | shown
+
+
+def _tell_figures(figures: dict[str, Any]) -> None:
+    """What relays have counted, a line each, and the last failures, newest first."""
+    lines = {name: value for name, value in figures.items() if name != "last_failures"}
+    for name in ("results", "statuses"):
+        lines[name] = ", ".join(f"{count} {what}" for what, count in figures.get(name, {}).items() if count)
+    for name in ("lateness_ms", "took_ms"):
+        lines[name] = ", ".join(f"{share} {ms}" for share, ms in figures.get(name, {}).items() if ms is not None)
+    if (accepted_at := figures.get("last_accepted_at")) is not None:
+        lines["last_accepted_at"] = instant_text(accepted_at)
+    typer.echo("figures")
+    echo_fields(lines, "  ")
+    if failures := figures.get("last_failures"):
+        typer.echo("last failures")
+    for one in failures or ():
+        detail = f": {escaped(one['detail'])}" if one["detail"] else ""
+        status, attempt = escaped(one["status"]), f"attempt {one['attempt']}"
+        typer.echo(f"  {format_ms(one['at'])}  {escaped(one['id'])}  {attempt}, {one['took_ms']} ms, {status}{detail}")
