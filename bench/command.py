@@ -284,19 +284,19 @@ def consume(
     return [consume_step(count, rounds)]
 
 
-@command("destinations")
-def destinations(
+@command("bad-topics")
+def bad_topics(
     rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
-    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad destination.")] = 30,
+    seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad one.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
     """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
-    from duemq.bench.plans.kafka import destinations_step
+    from duemq.bench.plans.kafka import bad_topics_step
     from duemq.bench.system.system import LAYOUTS
 
     if on not in LAYOUTS:
-        raise typer.BadParameter("bad destinations are Kafka's: say kafka or kafka3", param_hint="--on")
-    return [destinations_step(rate, seconds, LAYOUTS[on].brokers)]
+        raise typer.BadParameter("bad topics are Kafka's: say kafka or kafka3", param_hint="--on")
+    return [bad_topics_step(rate, seconds, LAYOUTS[on].brokers)]
 
 
 @command("relay")

@@ -33,10 +33,10 @@ class UnknownTopic(Rejected):
         self.topic = topic
 
 
-class DestinationRefused(Unavailable):
+class WriteRefused(Unavailable):
     """A topic does not take its part of a commit, of which nothing was written, or cannot be made.
 
-    `reason`: in a word or two (`cluster/destinations.py` has those that duemq knows); the message says it in a
+    `reason`: in a word or two (`cluster/topic_states.py` has those that duemq knows); the message says it in a
     sentence.
     """
 
@@ -91,7 +91,7 @@ def _some(numbers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class TopicState:
     """What a topic takes, as the log said it last.
 
     `max_frame_bytes`: larger frames are refused; None = any size is taken. `needs_key`: a record without a key is
@@ -165,7 +165,7 @@ class Committer(Protocol):
     async def commit(self, batches: Batches) -> AppendResults:
         """Append all batches atomically; returns once they are durable.
 
-        Raises Fenced (a newer committer exists): nothing was written; DestinationRefused (also for a topic that is not
+        Raises Fenced (a newer committer exists): nothing was written; WriteRefused (also for a topic that is not
         there): nothing was written, and this committer is of no more use; or StoreFailed or DiskFull: the outcome is
         unknown until a new committer was made and the ledger read again.
         """
@@ -227,7 +227,7 @@ class Bus(Protocol):
         """Become the only writer under this name: from now on older committers of it are fenced."""
         ...
 
-    def destination(self, topic: str) -> Destination | None:
+    def topic_state(self, topic: str) -> TopicState | None:
         """What a topic takes, without asking anybody: of a topic in use what was true some seconds ago at most.
 
         None where the topic was not looked at lately, and where it is known not to exist.
@@ -235,13 +235,13 @@ class Bus(Protocol):
         ...
 
     async def look_at(self, topics: Collection[str]) -> None:
-        """Ask the log about these topics: afterwards `destination` knows those that exist. Raises StoreFailed."""
+        """Ask the log about these topics: afterwards `topic_state` knows those that exist. Raises StoreFailed."""
         ...
 
     async def create_topic(self, topic: str, partitions: int) -> TopicInfo:
         """Make the topic (1..65535 partitions), or return it as it is when it exists.
 
-        Raises Rejected for a name that no topic can have, DestinationRefused where the log does not make it.
+        Raises Rejected for a name that no topic can have, WriteRefused where the log does not make it.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from duemq.bus.base import AppendResults, Batches, DestinationRefused, UnknownTopic
+from duemq.bus.base import AppendResults, Batches, UnknownTopic, WriteRefused
 from duemq.model.errors import Unavailable
 
 
@@ -25,7 +25,7 @@ class EpochCommitter:
         try:
             return await self._log.commit(batches, self._name, self._epoch)
         except UnknownTopic as error:
-            raise DestinationRefused(error.topic, error.code, error.detail) from error
+            raise WriteRefused(error.topic, error.code, error.detail) from error
 
     async def close(self) -> None:
         self._closed = True

@@ -14,9 +14,9 @@ from duemq.bus.base import (
     AppendResult,
     AppendResults,
     Batches,
-    Destination,
     Subscription,
     TopicInfo,
+    TopicState,
     UnknownTopic,
     log_that_fits,
     wall_clock,
@@ -155,10 +155,10 @@ class MemoryBus:
         epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
         return EpochCommitter(self, name, epoch)
 
-    def destination(self, topic: str) -> Destination | None:
+    def topic_state(self, topic: str) -> TopicState | None:
         self._check()
         partitions = self._log.topics.get(topic)
-        return None if partitions is None else Destination(len(partitions))
+        return None if partitions is None else TopicState(len(partitions))
 
     async def look_at(self, topics: Collection[str]) -> None:
         await self._turn()

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
+from typing import Final
 from zlib import crc32
 
 from duemq.bus.base import TopicInfo
 from duemq.model.errors import Rejected
 
+MORE: Final = "."
+"""What stands behind it in a stored cursor is a relay's own (`relay/embedded/places.py`)."""
 _FORMAT = b"\x01"
 _HEAD_BYTES = 5
 _OFFSET_BYTES = 6
@@ -25,6 +28,11 @@ _MAX_CHARACTERS = -(-(_HEAD_BYTES + _OFFSET_BYTES * MAX_PARTITIONS) * 4 // 3)
 def encode_cursor(topic: str, offsets: Sequence[int]) -> str:
     raw = [_FORMAT, crc32(topic.encode()).to_bytes(4, "big"), *(at.to_bytes(_OFFSET_BYTES, "big") for at in offsets)]
     return urlsafe_b64encode(b"".join(raw)).decode().rstrip("=")
+
+
+def cursor_in(stored: bytes) -> str:
+    """The cursor in what is stored of a consumer."""
+    return stored.decode(errors="replace").partition(MORE)[0]
 
 
 def decode_cursor(text: str, topic: str, info: TopicInfo | None, field: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +23,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 
 @contextmanager
-def connected(url: str | None, as_json: bool) -> Iterator[Client]:
-    """A client for the time of one command. Its errors end the command with one line and the exit code."""
+def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] = str) -> Iterator[Client]:
+    """A client for the time of one command. Its errors end the command with one line, as `tell` has it, and the exit
+    code."""
     from duemq.client import Client
 
     try:
@@ -37,13 +38,13 @@ def connected(url: str | None, as_json: bool) -> Iterator[Client]:
         with client:
             yield client
     except DuemqError as error:
-        raise failure(error, as_json) from error
+        raise failure(error, as_json, tell) from error
 
 
-def failure(error: DuemqError, as_json: bool) -> typer.Exit:
+def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] = str) -> typer.Exit:
     """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
     code = exit_of(error)
-    typer.secho(f"duemq: {error}{_advice(error, code)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"duemq: {tell(error)}{_advice(error, code)}", err=True, fg=typer.colors.RED)
     if as_json:
         echo_json({"error": problem_of(error)})
     return typer.Exit(code)

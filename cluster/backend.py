@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
+from duemq.cluster.topic_states import TopicStates
 from duemq.cluster.view import Operator
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
@@ -31,7 +31,7 @@ class Backend(Protocol):
     @property
     def ids(self) -> IdCodec: ...
     @property
-    def destinations(self) -> Destinations: ...
+    def topic_states(self) -> TopicStates: ...
     @property
     def reader(self) -> ShardReader: ...
     @property
@@ -74,7 +74,7 @@ class Backend(Protocol):
         ...
 
     def count_direct(self, messages: int) -> None:
-        """Count messages that went straight to their destinations."""
+        """Count messages that went straight to their topics."""
         ...
 
     def lateness(self, topic: str) -> dict[str, Any]:
@@ -82,11 +82,11 @@ class Backend(Protocol):
         ...
 
     def trouble(self, topic: str) -> str | None:
-        """What is wrong with a destination, in a sentence; None if nothing is known to be."""
+        """What is wrong with a topic, in a sentence; None if nothing is known to be."""
         ...
 
     def troubles(self) -> dict[str, str]:
-        """Destinations that refuse messages, a few of them, each with a sentence."""
+        """Topics that refuse messages, a few of them, each with a sentence."""
         ...
 
     def cluster(self) -> dict[str, Any]: ...

@@ -9,7 +9,8 @@ LEDGER = "duemq.ledger"  # entries, one partition per shard
 ADMIN = "duemq.admin"  # administrative state, one partition (ADR 38)
 JOBS = "duemq.jobs"  # the plans of bulk jobs, one partition (ADR 41)
 TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
-INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL))
+RELAYS = "duemq.relays"  # what relays have counted lately, one partition; made by the first relay
+INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
 
 async def create_logs(bus: Bus, shards: int) -> None:

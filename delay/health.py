@@ -51,14 +51,20 @@ class HealthTracker:
 
     def judge(
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
-        destinations: Mapping[str, str] | None = None, *, alone: bool = False,
+        topic_states: Mapping[str, str] | None = None, *, alone: bool = False,
     ) -> tuple[Condition, NodeHealth]:  # fmt: skip
-        """`trouble`: of the log. `watermark`, `full`, `destinations`: see `NodeHealth`.
+        """`trouble`: of the log. `watermark`, `full`, `topics`: see `NodeHealth`.
 
         `alone`: no other node can lead what this one cannot.
         """
         unfit = self.why_unfit()
-        missing = [number for number in self.shards if number not in self.caught_up and number not in unfit]
+        # A file that nobody has keeps one shard from being led here; one that is on its way is a part of catching up.
+        missing = [
+            number
+            for number, shard in self.shards.items()
+            if number not in self.caught_up
+            and (number not in unfit or (shard.seeks_file() and number not in self.unfit))
+        ]
         if trouble is not None:
             condition, reason = Condition.LOG_LOST, trouble
         elif (wrong := self._clock.why_out()) is not None:
@@ -78,7 +84,7 @@ class HealthTracker:
             troubles = (shard.trouble() for shard in self.shards.values())
             condition, reason = Condition.FIT, next(filter(None, troubles), self._clock.why_old() or "")
         state = EFFECTS[condition].state
-        return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, destinations or {})
+        return condition, NodeHealth(state, reason, self.lag, watermark, full, unfit, topic_states or {})
 
     def worth_telling(self, health: NodeHealth) -> bool:
         """Whether the others should hear of it now."""
@@ -90,14 +96,14 @@ class HealthTracker:
             before.watermark,
             bool(before.full),
             before.unfit,
-            before.destinations,
+            before.topic_states,
         ) != (
             health.state,
             health.reason,
             health.watermark,
             bool(health.full),
             health.unfit,
-            health.destinations,
+            health.topic_states,
         ) or any(
             abs(behind - before.lag.get(shard, 0)) > _LAG_STEP or (behind == 0) != (before.lag.get(shard, 0) == 0)
             for shard, behind in health.lag.items()

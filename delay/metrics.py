@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duemq.cluster.destinations import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
+from duemq.cluster.topic_states import NEEDS_KEY, PASSING, TOO_LARGE, UNKNOWN_TOPIC
 from duemq.delay.core.disk_watermarks import Watermark
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
@@ -42,7 +42,7 @@ class Observer:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lateness: dict[str, Lateness] = {}
         self._commands = Counter("duemq_commands_total", "Commands applied", registry=registry)
-        self._delivered = Counter("duemq_delivered_total", "Messages sent to their destinations", registry=registry)
+        self._delivered = Counter("duemq_delivered_total", "Messages sent to their topics", registry=registry)
         self._dead = Counter(
             "duemq_dead_letters_total", "Messages that ended in the dead letters", ["reason"], registry=registry
         )
@@ -261,7 +261,7 @@ class NodeCollector(Collector):
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, stuck, sealed, files, windows, failures)
         refused = GaugeMetricFamily(
-            "duemq_destination_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
+            "duemq_topic_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
         )
         for topic, reason in self._refusals().items():
             refused.add_metric([topic, reason], 1)

@@ -24,8 +24,8 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Bus
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
@@ -130,7 +130,7 @@ class Node:
         self.indexed_topics = options.indexed_topics
         self.thread_share = ThreadShare()
         self.bus: Bus
-        self.destinations: Destinations
+        self.topic_states: TopicStates
         self.shards: dict[int, Shard] = {}
         self.observer = observer or Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
@@ -148,7 +148,7 @@ class Node:
         registry.register(ClockCollector(self.watch))
 
     def _refusals(self) -> dict[str, str]:
-        return self.destinations.reasons(self.clock()) if hasattr(self, "destinations") else {}
+        return self.topic_states.reasons(self.clock()) if hasattr(self, "topic_states") else {}
 
     def _gauges(self) -> list[ShardGauges]:
         lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead
@@ -215,8 +215,8 @@ class Node:
         self.shards.clear()
         self.bus = await self._open_bus()
         await create_logs(self.bus, info.shards)
-        self.destinations = Destinations(self.bus, options.topic_partitions)
-        await self.destinations.learn([options.cycle_limits.dead_letter_topic])
+        self.topic_states = TopicStates(self.bus, options.topic_partitions)
+        await self.topic_states.learn([options.cycle_limits.dead_letter_topic])
         self._memory = Memory(options.cache_bytes, options.write_buffer_bytes)
         await self._open_shards(sorted(range(info.shards) if options.holds is None else options.holds))
         self.upkeep.watch_disk()
@@ -355,8 +355,8 @@ class Node:
         # They stay where they are until the next opening: a request in flight meets a closed shard, which is a 503.
         for shard in self.shards.values():
             await self._attempt(shard.close)
-        if hasattr(self, "destinations"):
-            await self.destinations.close()
+        if hasattr(self, "topic_states"):
+            await self.topic_states.close()
         if hasattr(self, "bus"):
             await self._attempt(self.bus.close)
         self._step(NodeEvent.CLOSED)
@@ -391,7 +391,7 @@ class Node:
         upkeep = self.upkeep
         self.condition, health = self.health.judge(
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
-            self.destinations.troubles(self.clock()), alone=self.options.alone,
+            self.topic_states.troubles(self.clock()), alone=self.options.alone,
         )  # fmt: skip
         self.why_not_ready = None if health.state in (NodeState.READY, NodeState.DRAINING) else health.reason
         return health

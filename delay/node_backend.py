@@ -7,10 +7,10 @@ from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S, NoCluster
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
+from duemq.cluster.topic_states import TopicStates
 from duemq.cluster.view import Operator, cluster_json
 from duemq.delay.figures import FiguresSource
 from duemq.delay.node import Node
@@ -36,8 +36,8 @@ class NodeBackend:
         return self._node.bus
 
     @property
-    def destinations(self) -> Destinations:
-        return self._node.destinations
+    def topic_states(self) -> TopicStates:
+        return self._node.topic_states
 
     def progress(self, shard: int) -> Progress:
         local_shard = self._node.shards.get(shard)
@@ -70,18 +70,18 @@ class NodeBackend:
         return {"count": 0} if lateness is None else lateness.summary()
 
     def trouble(self, topic: str) -> str | None:
-        return self.destinations.trouble(topic, self.clock())
+        return self.topic_states.trouble(topic, self.clock())
 
     def troubles(self) -> dict[str, str]:
         if self._node.why_closed is not None:  # before the first opening there are none to ask
             return {}
-        return self.destinations.troubles(self.clock())
+        return self.topic_states.troubles(self.clock())
 
     def cluster(self) -> dict[str, Any]:
         node = self._node
         entries = {number: shard.replica.entry for number, shard in node.shards.items()}
         document = cluster_json(node.folder.info.cluster, self.shards, entries, node.election, self.clock())
-        return document | {"destinations": self.troubles()}
+        return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
         """Those of this node; the name is known to who asks."""

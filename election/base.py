@@ -28,7 +28,7 @@ class NodeHealth:
     `lag`: ledger entries each shard is behind, by shard number. `reason`: why it is not ready, empty if it is.
     `watermark`: the mark its data disk has reached, 0 to 3; at the last one `full` says why new messages are refused.
     `unfit`: shards it holds and cannot be master of, by number, with the reasons.
-    `destinations`: topics that refuse messages, a few of them, with the reasons.
+    `topics`: topics that refuse messages, a few of them, with the reasons.
     """
 
     state: NodeState
@@ -37,7 +37,7 @@ class NodeHealth:
     watermark: int = 0
     full: str = ""
     unfit: Mapping[int, str] = field(default_factory=dict)
-    destinations: Mapping[str, str] = field(default_factory=dict)
+    topic_states: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

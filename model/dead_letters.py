@@ -23,6 +23,10 @@ REDRIVES: Final = "x-duemq-redrives"
 REDRIVEN_FROM: Final = "x-duemq-redriven-from"
 """Topic, partition and offset of the dead letter that a record was, as `TOPIC/PARTITION/OFFSET`."""
 
+REDRIVEN_ID: Final = "duemq-redriven-id"
+"""The id that consumers know a redriven record by: that of the message which died, so that a receiver who has it after
+all can tell. Its name is one that no sender may use."""
+
 
 class Origin(NamedTuple):
     """Where a dead letter came from, as far as it says. `writer`: `duemq`, `consumer`, `share group`, `streams`,
@@ -103,6 +107,13 @@ def labels_in(headers: Headers) -> tuple[str, ...]:
     values = dict(headers)
     text = _text(values.get("x-duemq-labels") or values.get("duemq-labels"))
     return tuple(text.split(",")) if text else ()
+
+
+def id_of(headers: Headers) -> str:
+    """The id of the message that a dead letter was; empty where it does not say. A consumer of duemq tells it; whoever
+    else keeps the headers of a record that duemq delivered keeps it, too."""
+    values = dict(headers)
+    return next((text for name in (_CONSUMER + "id", REDRIVEN_ID, "duemq-id") if (text := _text(values.get(name)))), "")
 
 
 def redrives_in(headers: Headers) -> int:

@@ -80,7 +80,7 @@ class Schedule(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A valid message from a producer. `due` is None for one that goes straight to its destination."""
+    """A valid message from a producer. `due` is None for one that goes straight to its topic."""
 
     topic: str
     payload: bytes

@@ -2,7 +2,7 @@
 
     place = 2^64 - 1 - when its row was placed (u64, epoch ms) | the row's key
 
-A row is placed when its message is accepted, moved, redriven, or put off because its destination refuses it.
+A row is placed when its message is accepted, moved, redriven, or put off because its topic refuses it.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def system_headers(id_: bytes, due: int, attempt: int, labels: bytes = b"") -> t
 
 
 def direct_frame(draft: Draft, id_: bytes, at: int) -> bytes:
-    """The frame of a message without delay, which goes to its destination at once."""
+    """The frame of a message without delay, which goes to its topic at once."""
     count, system = system_headers(id_, at, 1, "\n".join(draft.labels).encode())
     return frame_of(draft.key, count + draft.header_count, system + draft.headers, draft.payload)
 
@@ -207,12 +207,12 @@ def name_of(row: bytes) -> bytes:
 
 
 def topic_of(row: bytes) -> bytes:
-    """The destination of a message."""
+    """The topic of a message."""
     return row[ROW.size : ROW.size + row[TOPIC_BYTES_AT]]
 
 
 def topics_of(due: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
-    """The destinations of many messages, given as keys and rows."""
+    """The topics of many messages, given as keys and rows."""
     start = ROW.size
     return {row[start : start + row[TOPIC_BYTES_AT]] for _, row in due}
 
@@ -256,7 +256,7 @@ def redriven_row(row: bytes, topic: bytes = b"", *, keeps_expiry: bool = False) 
 
 
 def dead_frame(row: bytes, reason: str, attempts: int) -> bytes:
-    """The frame of a dead letter: as it would have been delivered, with its destination and the reason in headers: in
+    """The frame of a dead letter: as it would have been delivered, with its topic and the reason in headers: in
     duemq's own, and in those that Kafka's brokers write for share groups (KIP-1191). `attempts`: that failed."""
     record = unpack_record(frame_in(row))
     topic, text = topic_of(row), reason.encode()

@@ -13,7 +13,7 @@ TOPIC_BYTES = 249  # the longest name of a topic in Kafka
 TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}")
 TOPIC_FORM = f"1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -"
 TOPIC_RULE = f"must be {TOPIC_FORM}"
-# No destinations: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
+# No topics: a stranger's record in one of duemq's ledgers would stop its shard, and brokers keep `__` for
 # themselves.
 RESERVED_TOPICS = ("duemq.", "__")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import (
     AfterValidator,
@@ -89,7 +89,9 @@ def _switch(text: str) -> bool:
     return text == "true"
 
 
-Duration = Annotated[int, reader(duration), Field(ge=0)]
+IN_MS: Final = "ms"
+"""Marks the type of a number that is a duration."""
+Duration = Annotated[int, reader(duration), Field(ge=0), IN_MS]
 Size = Annotated[int, reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]
 Switch = Annotated[StrictBool, reader(_switch)]

@@ -149,7 +149,7 @@ class TimePolicy:
 
 
 def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bool = False) -> int | None:
-    """The due time (epoch ms) that the time fields of a message say, or None for "straight to its destination".
+    """The due time (epoch ms) that the time fields of a message say, or None for "straight to its topic".
 
     A time in the past is returned as given, unless the policy refuses it. Codes: `both_times`, `past_due`,
     `delay_too_long`, `bad_level` and those of the parsers; what hangs on `now` and `policy` alone is RejectedNow.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
+from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Reply, Result
 
-BUCKETS_MS: Final = (
-    1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
-    60_000, 300_000,
-)  # fmt: skip
-"""Upper bounds of a histogram of times; close to each other where an undisturbed destination is."""
 _ATTEMPTS = 20  # kept to be shown
+_STATUSES = 50  # words of answers that are told apart
 
 
 class Attempt(NamedTuple):
@@ -25,9 +22,6 @@ class Attempt(NamedTuple):
     took_ms: int
     status: str
     detail: str
-
-    def shown(self) -> dict[str, Any]:
-        return self._asdict()
 
 
 class Histogram:
@@ -41,30 +35,22 @@ class Histogram:
         self.counts[bisect_left(BUCKETS_MS, ms)] += 1
         self.sum_ms += ms
 
-    def quantile(self, share: float) -> int | None:
-        """The upper bound of the bucket in which it is, ms; None where nothing was counted."""
-        total, reached = sum(self.counts), 0
-        for bound, count in zip((*BUCKETS_MS, BUCKETS_MS[-1]), self.counts, strict=True):
-            reached += count
-            if total and reached >= share * total:
-                return bound
-        return None
-
 
 class DestinationFigures:
     """Since this process began with the destination."""
 
     def __init__(self) -> None:
         self.results: Counter[Result] = Counter()
-        self.statuses: Counter[str] = Counter()  # bounded: see `add`
+        self.statuses: Counter[str] = Counter()
+        """Answers, accepted ones among them, by their word: `_STATUSES` of them, and the rest as `other`."""
         self.lateness, self.took = Histogram(), Histogram()
         self.last_accepted_at: int | None = None
         self.attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS)
         self.trouble = ""
-        """Why nothing is handed on just now, in a sentence."""
+        """Why nothing was handed on when it was last tried, in a sentence."""
 
-    def accepted(self, now_ms: int, took_ms: float, due_ms: int | None) -> None:
-        self.results[Result.ACCEPTED] += 1
+    def accepted(self, now_ms: int, took_ms: float, due_ms: int | None, status: str) -> None:
+        self._count(Result.ACCEPTED, status)
         self.last_accepted_at = now_ms
         self.took.add(took_ms)
         if due_ms is not None:
@@ -72,18 +58,10 @@ class DestinationFigures:
         self.trouble = ""
 
     def refused(self, attempt: Attempt, reply: Reply) -> None:
-        self.results[reply.result] += 1
-        status = reply.status if reply.status in self.statuses or len(self.statuses) < 50 else "other"
-        self.statuses[status] += 1
+        self._count(reply.result, reply.status)
         self.attempts.append(attempt)
 
-    def shown(self) -> dict[str, Any]:
-        return {
-            "results": {result.value: self.results[result] for result in Result},
-            "statuses": dict(self.statuses.most_common(10)),
-            "lateness_ms": {f"p{share}": self.lateness.quantile(share / 100) for share in (50, 99)},
-            "took_ms": {f"p{share}": self.took.quantile(share / 100) for share in (50, 99)},
-            "last_accepted_at": self.last_accepted_at,
-            "last_failures": [attempt.shown() for attempt in reversed(self.attempts)],
-            "trouble": self.trouble,
-        }
+    def _count(self, result: Result, status: str) -> None:
+        self.results[result] += 1
+        known = status in self.statuses or len(self.statuses) < _STATUSES
+        self.statuses[status if known else "other"] += 1

@@ -12,12 +12,14 @@ _ACCEPTED = Reply(Result.ACCEPTED, "ok")
 
 
 class MemoryOutlet:
-    """`answer`: what a message is answered; None = accepted. `delay_s`: how long an answer takes."""
+    """`answer`: what a message is answered; None = accepted. `delay_s`: how long an answer takes. `gate`: none is given
+    before it is set."""
 
     concurrency = 100
 
     def __init__(self, answer: Callable[[Message], Reply] | None = None, delay_s: float = 0.0) -> None:
         self.answer, self.delay_s = answer, delay_s
+        self.gate: asyncio.Event | None = None
         self.messages: list[Message] = []
         self.in_flight = self.most_in_flight = 0
         self.closed = False
@@ -28,6 +30,8 @@ class MemoryOutlet:
         try:
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
+            if self.gate is not None:
+                await self.gate.wait()
             reply = _ACCEPTED if self.answer is None else self.answer(message)
             if reply.result is Result.ACCEPTED:
                 self.messages.append(message)

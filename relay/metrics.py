@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Result
-from duemq.relay.figures import BUCKETS_MS, Histogram
+from duemq.relay.figures import Histogram
 from duemq.relay.relay import Relay
 
-_BOUNDS = [*(str(ms / 1000) for ms in BUCKETS_MS), "+Inf"]
+_BOUNDS: Final = [*(str(ms / 1000) for ms in BUCKETS_MS), "+Inf"]
+_LABELS: Final = ["destination"]
+_MEASURED: Final[tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]] = (
+    (GaugeMetricFamily, "lag", "duemq_relay_lag_messages", "Messages in its topics that a destination has not got yet"),
+    (GaugeMetricFamily, "in_flight", "duemq_relay_in_flight_messages",
+     "Messages that a destination has not answered yet"),
+    (GaugeMetricFamily, "limit", "duemq_relay_in_flight_limit_messages", "Messages that may be in flight just now"),
+    (CounterMetricFamily, "dead", "duemq_relay_dead_letters_total",
+     "Messages that became dead letters of a destination"),
+)  # fmt: skip
+"""Of a destination at work in this process: the field of `RelayFigures`, name and help."""
 
 
 class RelayCollector(Collector):
@@ -28,49 +40,49 @@ class RelayCollector(Collector):
         relay = self._relay()
         if relay is None:
             return
-        attempts = CounterMetricFamily(
-            "duemq_relay_attempts_total", "Messages sent to a destination, by what became of them",
-            labels=["destination", "result"],
-        )  # fmt: skip
-        in_flight = GaugeMetricFamily(
-            "duemq_relay_in_flight_messages", "Messages that a destination has not answered yet", labels=["destination"]
-        )
-        lag = GaugeMetricFamily(
-            "duemq_relay_lag_messages", "Messages in its topics that a destination has not got yet",
-            labels=["destination"],
-        )  # fmt: skip
-        limit = GaugeMetricFamily(
-            "duemq_relay_in_flight_limit_messages", "Messages that may be in flight just now", labels=["destination"]
-        )
-        troubled = GaugeMetricFamily(
-            "duemq_relay_troubled", "1 while nothing can be handed on to a destination", labels=["destination"]
-        )
-        dead = CounterMetricFamily(
-            "duemq_relay_dead_letters_total", "Messages that became dead letters of a destination",
-            labels=["destination"],
-        )  # fmt: skip
-        took = HistogramMetricFamily(
-            "duemq_relay_send_seconds", "How long a destination took to accept a message", labels=["destination"]
-        )
-        lateness = HistogramMetricFamily(
-            "duemq_relay_lateness_seconds", "From a message's due time until its destination accepted it",
-            labels=["destination"],
-        )  # fmt: skip
-        for name in relay.names:
-            figures, shown = relay.figures_of(name), relay.shown(name)
-            if figures is None:
-                continue
-            for result in Result:
-                attempts.add_metric([name, result.value], figures.results[result])
-            if shown and shown["lag"] is not None:
-                lag.add_metric([name], shown["lag"])
-            in_flight.add_metric([name], shown["in_flight"] if shown else 0)
-            limit.add_metric([name], shown["limit"] if shown else 0)
-            troubled.add_metric([name], bool(figures.trouble))
-            dead.add_metric([name], shown["dead"] if shown else 0)
-            _add(took, name, figures.took)
-            _add(lateness, name, figures.lateness)
-        yield from (attempts, lag, in_flight, limit, troubled, dead, took, lateness)
+        yield from _of_destinations_at_work(relay)
+        yield from _of_all_destinations(relay)
+
+
+def _of_destinations_at_work(relay: Relay) -> Iterator[Metric]:
+    at_work = relay.measured()
+    for make, field, metric, text in _MEASURED:
+        family = make(metric, text, labels=_LABELS)
+        for name, figures in at_work.items():
+            if (value := getattr(figures, field)) is not None:
+                family.add_metric([name], value)
+        yield family
+
+
+def _of_all_destinations(relay: Relay) -> Iterator[Metric]:
+    attempts = CounterMetricFamily(
+        "duemq_relay_attempts_total", "Messages sent to a destination, by what became of them",
+        labels=[*_LABELS, "result"],
+    )  # fmt: skip
+    answers = CounterMetricFamily(
+        "duemq_relay_answers_total", "What a destination answered, in a word", labels=[*_LABELS, "status"]
+    )
+    troubled = GaugeMetricFamily(
+        "duemq_relay_troubled", "1 while nothing can be handed on to a destination that is not paused", labels=_LABELS
+    )
+    took = HistogramMetricFamily(
+        "duemq_relay_send_seconds", "How long a destination took to accept a message", labels=_LABELS
+    )
+    lateness = HistogramMetricFamily(
+        "duemq_relay_lateness_seconds", "From a message's due time until its destination accepted it", labels=_LABELS
+    )
+    for name in relay.names:
+        troubled.add_metric([name], bool(relay.trouble(name)))
+        figures = relay.figures_of(name)
+        if figures is None:
+            continue
+        for result in Result:
+            attempts.add_metric([name, result.value], figures.results[result])
+        for status, count in figures.statuses.items():
+            answers.add_metric([name, status], count)
+        _add(took, name, figures.took)
+        _add(lateness, name, figures.lateness)
+    yield from (attempts, answers, troubled, took, lateness)
 
 
 def _add(family: HistogramMetricFamily, name: str, times: Histogram) -> None:

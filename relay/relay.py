@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,9 +13,10 @@ from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
+from duemq.cluster.relays.figures import RelayFigures
 from duemq.model.destinations.destination import Credentials, Destination, RetryRule
-from duemq.model.errors import DuemqError
-from duemq.relay.base import Outlet, OutletMissing
+from duemq.model.errors import DuemqError, Rejected
+from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable
 from duemq.relay.figures import DestinationFigures
 
@@ -25,6 +26,7 @@ _PAUSES_S = (0.5, 1.0, 3.0, 10.0, 30.0)  # before a destination that ended with 
 _IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
 _COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
+_ENDED_S = 20.0  # a consumer has stopped in `_STOP_S`, and its outlet is closed
 _TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
 
 
@@ -54,10 +56,18 @@ class _Work:
     delivery: Delivery | None = None
     consumer: Consumer | None = None
 
+    def reads(self, name: str, topics: Collection[str]) -> bool:
+        """Whether it is for this destination, and reads any of these topics."""
+        destination = self.declared[0]
+        return destination.name == name and any(
+            topic in topics for topic in (destination.own_topic, *destination.topics)
+        )
+
 
 class Relay:
     """`on_change` takes a function to be called after each change of what is declared. `disable` disables a
-    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`."""
+    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`. `name`: of this
+    relay, beside what it has counted."""
 
     def __init__(
         self,
@@ -68,10 +78,12 @@ class Relay:
         disable: Disable,
         clock: Callable[[], int],
         kafka: Mapping[str, Any] | None = None,
+        name: str = "",
     ) -> None:
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
-        self._disable, self._clock, self._kafka = disable, clock, kafka or {}
+        self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
         self._working: dict[str, _Work] = {}
+        self._ending: list[_Work] = []  # told to stop; also those whose end a cancelled `_stop` did not see
         self._figures: dict[str, DestinationFigures] = {}
         self._changed = asyncio.Event()
         on_change(self._changed.set)
@@ -79,26 +91,51 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """Destinations that this process has counted something of."""
+        """Those that are declared, active or not."""
         return list(self._figures)
 
     def figures_of(self, name: str) -> DestinationFigures | None:
         return self._figures.get(name)
 
-    def shown(self, name: str) -> dict[str, Any] | None:
-        """What is counted of a destination here, as JSON-able values; None where it is not at work here."""
-        work = self._working.get(name)
-        if work is None:
-            return None
+    def trouble(self, name: str) -> str:
+        """Why nothing can be handed on to a destination, in a sentence; empty where it can, or is only paused."""
+        destination, work = self._declared.by_name.get(name), self._working.get(name)
+        disabled = destination.disabled if destination is not None else ""
+        return disabled or (work.figures.trouble if work is not None else "")
+
+    def measured(self) -> dict[str, RelayFigures]:
+        """What is counted of each destination that is at work here, by name."""
+        return {name: self._measured(work) for name, work in self._working.items()}
+
+    def _measured(self, work: _Work) -> RelayFigures:
+        figures, consumer = work.figures, work.consumer
         throttle = None if work.delivery is None else work.delivery.throttle
-        return {
-            "lag": work.consumer.lag if work.consumer else None,
-            "in_flight": throttle.in_flight if throttle else 0,
-            "limit": int(throttle.limit) if throttle else 0,
-            "in_hand": work.consumer.in_hand if work.consumer else 0,
-            "dead": _dead(work.consumer) if work.consumer else 0,
-            **work.figures.shown(),
-        }
+        return RelayFigures(
+            relays=(self._name,),
+            lag=consumer.lag if consumer else None,
+            in_flight=throttle.in_flight if throttle else 0,
+            limit=int(throttle.limit) if throttle else 0,
+            in_hand=consumer.in_hand if consumer else 0,
+            dead=_dead(consumer) if consumer else 0,
+            results={result.value: figures.results[result] for result in Result},
+            statuses=dict(figures.statuses.most_common(10)),
+            lateness=tuple(figures.lateness.counts),
+            took=tuple(figures.took.counts),
+            last_accepted_at=figures.last_accepted_at,
+            last_failures=tuple(attempt._asdict() for attempt in reversed(figures.attempts)),
+            trouble=figures.trouble,
+        )
+
+    async def ended(self, name: str, topics: Collection[str]) -> None:
+        """Returns once nothing here reads any of these topics for a destination. What is still about to end stores how
+        far it is, which would undo where the group is put meanwhile.
+
+        Raises Rejected `conflict` for one that goes on: it is declared.
+        """
+        works = [work for work in (*self._working.values(), *self._ending) if work.reads(name, topics)]
+        tasks = [work.task for work in works if work.task is not None]
+        if tasks and (await asyncio.wait(tasks, timeout=_ENDED_S))[1]:
+            raise Rejected("conflict", f"a relay is at work for {works[0].declared[0].group}: try again", "topics")
 
     async def run(self) -> None:
         """Work until cancelled; then finish what is in flight and store how far each is."""
@@ -120,19 +157,22 @@ class Relay:
         await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
         for name in self._figures.keys() - self._declared.by_name.keys():
             del self._figures[name]
+        for name in self._declared.by_name:
+            self._figures.setdefault(name, DestinationFigures())
         for name, declared in active.items():
             if name not in self._working:
-                work = _Work(declared, self._figures.setdefault(name, DestinationFigures()))
+                work = _Work(declared, self._figures[name])
+                work.figures.trouble = ""  # of what it was before
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
 
     async def _stop(self, names: list[str]) -> None:
-        stopping = [self._working.pop(name) for name in names]
-        for work in stopping:
+        self._ending += [self._working.pop(name) for name in names]
+        for work in self._ending:
             work.stop.set()
-        tasks = [work.task for work in stopping if work.task is not None]
-        if tasks:
+        if tasks := [work.task for work in self._ending if work.task is not None]:
             await asyncio.wait(tasks)
+        self._ending.clear()
 
     async def _keep_working(self, work: _Work) -> None:
         """Until it is stopped, whatever ends its consumer."""

@@ -80,8 +80,8 @@ async def fill_topic(link: WorkerLink, bootstrap: str, topic: str, count: int, p
         await producer.stop()
 
 
-async def pass_through(link: WorkerLink, bootstrap: str, source: str, destination: str, count: int) -> PassThrough:
-    """Consume `count` messages from the first partition of `source`, and produce them to that of `destination`."""
+async def pass_through(link: WorkerLink, bootstrap: str, source: str, topic_state: str, count: int) -> PassThrough:
+    """Consume `count` messages from the first partition of `source`, and produce them to that of `topic_state`."""
     producer, place = _producer(bootstrap), TopicPartition(source, 0)
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -96,7 +96,7 @@ async def pass_through(link: WorkerLink, bootstrap: str, source: str, destinatio
         began, cpu_before, done = time.monotonic(), time.process_time(), 0
         while done < count:
             records = (await consumer.getmany(timeout_ms=1000, max_records=_AT_ONCE)).get(place, ())
-            await _send_all(producer, destination, ((record.value, list(record.headers)) for record in records))
+            await _send_all(producer, topic_state, ((record.value, list(record.headers)) for record in records))
             done += len(records)
             link.progress(done)
         return PassThrough(done, time.monotonic() - began, time.process_time() - cpu_before)

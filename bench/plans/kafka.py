@@ -1,6 +1,6 @@
 """What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
 
-from duemq.bench.clients.bad_destination import KINDS, OF_THREE
+from duemq.bench.clients.bad_topic import KINDS, OF_THREE
 from duemq.bench.plans.plan import (
     Step,
     batches_step,
@@ -16,7 +16,7 @@ from duemq.bench.report.figures import Target
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
-    """All steps on one broker; on three the same as measured, and bad destinations. On both one step with 16 shards.
+    """All steps on one broker; on three the same as measured, and bad topics. On both one step with 16 shards.
 
     `quick`: a tenth of the messages.
     """
@@ -44,7 +44,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
     if brokers == 1:
         return [*steps, on_16_shards(steady_step(10_000, seconds, {"flow_us": Target(68), "flow_all_us": Target(113)}))]
     on_16 = on_16_shards(steady_step(2_000, seconds, {}))
-    return [*(_as_measured(step) for step in steps), on_16, destinations_step(2_000, seconds, brokers)]
+    return [*(_as_measured(step) for step in steps), on_16, bad_topics_step(2_000, seconds, brokers)]
 
 
 def on_16_shards(step: Step) -> Step:
@@ -58,11 +58,11 @@ def consume_step(count: int, rounds: int = 5) -> Step:
     return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
-def destinations_step(rate: int, seconds: int, brokers: int) -> Step:
-    """All kinds of bad destinations that can be had on so many brokers."""
+def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
+    """All kinds of bad topics that can be had on so many brokers."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
-    title = f"beside bad destinations: {rate:,} msg/s to a good one for {seconds} s"
-    return Step("destinations", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
+    title = f"beside bad topics: {rate:,} msg/s to a good one for {seconds} s"
+    return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
 def _as_measured(step: Step) -> Step:

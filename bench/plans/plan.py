@@ -19,11 +19,11 @@ from duemq.bench.relay.isolation import relay_beside_bad
 from duemq.bench.relay.systems import place
 from duemq.bench.report.figures import ScenarioOutcome, ScenarioResult, Target
 from duemq.bench.scenarios.accept import accept_batches, accept_singles
+from duemq.bench.scenarios.bad_topics import bad_topics
 from duemq.bench.scenarios.cancel import cancel
 from duemq.bench.scenarios.cancel_callers import cancel_callers
 from duemq.bench.scenarios.cancel_race import cancel_race
 from duemq.bench.scenarios.consume import consume
-from duemq.bench.scenarios.destinations import destinations
 from duemq.bench.scenarios.drain import drain
 from duemq.bench.scenarios.hot_second import hot_second
 from duemq.bench.scenarios.start import start
@@ -41,7 +41,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "cancel": cancel,
     "cancel-callers": cancel_callers,
     "consume": consume,
-    "destinations": destinations,
+    "bad-topics": bad_topics,
     "relay": relay,
     "relay-beside-bad": relay_beside_bad,
     "load": load,

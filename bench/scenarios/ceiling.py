@@ -19,15 +19,15 @@ def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
     if bootstrap is None:
         return ()
     count = min(max(count, _FEWEST), _MAX)
-    source, destination = (f"{stage.topic}.plain.{name}" for name in ("in", "out"))
+    source, topic_state = (f"{stage.topic}.plain.{name}" for name in ("in", "out"))
     stage.site.create_topic(source)
-    stage.site.create_topic(destination)
+    stage.site.create_topic(topic_state)
     filling = stage.spawn(plain_kafka.fill_topic, bootstrap, source, count, setup.payload_bytes, setup.seed)
     stage.wait(filling, "ceiling: filling a topic", count)
     runs = []
     for _ in range(2):
         before = stage.site.bill() or ()
-        passing = stage.spawn(plain_kafka.pass_through, bootstrap, source, destination, count)
+        passing = stage.spawn(plain_kafka.pass_through, bootstrap, source, topic_state, count)
         done = stage.wait(passing, "ceiling: plain pass-through", count)
         runs.append((done, cpu_s(stage.site.bill() or (), "broker") - cpu_s(before, "broker")))
     done, broker_s = max(runs, key=lambda run: run[0].rate)

@@ -14,9 +14,9 @@ from rocksdict import Rdict
 from duemq.bus.base import (
     AppendResults,
     Batches,
-    Destination,
     Subscription,
     TopicInfo,
+    TopicState,
     UnknownTopic,
     log_that_fits,
     wall_clock,
@@ -143,10 +143,10 @@ class EmbeddedBus:
         stage = partial(self._stage_commit, self._targets(batches), name, epoch)
         return await self._commits.submit(stage, at_once=True)
 
-    def destination(self, topic: str) -> Destination | None:
+    def topic_state(self, topic: str) -> TopicState | None:
         self._commits.check()
         log_topic = self._topics.get(topic)
-        return None if log_topic is None else Destination(len(log_topic.partitions))
+        return None if log_topic is None else TopicState(len(log_topic.partitions))
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._commits.check()
@@ -247,30 +247,28 @@ class EmbeddedBus:
 
     def _targets(self, batches: Batches) -> list[tuple[LogPartition, Sequence[bytes]]]:
         self._commits.check()
-        destinations = []
+        appends = []
         for (topic, partition), frames in batches.items():
             log_partition = self._find(topic, partition)
             if log_partition is None:
                 raise UnknownTopic(topic, partition if topic in self._topics else None)
-            destinations.append((log_partition, frames))
-        return destinations
+            appends.append((log_partition, frames))
+        return appends
 
     def _begin(self) -> CommitGroup:
         self._latest = max(self._latest, self._clock())
         return CommitGroup(self._latest)
 
-    def _stage_append(
-        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup
-    ) -> AppendResults:
-        return {partition.name: group.append(partition, frames) for partition, frames in destinations}
+    def _stage_append(self, appends: list[tuple[LogPartition, Sequence[bytes]]], group: CommitGroup) -> AppendResults:
+        return {partition.name: group.append(partition, frames) for partition, frames in appends}
 
     def _stage_commit(
-        self, destinations: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
+        self, appends: list[tuple[LogPartition, Sequence[bytes]]], name: str, epoch: int, group: CommitGroup
     ) -> AppendResults:
         newest = self._epochs[name]
         if epoch < newest:
             raise Fenced(f"committer {name!r} of epoch {epoch} was replaced by epoch {newest}")
-        return self._stage_append(destinations, group)
+        return self._stage_append(appends, group)
 
     def _stage_epoch(self, name: str, group: CommitGroup) -> int:
         epoch = self._epochs.get(name)

@@ -13,12 +13,12 @@ from aiokafka.errors import KafkaError
 from duemq.bus.base import (
     AppendResults,
     Batches,
-    Destination,
-    DestinationRefused,
     Subscription,
     TopicInfo,
     TopicRefused,
+    TopicState,
     UnknownTopic,
+    WriteRefused,
     log_that_fits,
     wall_clock,
 )
@@ -69,8 +69,8 @@ class KafkaBus:
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire)
         self._appender = Appender(options, self._catalog, self._note_end, clock)  # of own topics
-        # A broker answers one request of a producer at a time: what a destination takes long for must delay no command.
-        self._to_destinations = Appender(options, self._catalog, self._note_end, clock)
+        # A broker answers one request of a producer at a time: what a topic takes long for must delay no command.
+        self._to_topics = Appender(options, self._catalog, self._note_end, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
@@ -118,7 +118,7 @@ class KafkaBus:
             results = await self._appender.append(batches)
         else:
             commands = {where: frames for where, frames in batches.items() if where not in direct}
-            appends = self._appender.append(commands), self._to_destinations.append(direct)
+            appends = self._appender.append(commands), self._to_topics.append(direct)
             results = join_outcomes(await asyncio.gather(*appends, return_exceptions=True))
         self._wire.note_answer()
         return results
@@ -242,17 +242,17 @@ class KafkaBus:
         self._own[topic], self._settings[topic] = partitions, settings
         return info
 
-    def destination(self, topic: str) -> Destination | None:
+    def topic_state(self, topic: str) -> TopicState | None:
         self._check()
         metadata = self._catalog.lately(topic)
-        return None if metadata is None else metadata.destination
+        return None if metadata is None else metadata.topic_state
 
     async def look_at(self, topics: Collection[str]) -> None:
         self._check()
         await self._catalog.look(topics)
         if len(topics) == 1 and (denied := self._catalog.denied.intersection(topics)):
             (topic,) = denied
-            raise DestinationRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
+            raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
     def misfits(self) -> Mapping[str, str]:
         return self._misfits
@@ -328,7 +328,7 @@ class KafkaBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._catalog.close()
-        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_destinations, *self._committers.values()]
+        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_topics, *self._committers.values()]
         parts = [writer.close() for writer in writers]
         outcomes = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
         outcomes += await asyncio.gather(self._wire.close(), return_exceptions=True)
@@ -377,7 +377,7 @@ class KafkaBus:
         """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""
         try:
             await self._maker.ensure(topic, partitions, settings)
-        except DestinationRefused as error:
+        except WriteRefused as error:
             raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
 
     async def _exists(self, topic: str, partition: int) -> bool:

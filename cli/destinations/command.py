@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from duemq.cli.destinations.declaration import credentials_of, values_of
+from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
+from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text
 from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
     help="Declare, list, test, pause and remove the destinations that messages are handed on to.", no_args_is_help=True
@@ -18,12 +19,6 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The destination's name, as `duemq destination ls` has it.")]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
-_OF_OTHER_RULES = {
-    "levels": ("delays", "first", "factor", "most"),
-    "delays": ("retries", "first_level", "first", "factor", "most"),
-    "exponential": ("delays", "first_level"),
-}
-"""Fields of a retry rule that a kind does not use."""
 
 
 @app.command(
@@ -33,7 +28,7 @@ _OF_OTHER_RULES = {
         "duemq destination add mq amqps://mq.example.com --username duemq --password-stdin < password.txt",
         "duemq destination add slow https://slow.example.com --rate 50 --concurrency 5 --retry kind=exponential "
         "--retry first=1s --retry retries=10",
-        'duemq destination add brief https://brief.example.com --retry kind=delays --retry \'delays=["1s", "1m"]\'',
+        "duemq destination add brief https://brief.example.com --retry kind=delays --retry delays=1s,1m",
         "duemq destination add billing https://billing.example.com/v2 --topic invoices --replace",
     ),
 )
@@ -58,7 +53,8 @@ def add(
     timeout: Annotated[str | None, typer.Option(help="How long an answer may take, such as 30s.")] = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Messages with the same key one after another.")] = False,
     retry: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the retry rule, a list as JSON; may be given several times.")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE of the retry rule, such as delays=1s,1m; may be given several times."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE of the system's options; may be given several times.")
@@ -84,7 +80,7 @@ def add(
         "start": start, "paused": paused or None, "replace": replace or None,
     }  # fmt: skip
     chosen = {field: value for field, value in fields.items() if value is not None}
-    with connected(url, as_json) as client:
+    with connected(url, as_json, told_by_option) as client:
         destination = client.declare_destination(name, target, **chosen)
     if as_json:
         echo_json(destination)
@@ -178,10 +174,38 @@ def _tell(destination: dict[str, Any], as_json: bool) -> None:
     if as_json:
         echo_json(destination)
         return
-    echo_fields({name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS})
-    rule = destination["retry"]
-    used = {name: value for name, value in rule.items() if name not in _OF_OTHER_RULES.get(rule.get("kind"), ())}
-    for name, values in (("retry", used), ("options", destination["options"]), ("figures", destination["figures"])):
+    fields = {name: value for name, value in destination.items() if name not in _NOT_AS_FIELDS}
+    echo_fields(fields | {"timeout": format_duration(destination["timeout"])})
+    for name, values in (("retry", _rule(destination["retry"])), ("options", destination["options"])):
         if values:
             typer.echo(name)
             echo_fields(values, "  ")
+    if destination["figures"]:
+        _tell_figures(destination["figures"])
+
+
+def _rule(rule: dict[str, Any]) -> dict[str, Any]:
+    """A retry rule with its durations as people write them."""
+    shown: dict[str, str] = {name: format_duration(rule[name]) for name in ("first", "most") if name in rule}
+    if "delays" in rule:
+        shown["delays"] = ", ".join(map(format_duration, rule["delays"]))
+    return rule | shown
+
+
+def _tell_figures(figures: dict[str, Any]) -> None:
+    """What relays have counted, a line each, and the last failures, newest first."""
+    lines = {name: value for name, value in figures.items() if name != "last_failures"}
+    for name in ("results", "statuses"):
+        lines[name] = ", ".join(f"{count} {what}" for what, count in figures.get(name, {}).items() if count)
+    for name in ("lateness_ms", "took_ms"):
+        lines[name] = ", ".join(f"{share} {ms}" for share, ms in figures.get(name, {}).items() if ms is not None)
+    if (accepted_at := figures.get("last_accepted_at")) is not None:
+        lines["last_accepted_at"] = instant_text(accepted_at)
+    typer.echo("figures")
+    echo_fields(lines, "  ")
+    if failures := figures.get("last_failures"):
+        typer.echo("last failures")
+    for one in failures or ():
+        detail = f": {escaped(one['detail'])}" if one["detail"] else ""
+        status, attempt = escaped(one["status"]), f"attempt {one['attempt']}"
+        typer.echo(f"  {format_ms(one['at'])}  {escaped(one['id'])}  {attempt}, {one['took_ms']} ms, {status}{detail}")

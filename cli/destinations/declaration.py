@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import typer
 
 from duemq.cli.session import pairs
 from duemq.cli.settings.credentials_file import read_credentials_file
-from duemq.model.errors import BadConfig
+from duemq.model.errors import BadConfig, DuemqError
+
+_LISTS: Final = ("delays",)
+_OPTIONS: Final = {
+    "name": "NAME", "url": "URL", "topics": "--topic", "retry": "--retry", "options": "--option",
+    "credentials": "--credentials", "rate": "--rate", "concurrency": "--concurrency", "timeout": "--timeout",
+}  # fmt: skip
+"""What of the command line gives a field of the API."""
+_FIELD: Final = re.compile(rf"({'|'.join(_OPTIONS)})\b(?:\.(?:\d+\b)?([\w.-]*))?(?=: | is no field)")
 
 
 def values_of(items: list[str] | None, option: str) -> dict[str, Any]:
-    """`["first=1s", "factor=3"]` as a mapping. A value that is JSON is taken for it, any other is text."""
-    return {name: _value(text) for name, text in pairs(items or [], option).items()}
+    """`["first=1s", "factor=3"]` as a mapping. A value that is JSON is taken for it, any other is text. A list may have
+    commas instead."""
+    return {name: _list(text) if name in _LISTS else _value(text) for name, text in pairs(items or [], option).items()}
+
+
+def _list(text: str) -> list[Any]:
+    value = _value(text)
+    return value if isinstance(value, list) else [_value(word.strip()) for word in text.split(",")]
+
+
+def told_by_option(error: DuemqError) -> str:
+    """An error of the API with the option in place of the field that it begins with."""
+
+    def named(field: re.Match[str]) -> str:
+        return f"{_OPTIONS[field[1]]} {field[2]}" if field[2] else _OPTIONS[field[1]]
+
+    text = str(error)
+    return named(field) + text[field.end() :] if (field := _FIELD.match(text)) else text
 
 
 def _value(text: str) -> Any:

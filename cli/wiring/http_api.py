@@ -18,7 +18,7 @@ from duemq.cli.wiring.relay.trial import outlet_opener, send_test
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.backend import Backend
 from duemq.proxy.app import Application, create_app
-from duemq.proxy.destinations.relay_access import FiguresOf, RelayAccess
+from duemq.proxy.destinations.relay_access import Ended, FiguresOf, RelayAccess, none_at_work
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.shard_router import selection_of
 from duemq.proxy.jobs.runner import JobRunner
@@ -48,10 +48,12 @@ def http_api(
     admin: Administration,
     tracing: Tracing | None = None,
     figures: FiguresOf = lambda name: None,
+    ended: Ended = none_at_work,
 ) -> HttpApi:
     """The HTTP API in front of a backend, and what runs beside it.
 
-    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relay in this process.
+    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relays. `ended`: of the one
+    in this process.
     The log says who may use it.
     """
     keys = len(settings.http.api_keys)
@@ -76,7 +78,8 @@ def http_api(
     http = settings.http.model_copy(update={"hosts": (*settings.http.hosts, settings.host)})
     app = create_app(
         gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
-        settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures),
+        settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
     )  # fmt: skip
     jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)
-    return HttpApi(app, gateway, jobs, SettingsDestinations(settings.destinations, admin, lambda: gateway.bus))
+    declared = SettingsDestinations(settings.destinations, admin, lambda: gateway.bus, ended)
+    return HttpApi(app, gateway, jobs, declared)

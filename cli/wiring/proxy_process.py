@@ -27,8 +27,9 @@ from duemq.cli.wiring.parts import (
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.relays.log import FiguresReader
+from duemq.cluster.topic_states import TopicStates
 from duemq.model.ids import IdCodec
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
@@ -39,21 +40,21 @@ from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 async def _learn_of_brokers(
     settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
-) -> tuple[KafkaBus, ClockWatch, Destinations] | None:
+) -> tuple[KafkaBus, ClockWatch, TopicStates] | None:
     """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
 
-    async def attempt() -> tuple[KafkaBus, ClockWatch, Destinations]:
+    async def attempt() -> tuple[KafkaBus, ClockWatch, TopicStates]:
         async with AsyncExitStack() as made:
             bus = await open_bus(settings, clock)
             made.push_async_callback(bus.close)
             watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
             await watch.measure(bus)
             await create_logs(bus, shards)
-            destinations = Destinations(bus, settings.topics.partitions)
-            made.push_async_callback(destinations.close)
-            await destinations.learn()
+            topic_states = TopicStates(bus, settings.topics.partitions)
+            made.push_async_callback(topic_states.close)
+            await topic_states.learn()
             await opened.enter_async_context(made.pop_all())
-            return bus, watch, destinations
+            return bus, watch, topic_states
 
     return await reach_brokers(attempt, stop)
 
@@ -81,21 +82,22 @@ async def run_proxy(
         reached = await _learn_of_brokers(settings, identity.shards, clock, opened, stop)
         if reached is None:
             return
-        bus, watch, destinations = reached
+        bus, watch, topic_states = reached
         follower = LedgerFollower(bus, identity.shards)
         age = BufferAge(settings.kafka.retention, watch.accepting)
         http = node_client(settings.http.answer_timeout_ms / 1000, settings.node.token, tls=node_client_context)
         opened.push_async_callback(http.aclose)
         reader = RemoteReader(directory, http)
         backend = ProxyBackend(
-            identity.cluster, bus, IdCodec(identity.secret), destinations, follower, reader, directory, directory,
+            identity.cluster, bus, IdCodec(identity.secret), topic_states, follower, reader, directory, directory,
             watch, metrics, age, reader,
         )  # fmt: skip
         systemd.status = lambda: backend.readiness().sentence
         admin = Administration(lambda: bus, clock)
         instance = url_of(listener, settings.host)
         tracing = await opened.enter_async_context(open_tracing(settings, "proxy", instance, metrics))
-        api = http_api(settings, backend, metrics, stop, admin, tracing)
+        relays = FiguresReader(lambda: bus, clock)
+        api = http_api(settings, backend, metrics, stop, admin, tracing, relays.shown)
 
         async def follow(shut: asyncio.Event) -> None:
             async with asyncio.TaskGroup() as group:
@@ -115,7 +117,7 @@ async def run_proxy(
             settings.http.shutdown_grace_s,
             stop,
             systemd.ready_after(both(follower.ready, admin.log.ready)),
-            beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run),
+            beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run, relays.run),
             limits=connection_limits(settings),
             tls=tls,
         )

@@ -25,6 +25,7 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
+from duemq.cluster.relays.log import FiguresReader
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
 from duemq.delay.node_backend import NodeBackend
@@ -69,13 +70,18 @@ async def serve(
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
-        api = http_api(settings, backend, metrics, stop, admin, tracing, lambda name: relay.shown(name))
+        api = http_api(
+            settings, backend, metrics, stop, admin, tracing, lambda name: figures(name),
+            lambda name, topics: relay.ended(name, topics),
+        )  # fmt: skip
         schedule = api.gateway.send if own_log else None
         log = _log_path(folder.info.path) if own_log else None
         relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log)
+        relays = FiguresReader(lambda: api.gateway.bus, clock)
+        figures, readers = (relay.shown, ()) if own_log else (relays.shown, (relays.run,))
         grace_s = settings.http.shutdown_grace_s
         delivering = node.run if not settings.relay.enabled else ending_first(relay.run, node.run)
-        work = beside(admin, delivering, api.app.history.run, api.jobs.run, api.declared.run)
+        work = beside(admin, delivering, api.app.history.run, api.jobs.run, api.declared.run, *readers)
         ready = both(node.ready, admin.log.ready)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:

@@ -13,13 +13,16 @@ from aiokafka.structs import TopicPartition
 from duemq.client.consumer.kafka.assignors import Mismatch
 from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.client.consumer.work.done_ranges import Ranges
 
 
 class FetchPosition(NamedTuple):
-    """`commit`: the first message that is not done; `pull`: the next to be fetched."""
+    """`commit`: the first message that is not done; `pull`: the next to be fetched; `done`: what is done behind
+    `commit`."""
 
     commit: int
     pull: int
+    done: Ranges = ()
 
 
 PartitionsMoved = Callable[[Collection[TopicPartition]], Awaitable[None]]
@@ -48,6 +51,10 @@ class MessageSource(Protocol):
 
     async def position(self, partition: TopicPartition) -> int | None:
         """Where the next pull of a partition starts; None where that is not known just now."""
+        ...
+
+    def done(self, partition: TopicPartition) -> Ranges:
+        """What is done behind the place where a partition is pulled from first, as it was stored."""
         ...
 
     def end(self, partition: TopicPartition) -> int | None:

@@ -2,10 +2,11 @@
 
     pull -> books (what is in hand) -> lanes (handlers) -> done: the book moves on
                                                         -> failed: back through duemq, then the book moves on
-    the offset of the first message that is not done is stored every 5 s, with each pull, and at the end
+    the offset of the first message that is not done, and what is done behind it, are stored every 5 s, with each pull,
+    and at the end
 
 A message is done when its handler returned, or when the log has it for a retry or among the dead letters. What was not
-done when a process died is delivered again, to whoever has the partition then: at least once.
+done when a process died, or not stored as done, is delivered again, to whoever has the partition then: at least once.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Consumer:
         self._room = Room(self.options, self._in_place)
         self._moved, self._started = asyncio.Event(), asyncio.Event()
         self._idle_s = min(_IDLE_S, self.options.kafka.get("max_poll_interval_ms", _MAX_POLL_MS) / 3_000)
-        self._saving = asyncio.Lock()
+        self._saving, self._saves_soon = asyncio.Lock(), self.options.commit_pause_s > 0
         self._leaving: set[asyncio.Task[None]] = set()  # for partitions that go to other members
         self._source: MessageSource | None = None
         self._running: asyncio.Task[None] | None = None
@@ -160,10 +161,12 @@ class Consumer:
         transactions count, too."""
         if self._source is None or not self._books:
             return None
-        ends = {partition: self._source.end(partition) for partition in self._books}
-        if any(end is None for end in ends.values()):
-            return None
-        return sum(max((ends[partition] or 0) - book.commit, 0) for partition, book in self._books.items())
+        undone = 0
+        for partition, book in self._books.items():
+            if (end := self._source.end(partition)) is None:
+                return None
+            undone += book.undone(end)
+        return undone
 
     @property
     def working(self) -> asyncio.Task[None]:
@@ -329,14 +332,13 @@ class Consumer:
         return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
 
     def _take(self, partition: TopicPartition, records: list[Any]) -> None:
-        book = self._books.get(partition)
-        if book is None:
-            book = self._books[partition] = Book(records[0].offset)
+        book = self._book(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
         works: list[Work] = []
         total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
-        for record in records:
+        rest = book.without_done(records)
+        for record in rest:
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._routes.of(message, retried)
             if route is not None:
@@ -348,8 +350,15 @@ class Consumer:
         book.pulled(offsets, records[-1].offset + 1)
         if self._watcher is not None and self._source is not None:
             self._watcher.pulled(partition, self._source.log_id(partition.topic), offsets, start)
-        self._counts[partition.topic, "skipped"] += len(records) - len(works)
+        self._counts[partition.topic, "skipped"] += len(rest) - len(works)
         self._lanes.put(works)
+
+    def _book(self, partition: TopicPartition, start: int) -> Book:
+        """The book of a partition. `start`: where it begins, if it begins just now."""
+        if (book := self._books.get(partition)) is None:
+            assert self._source is not None
+            book = self._books[partition] = Book(start, self._source.done(partition))
+        return book
 
     def _key(self, message: Message) -> object:
         key = message.key
@@ -365,6 +374,8 @@ class Consumer:
         work.route.done += 1
         if self._watcher is not None:
             self._watcher.ended(work.message.record)
+        if work.book.unsaved == 1 and self._saves_soon:
+            self._moved.set()
         room = self._room
         room.messages -= 1
         room.bytes -= work.size
@@ -408,6 +419,8 @@ class Consumer:
         work.book.done(work.offset)
         if self._watcher is not None:
             self._watcher.ended(work.message.record)
+        if self._saves_soon:
+            self._moved.set()
         self._counts[work.message.topic, outcome] += 1
         self.released(work)
 
@@ -439,24 +452,23 @@ class Consumer:
                 position = await source.position(partition)
                 if position is None:
                     continue
-                book = self._books.setdefault(partition, Book(position))
+                book = self._book(partition, position)
                 if not len(book):
                     book.pull = max(book.pull, position)
 
     async def _save(self, source: MessageSource, books: Mapping[TopicPartition, Book]) -> None:
         async with self._saving:
-            moved, stored = {}, False
-            for partition, book in books.items():
-                if (place := FetchPosition(book.commit, book.pull)) != book.saved:
-                    moved[partition] = book, place, book.unsaved
-                elif book.unsaved:
-                    book.unsaved, stored = 0, True  # what is done behind one that is not cannot be stored
+            moved = {
+                partition: (book, place, book.unsaved)
+                for partition, book in books.items()
+                if (place := book.position) != book.saved
+            }
             if moved and await source.save({partition: place for partition, (_, place, _) in moved.items()}):
                 for book, place, done in moved.values():
                     book.saved = place
                     book.unsaved -= done
-                stored = True
-            if stored:
+                    if book.unsaved and self._saves_soon:  # done meanwhile
+                        self._moved.set()
                 self._room.open()
 
 

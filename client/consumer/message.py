@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import orjson
 
 from duemq.client.consumer.retry.headers import NULL, Headers, Origin, labels_in, origin_in, own
+from duemq.model.dead_letters import REDRIVEN_ID
 
 _EPOCH_MS = re.compile(r"\d{1,15}", re.ASCII)
 
@@ -41,7 +42,7 @@ class Message:
             record = self.record
             # A topic that was made anew has the same offsets again, but not at the same times.
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
-            id_ = self._system("duemq-id") or place
+            id_ = self._system(REDRIVEN_ID) or self._system("duemq-id") or place
             self._origin = Origin(record.topic, record.partition, record.offset, id_)
         return self._origin
 
@@ -52,8 +53,8 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The same for every delivery and every retry of one message: duemq's id, or `topic:partition:offset:timestamp`
-        of one that did not come by duemq."""
+        """The same for every delivery, retry and redrive of one message: duemq's id, or
+        `topic:partition:offset:timestamp` of one that did not come by duemq."""
         return self.origin.id
 
     @property

@@ -65,7 +65,8 @@ class ConsumerOptions:
     commit_interval_s: float = 5.0
     """Offsets are stored at the latest after this, with each pull when they moved, and at the end."""
     commit_pause_s: float = 0.0
-    """Between two stores of offsets, where storing costs more than what comes again after a crash for want of it."""
+    """With a pause, offsets are also stored whenever messages are done, this long apart: a crash brings back what was
+    done within it."""
     stop_s: float = 30.0
     """How long a stop, or a partition that goes to another member, waits for handlers that run."""
     rack: str = ""

@@ -17,6 +17,7 @@ from duemq.model.record import StoredRecord, pack_record, unpack_record
 
 MAX_ITEM_BYTES: Final = 8 << 10
 MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log
+MAX_REMOVED: Final = 500  # removed items whose versions are known, each by itself
 
 _FORMAT = 1
 
@@ -26,7 +27,7 @@ Value = Mapping[str, Any]
 
 
 class Item(NamedTuple):
-    """`version` counts the changes from 1. A `value` of None: it was removed."""
+    """`version` counts the changes. A `value` of None: it was removed."""
 
     version: int
     value: Value | None
@@ -61,6 +62,8 @@ class AdminState:
         was read."""
         self._behind: list[tuple[int, Change]] = []  # changes that may be behind a snapshot which is still to come
         self._sizes: dict[str, int] = {}
+        self._removed: dict[str, None] = {}  # names of removed items, the one removed first in front
+        self._floor = 0  # the highest version of a removed item that is forgotten: no item has it again
 
     def apply(self, record: StoredRecord) -> bool:
         """Apply the next record; whether an item changed. Raises CorruptStore for one that is none of these."""
@@ -70,7 +73,8 @@ class AdminState:
             if not isinstance(document, dict) or document.pop("format") != _FORMAT:
                 raise ValueError("it is of no format that this version knows")
             if "through" in document:
-                return self._apply_snapshot(int(document["through"]), _items_of(document["items"]))
+                through, floor = int(document["through"]), int(document.get("floor", 0))
+                return self._apply_snapshot(through, floor, _items_of(document["items"]))
             change = Change(**document)
             if not isinstance(change.item, str) or not isinstance(change.value, dict | None):
                 raise TypeError("it is no change of an item")
@@ -84,18 +88,32 @@ class AdminState:
     def _apply_change(self, change: Change) -> bool:
         if change.version != self.version_of(change.item) + 1:
             return False
-        self.items[change.item] = Item(change.version, change.value)
-        self._sizes[change.item] = len(orjson.dumps(change.value))
+        self._put(change.item, Item(change.version, change.value))
+        if len(self._removed) > MAX_REMOVED:
+            self._forget(next(iter(self._removed)))
         return True
 
-    def _apply_snapshot(self, through: int, items: Mapping[str, Item]) -> bool:
+    def _put(self, name: str, item: Item) -> None:
+        self._removed.pop(name, None)
+        if item.value is None:
+            self.items.pop(name, None)  # those that are removed stand in a snapshot in this order, too
+            self._removed[name] = None
+        self.items[name] = item
+        self._sizes[name] = len(orjson.dumps(item.value))
+
+    def _forget(self, name: str) -> None:
+        """Forget a removed item. What is made under an unknown name begins behind the versions of all that are
+        forgotten, so that a change that somebody made of an old version never counts."""
+        self._floor = max(self._floor, self.items.pop(name).version)
+        del self._removed[name], self._sizes[name]
+
+    def _apply_snapshot(self, through: int, floor: int, items: Mapping[str, Item]) -> bool:
         # One that a slow writer appended may be older than what was dropped meanwhile.
         if self.is_complete or through + 1 < self._start:
             return False
-        self.is_complete = True
+        self.is_complete, self._floor = True, floor
         for name, item in items.items():
-            self.items[name] = item
-            self._sizes[name] = len(orjson.dumps(item.value))
+            self._put(name, item)
         for offset, change in self._behind:
             if offset > through:
                 self._apply_change(change)
@@ -103,7 +121,8 @@ class AdminState:
         return True
 
     def version_of(self, item: str) -> int:
-        return self.items[item].version if item in self.items else 0
+        """Of an item that is unknown, for it never was or is forgotten: the one that its next change has to follow."""
+        return self.items[item].version if item in self.items else self._floor
 
     def of_kind(self, kind: str) -> Iterator[tuple[str, Value]]:
         """The items named `kind/...`, without those that were removed: the rest of the name, and the value."""
@@ -126,7 +145,7 @@ class AdminState:
     def snapshot(self) -> bytes:
         """The record that holds all items as of now. What is before `next_offset` is not needed beside it."""
         items = {name: [item.version, item.value] for name, item in self.items.items()}
-        document = {"format": _FORMAT, "through": self.next_offset - 1, "items": items}
+        document = {"format": _FORMAT, "through": self.next_offset - 1, "floor": self._floor, "items": items}
         return pack_record(b"snapshot", (), orjson.dumps(document))
 
 

@@ -28,18 +28,18 @@ class Outbox:
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
     def add(self, due: Sequence[Due], topics: Collection[bytes]) -> None:
-        """Append messages in the order given; `topics` are the destinations they have."""
+        """Append messages in the order given; `topics` are the topics they have."""
         if due and len(topics) == 1:  # a topic that refused all of its messages has no place in `partitions`
             (topic,) = topics
-            partitions, batch, keys = self._destination(topic, due[0][1])
+            partitions, batch, keys = self._topic_state(topic, due[0][1])
             if partitions == 1:
                 keys += [key for key, _ in due]
                 batch += [frame_in(row) for _, row in due]
                 return
-        destinations, start = self._open, ROW.size
+        topic_states, start = self._open, ROW.size
         for key, row in due:
             topic = row[start : start + row[TOPIC_BYTES_AT]]
-            partitions, batch, keys = destinations.get(topic) or self._destination(topic, row)
+            partitions, batch, keys = topic_states.get(topic) or self._topic_state(topic, row)
             keys.append(key)
             if partitions > 1 and (message_key := message_key_in(row)) is not None:
                 batch = self._keyed(topic.decode(), message_key, partitions)
@@ -54,13 +54,13 @@ class Outbox:
             batch = self._keyed(topic, message_key, partitions)
         batch.append(frame)
 
-    def _destination(self, topic: bytes, row: bytes) -> tuple[int, list[bytes], list[bytes]]:
+    def _topic_state(self, topic: bytes, row: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()
         partitions = self._partitions[name]
         self.first_rows.setdefault(name, row)
         unkeyed = self.batches.setdefault((name, self._unkeyed(name, partitions)), [])
-        destination = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
-        return destination
+        topic_state = self._open[topic] = (partitions, unkeyed, self.keys.setdefault(name, []))
+        return topic_state
 
     def _unkeyed(self, topic: str, partitions: int) -> int:
         closed = self._closed.get(topic)

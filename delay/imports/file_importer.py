@@ -187,6 +187,10 @@ class FileImporter:
             f"{self.why_pending(import_record.offset)}"
         )
 
+    def seeks_file(self) -> bool:
+        """Whether a replica waits for a file that may come soon: not all that may have it were asked yet."""
+        return self._blocker is not None and self._blocker.offset not in self._asked_at
+
     def why_pending(self, offset: int) -> str:
         """What a pending file waits for."""
         outcome = self._outcomes.get(offset)
@@ -350,11 +354,12 @@ class FileImporter:
         """Ask the peers what cannot be told without them: who else has files, and where to get those missing here."""
         now, records, store = self._clock(), self._pending_records(), self._store
         few = [offset for offset in self._copies if self._leading_since is not None][:_MAX_QUERY]
+        blocker = None if self._blocker is None else self._blocker.offset  # asked for each time: a node may have come
         missing = [
             offset
             for offset, outcome in self._outcomes.items()
             if isinstance(outcome, ImportProblem)
-            and not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000
+            and (offset == blocker or not 0 <= now - self._asked_at.get(offset, -1 << 62) < _AGAIN_S * 1000)
         ][:_MAX_QUERY]
         if not (few or missing):
             return

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Protocol, overload
 
 from duemq.bus.base import Bus
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
@@ -30,7 +30,7 @@ class ShardHolder(Protocol):
     @property
     def shards(self) -> Mapping[int, Shard]: ...
     @property
-    def destinations(self) -> Destinations: ...
+    def topic_states(self) -> TopicStates: ...
     @property
     def clock(self) -> Callable[[], int]: ...
 
@@ -74,13 +74,13 @@ class LocalReader:
         return [messages.get(name) for name in names]
 
     def _with_reason(self, first_key: bytes, state: MessageState | None) -> MessageState | None:
-        """Add the trouble of its destination to the state of a message that waits although its time has come."""
+        """Add the trouble of its topic to the state of a message that waits although its time has come."""
         if state is None or state.status != "scheduled":
             return state
         now = self._holder.clock()
         if state.attempt == 0 and due_of(first_key) > now:
             return state
-        trouble = self._holder.destinations.trouble(state.topic, now)
+        trouble = self._holder.topic_states.trouble(state.topic, now)
         return state if trouble is None else replace(state, reason=trouble)
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a cycle does with the messages that are due: sent, deferred where the destination refuses, or buried."""
+"""What a cycle does with the messages that are due: sent, deferred where the topic refuses, or buried."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from duemq.bus.base import Destination
+from duemq.bus.base import TopicState
 from duemq.bus.partitioner import partition_of
-from duemq.cluster.destinations import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Destinations, Refusal
+from duemq.cluster.topic_states import LOOKED_UP, NEEDS_KEY, TOO_LARGE, Refusal, TopicStates
 from duemq.delay.core.cycle import Cycle, Due
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.outbox import Outbox
@@ -47,10 +47,10 @@ class _Back(NamedTuple):
 class Dispatch:
     """Makes the outbox of one shard's cycles."""
 
-    def __init__(self, destinations: Destinations, cycle_limits: CycleLimits, shard: int) -> None:
-        self._destinations, self._cycle_limits, self._shard = destinations, cycle_limits, shard
+    def __init__(self, topic_states: TopicStates, cycle_limits: CycleLimits, shard: int) -> None:
+        self._topic_states, self._cycle_limits, self._shard = topic_states, cycle_limits, shard
         self._patient_from = 0  # when (ms) a cycle may wait for look-ups again
-        self._cycle_destinations: dict[str, Destination] = {}  # by topic, of the cycle that is made now
+        self._cycle_topics: dict[str, TopicState] = {}  # by topic, of the cycle that is made now
 
     async def outbox(self, cycle: Cycle, now: int) -> Outbox:
         """What the cycle sends. Messages that cannot go out are deferred; each is a note in the ledger."""
@@ -58,17 +58,17 @@ class Dispatch:
         topics = set(map(bytes.decode, encoded_topics))
         if cycle.malformed:
             topics.add(self._cycle_limits.dead_letter_topic)
-        self._cycle_destinations, refusals = await self._ready(topics, now)
+        self._cycle_topics, refusals = await self._ready(topics, now)
         back: list[_Back] = []
         if refusals or any_expires(cycle.due) or self._is_choosy(cycle.due):
             back = self._sift(cycle, refusals, now)
             if any(one.dead for one in back) and self._cycle_limits.dead_letter_topic not in topics:
-                self._cycle_destinations |= (await self._ready({self._cycle_limits.dead_letter_topic}, now))[0]
-        destinations = self._cycle_destinations
-        closed_partitions = {topic: about.trouble for topic, about in destinations.items() if about.trouble}
+                self._cycle_topics |= (await self._ready({self._cycle_limits.dead_letter_topic}, now))[0]
+        topic_states = self._cycle_topics
+        closed_partitions = {topic: about.trouble for topic, about in topic_states.items() if about.trouble}
         outbox = Outbox(
             self._shard + cycle.before.number + 1,
-            {topic: about.partitions for topic, about in destinations.items()},
+            {topic: about.partitions for topic, about in topic_states.items()},
             closed_partitions,
         )
         for due, attempt, reason, until, dead in back:
@@ -87,24 +87,24 @@ class Dispatch:
                 )  # fmt: skip
         return outbox
 
-    async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, Destination], dict[str, Refusal]]:
-        """See `Destinations.ready`. Cycles wait for look-ups a small part of the time, whatever topics are named."""
+    async def _ready(self, topics: set[str], now: int) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
+        """See `TopicStates.ready`. Cycles wait for look-ups a small part of the time, whatever topics are named."""
         patience_s = _PATIENCE_S if now >= self._patient_from else 0.0
-        destinations, refusals = await self._destinations.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
+        topic_states, refusals = await self._topic_states.ready(topics, now, self._cycle_limits.retry_ms, patience_s)
         if any(refusal.reason == LOOKED_UP for refusal in refusals.values()):
             self._patient_from = now + _PATIENT_AGAIN_MS
-        return destinations, refusals
+        return topic_states, refusals
 
     def _is_choosy(self, due: list[Due]) -> bool:
-        """Whether a destination of this cycle may take some of its messages and not others."""
-        destinations = self._cycle_destinations.values()
-        if any(about.needs_key or about.trouble for about in destinations):
+        """Whether a topic of this cycle may take some of its messages and not others."""
+        topic_states = self._cycle_topics.values()
+        if any(about.needs_key or about.trouble for about in topic_states):
             return True
-        least = min((about.max_frame_bytes or _NO_LIMIT for about in destinations), default=_NO_LIMIT)
+        least = min((about.max_frame_bytes or _NO_LIMIT for about in topic_states), default=_NO_LIMIT)
         return least < _NO_LIMIT and bool(due) and max(len(row) for _, row in due) > least
 
     def _sift(self, cycle: Cycle, refusals: Mapping[str, Refusal], now: int) -> list[_Back]:
-        """Take out of the due messages those that expired and those whose destination refuses them."""
+        """Take out of the due messages those that expired and those whose topic refuses them."""
         cycle_limits = self._cycle_limits
         going: list[Due] = []
         back: list[_Back] = []
@@ -126,19 +126,19 @@ class Dispatch:
 
     def _refusal_of(self, topic: str, row: bytes, now: int) -> Refusal | None:
         """Why a topic that takes messages does not take this one."""
-        about, waits = self._cycle_destinations[topic], self._cycle_limits.retry_ms
+        about, waits = self._cycle_topics[topic], self._cycle_limits.retry_ms
         limit = about.max_frame_bytes
         if limit is not None and len(row) > limit and len(frame_in(row)) > limit:
-            return self._destinations.refuse(topic, TOO_LARGE, now, waits, whole=False)
+            return self._topic_states.refuse(topic, TOO_LARGE, now, waits, whole=False)
         if not about.needs_key and not about.trouble:
             return None
         key = message_key_in(row)
         if about.needs_key and key is None:
-            return self._destinations.refuse(topic, NEEDS_KEY, now, waits, whole=False)
+            return self._topic_states.refuse(topic, NEEDS_KEY, now, waits, whole=False)
         if about.trouble and key is not None:
             reason = about.trouble.get(partition_of(key, about.partitions))
             if reason is not None:
-                return self._destinations.refuse(topic, reason, now, waits, about.trouble_text, whole=False)
+                return self._topic_states.refuse(topic, reason, now, waits, about.trouble_text, whole=False)
         return None
 
     def _defer(self, cycle: Cycle, due: Due, now: int, attempt: int, reason: str, until: int = 0) -> None:
@@ -162,8 +162,8 @@ class Dispatch:
 
     @property
     def _takes_dead_letters(self) -> bool:
-        return self._cycle_limits.dead_letter_topic in self._cycle_destinations
+        return self._cycle_limits.dead_letter_topic in self._cycle_topics
 
     def _add_dead(self, outbox: Outbox, key: bytes | None, frame: bytes) -> None:
         topic = self._cycle_limits.dead_letter_topic
-        outbox.add_frame(topic, key, shorten(frame, self._cycle_destinations[topic].max_frame_bytes or _NO_LIMIT))
+        outbox.add_frame(topic, key, shorten(frame, self._cycle_topics[topic].max_frame_bytes or _NO_LIMIT))

@@ -8,9 +8,9 @@ from time import thread_time
 from typing import Protocol
 
 from duemq.bus.base import Bus, Committer
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.progress import Progress
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import CycleWork
@@ -18,7 +18,7 @@ from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.retention import has_ends, horizon_for
+from duemq.delay.shard.retention import has_ends, horizon_for, latest_ends
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.key import due_of, first_key_at
 from duemq.model.record import Partition, StoredRecord, pack_record
@@ -36,7 +36,7 @@ class Context(Protocol):
     """What the shards of a node share. `clock` gives epoch ms."""
 
     @property
-    def destinations(self) -> Destinations: ...
+    def topic_states(self) -> TopicStates: ...
     @property
     def observer(self) -> Observer: ...
     @property
@@ -68,7 +68,7 @@ class Master:
             progress,
         )
         self._observer, self._clock, self._short_of_space = context.observer, context.clock, context.short_of_space
-        self._dispatch = Dispatch(context.destinations, cycle_limits, replica.shard)
+        self._dispatch = Dispatch(context.topic_states, cycle_limits, replica.shard)
         self._shard = replica.shard
         self._files = files
         if files is not None:
@@ -193,7 +193,7 @@ class Master:
         if window > end_horizon and (not cycle.idle or has_ends(store, window)):
             end_horizon = window
         if window > horizon:
-            last_ends = store.last_ends | dict.fromkeys(cycle.windows_of_ends(now), now)
+            last_ends = store.last_ends | latest_ends(store.last_ends, cycle.windows_of_ends(now), now)
             # Whether there is history to forget. What was cancelled early ends in the window it would have been due in.
             if (
                 window <= reached

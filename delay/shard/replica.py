@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core.cycle import Cycle
+from duemq.delay.shard.retention import latest_ends
 from duemq.delay.shard.store_changes import count_changes, store_changes
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
@@ -94,7 +95,7 @@ class Replica:
 
         `imported_files`: where the files of the entry are, if it imports some.
         """
-        last_ends = dict.fromkeys(cycle.windows_of_ends(entry.at), entry.at)
+        last_ends = latest_ends(self.store.last_ends, cycle.windows_of_ends(entry.at), entry.at)
         rowless = self._rowless_endings(cycle)
         puts, deletes = store_changes(cycle, entry, last_ends)
         count_changes(cycle, entry, self.wheel)

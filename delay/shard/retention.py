@@ -5,7 +5,7 @@ Nothing of the history is needed any more, so a crash between two steps only lea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -27,6 +27,14 @@ def horizon_for(cursor: bytes, cutoff_ms: int, last_ends: Mapping[int, int]) -> 
     """
     window = window_of(max(min(cutoff_ms, due_of(cursor)), 0))
     return min((late for late, at in last_ends.items() if late < window and at > cutoff_ms), default=window)
+
+
+def latest_ends(last_ends: Mapping[int, int], windows: Iterable[int], at: int) -> dict[int, int]:
+    """When (ms) the last message of each of these windows ended, now that more did at `at` ms.
+
+    `at` may be before an earlier end: the clock can go back.
+    """
+    return {window: max(at, last_ends.get(window, at)) for window in windows}
 
 
 def has_history(store: ShardStore, horizon: int) -> bool:
@@ -65,11 +73,13 @@ def purge_before(
     failpoint("runs")
     store.purge_ends(horizon)
     yield
+    # By number: by its clock, which can go back, a cycle may seem to be before the horizon that is not.
+    first_number = next((WHEN.unpack(when)[0] for _, when in store.each(CURSOR, end)), 0)
     boundary = None
     for count, (applied, when) in enumerate(store.each(APPLIED)):
-        if WHEN.unpack(when)[1] >= horizon:
+        if WHEN.unpack(when)[0] >= first_number:
             break
-        boundary = applied  # the last one stays: it tells of all before it that they were applied before the horizon
+        boundary = applied  # the last one stays: all before it were applied before the cursor came to the horizon
         if count % _PART == _PART - 1:
             yield
     if boundary is not None:

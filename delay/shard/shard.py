@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from duemq.bus.base import Bus, DestinationRefused, Subscription, UnknownTopic
+from duemq.bus.base import Bus, Subscription, UnknownTopic, WriteRefused
 from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.cluster.progress import Progress
 from duemq.delay.core.limits import CycleLimits
@@ -150,13 +150,13 @@ class Shard:
                     again = damage is not None and damage[0] == error.path and loop.time() - damage[1] < _AGAIN_S
                     if again or not await self._rebuild(node):
                         raise
-                except (Fenced, LogFailed, DestinationRefused, UnknownTopic) as error:
+                except (Fenced, LogFailed, WriteRefused, UnknownTopic) as error:
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
                         extra={"action": "restart", "shard": self.number},
                     )  # fmt: skip
-                    if isinstance(error, DestinationRefused):
-                        node.destinations.refuse(error.topic, error.reason, node.clock(), cycle_limits.retry_ms)
+                    if isinstance(error, WriteRefused):
+                        node.topic_states.refuse(error.topic, error.reason, node.clock(), cycle_limits.retry_ms)
                     if loop.time() - began > _WELL_S:
                         failures = 0
                     await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
@@ -218,6 +218,10 @@ class Shard:
     def waits(self) -> str | None:
         """Which imported file a replica waits for that does not lead, and why the file is not here."""
         return None if self.leading or self._importer is None else self._importer.why_waiting()
+
+    def seeks_file(self) -> bool:
+        """Whether it waits for a file that it may get soon, from its source or from a peer."""
+        return self._importer is not None and self._importer.seeks_file()
 
     async def _pause(self, seconds: float) -> None:
         """Wait for so long, or until the shard is stopped or to be recovered."""

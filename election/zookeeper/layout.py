@@ -109,7 +109,7 @@ def encode_member(member: Member, instance: str) -> bytes:
             "watermark": health.watermark,
             "full": health.full,
             "unfit": {str(shard): why for shard, why in health.unfit.items()},
-            "destinations": dict(health.destinations),
+            "topics": dict(health.topic_states),
         }
     )
 
@@ -133,7 +133,7 @@ def decode_member(name: str, znode: Znode) -> Registration | None:
                 fields.get("watermark", 0),
                 fields.get("full", ""),
                 {int(shard): str(why) for shard, why in fields.get("unfit", {}).items()},
-                dict(fields.get("destinations", {})),
+                dict(fields.get("topics", {})),
             ),
         )
         return Registration(member, fields["instance"], znode.born, znode.session, znode.version)

@@ -13,25 +13,27 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
 from duemq.model.destinations.http import HttpOptions, check_names
 from duemq.model.destinations.http_headers import legal_value
-from duemq.model.destinations.nats import NatsOptions
+from duemq.model.destinations.nats import NatsOptions, read_user_key
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.model.destinations.redis import RedisOptions
+from duemq.model.destinations.rejection import UrlError, rejection
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
-from duemq.model.settings import no_switch, reader
+from duemq.model.settings import IN_MS, reader
 from duemq.model.timing import parse_duration, shown
 
 OWN_TOPIC: Final = "destination."
@@ -65,7 +67,10 @@ Options = HttpOptions | RabbitMqOptions | NatsOptions | RedisOptions | RocketMqO
 
 _Number = Annotated[int, Field(strict=True)]
 # Digits in quotes are no duration, as everywhere in the API.
-_Duration = Annotated[int, reader(lambda text: parse_duration(text, "it")), BeforeValidator(no_switch), Field(ge=0)]
+_Duration = Annotated[
+    int, reader(lambda text: parse_duration(text, "it")),
+    Field(strict=True, ge=0, examples=["30s"]), IN_MS,
+]  # fmt: skip
 _Switch = Annotated[bool, Field(strict=True)]
 
 
@@ -73,23 +78,40 @@ class _Declared(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+_OF_KIND: Final[Mapping[str, tuple[str, ...]]] = {
+    "levels": ("kind", "retries", "first_level"), "delays": ("kind", "delays"),
+    "exponential": ("kind", "retries", "first", "factor", "most"),
+}  # fmt: skip
+"""The fields of a retry rule that a kind uses."""
+
+
 class RetryRule(_Declared):
     """When a message is tried again, and how often. `levels`: RocketMQ's, from 10 s to 2 h. `delays`: these, one after
-    another. `exponential`: `first`, and each time `factor` times as long, at most `most`."""
+    another. `exponential`: `first`, and each time `factor` times as long, at most `most`. Fields of another
+    kind are refused, and not shown."""
 
     kind: Literal["levels", "delays", "exponential"] = "levels"
     retries: Annotated[_Number, Field(ge=0, le=100)] = 16
     first_level: Annotated[_Number, Field(ge=1, le=18)] = 3
-    delays: Annotated[tuple[_Duration, ...], Field(max_length=100)] = ()
+    delays: Annotated[tuple[_Duration, ...], Field(max_length=100, examples=[["1s", "1m"]])] = ()
     first: Annotated[_Duration, Field(ge=1)] = 1_000
     factor: Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)] = 2.0
     most: Annotated[_Duration, Field(ge=1)] = 7_200_000
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        for name in type(self).model_fields:
+            if name in self.model_fields_set and name not in _OF_KIND[self.kind]:
+                kinds = " or ".join(kind for kind, names in _OF_KIND.items() if name in names)
+                other = f"here it is {self.kind}" if "kind" in self.model_fields_set else "give the kind, too"
+                raise ValueError(f"{name} goes with kind {kinds}; {other}")
         if self.kind == "delays" and not self.delays:
-            raise ValueError('retry of kind delays needs delays, such as ["1s", "1m"]')
+            raise ValueError('kind delays needs delays, such as ["1s", "1m"]')
         return self
+
+    @model_serializer(mode="wrap")
+    def _only_of_kind(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dump(self).items() if name in _OF_KIND[self.kind]}
 
 
 class Destination(_Declared):
@@ -102,13 +124,13 @@ class Destination(_Declared):
     """
 
     name: str
-    url: str
-    topics: Annotated[tuple[str, ...], Field(max_length=MAX_TOPICS)] = ()
+    url: Annotated[str, Field(examples=["https://example.com/hooks"])]
+    topics: Annotated[tuple[str, ...], Field(max_length=MAX_TOPICS, examples=[["orders"]])] = ()
     rate: Annotated[_Number, Field(ge=0, le=1_000_000)] = 0
     concurrency: Annotated[_Number, Field(ge=0, le=5_000)] = 0
     timeout: Annotated[_Duration, Field(ge=10, le=600_000)] = 10_000
     ordered: _Switch = False
-    retry: RetryRule = RetryRule()
+    retry: Annotated[RetryRule, Field(examples=[{"kind": "delays", "delays": ["1s", "1m"]}])] = RetryRule()
     options: Options = Field(default_factory=HttpOptions)
     paused: _Switch = False
     disabled: Annotated[str, Field(max_length=500)] = ""
@@ -130,7 +152,7 @@ class Destination(_Declared):
         except ValueError as error:
             raise ValueError(f"it is no URL: {error}") from error
         if parts.scheme not in _SYSTEMS:
-            raise ValueError(f"its scheme is one of {', '.join(_SYSTEMS)}")
+            raise ValueError(f"its scheme is one of {', '.join(_SYSTEMS)}, such as https://example.com/hooks")
         if len(url) > 2_000 or not url.isascii() or any(character <= " " for character in url) or "\\" in url:
             raise ValueError("it has up to 2,000 ASCII characters, without spaces and backslashes")
         if not parts.hostname:
@@ -146,7 +168,7 @@ class Destination(_Declared):
             if not TOPIC.fullmatch(topic):
                 raise ValueError(f"a topic {TOPIC_RULE}, not {shown(topic)}")
             if topic.startswith(RESERVED_TOPICS):
-                raise ValueError(f"{topic} is not for consumers")
+                raise ValueError(f"{topic} is one of duemq's own topics")
         return tuple(dict.fromkeys(topics))
 
     @model_validator(mode="before")
@@ -164,7 +186,10 @@ class Destination(_Declared):
     @model_validator(mode="after")
     def _check_url_of_system(self) -> Self:
         if isinstance(self.options, RedisOptions | RocketMqOptions):
-            self.options.check_url(self.url)
+            try:
+                self.options.check_url(self.url)
+            except ValueError as error:
+                raise UrlError(str(error)) from error
         return self
 
     @property
@@ -195,6 +220,7 @@ class Credentials(_Declared):
 
     `signing_secrets`: of Standard Webhooks, `whsec_…` (symmetric) or `whsk_…` (ed25519), at most two: the first signs,
     and the second too while receivers learn the first. `headers`: those of HTTP that nobody may see.
+    `creds`: of NATS, the text of a `.creds` file, or the seed of a user's nkey.
     """
 
     username: str = ""
@@ -202,6 +228,7 @@ class Credentials(_Declared):
     token: SecretStr = SecretStr("")
     signing_secrets: Annotated[tuple[SecretStr, ...], Field(max_length=2)] = ()
     headers: Mapping[str, SecretStr] = Field(default_factory=dict)
+    creds: SecretStr = SecretStr("")
     ca: str = ""
     cert: str = ""
     key: SecretStr = SecretStr("")
@@ -221,6 +248,13 @@ class Credentials(_Declared):
             if not legal_value(value.get_secret_value()):
                 raise ValueError(f"the value of {name} has visible ASCII characters, and spaces only between them")
         return headers
+
+    @field_validator("creds")
+    @classmethod
+    def _check_creds(cls, creds: SecretStr) -> SecretStr:
+        if creds:
+            read_user_key(creds.get_secret_value())
+        return creds
 
     @field_validator("token")
     @classmethod
@@ -257,15 +291,15 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
     """Raises Rejected `bad_field` or `unknown_field`, which names the field and what it may be."""
     url, options = fields.get("url"), fields.get("options")
     system = _SYSTEMS.get(url.partition(":")[0]) if isinstance(url, str) else None
-    try:
-        if system is not None and options is not None:
+    if system is not None and options is not None:
+        try:
             _OPTIONS[system].model_validate(options)
-    except ValidationError as error:
-        raise rejection(error, "options.") from None
+        except ValidationError as error:
+            raise rejection(error, _OPTIONS[system], "options") from None
     try:
         return Destination.model_validate(dict(fields))
     except ValidationError as error:
-        raise rejection(error) from None
+        raise rejection(error, Destination) from None
 
 
 def read_credentials(fields: Mapping[str, Any]) -> Credentials:
@@ -273,20 +307,7 @@ def read_credentials(fields: Mapping[str, Any]) -> Credentials:
     try:
         credentials = Credentials.model_validate(dict(fields))
     except ValidationError as error:
-        raise rejection(error, "credentials.") from None
+        raise rejection(error, Credentials, "credentials") from None
     if len(repr(credentials.value())) > _SECRET_BYTES:
         raise Rejected("bad_field", f"credentials have up to {_SECRET_BYTES:,} bytes in all", "credentials")
     return credentials
-
-
-def rejection(error: ValidationError, below: str = "") -> Rejected:
-    """The first problem, as clients are told. `below`: where the field stands in what they sent."""
-    problem = error.errors(include_url=False, include_input=False)[0]
-    place = below + ".".join(str(part) for part in problem["loc"] if part not in _OPTION_CLASSES)
-    if problem["type"] == "extra_forbidden":
-        return Rejected("unknown_field", f"{place} is no field here", place)
-    text = str(problem["ctx"]["error"]) if problem["type"] == "value_error" else problem["msg"]
-    return Rejected("bad_field", f"{place}: {text}", place or "body")
-
-
-_OPTION_CLASSES: Final = frozenset(each.__name__ for each in _OPTIONS.values())

@@ -31,7 +31,9 @@ class HttpOptions(BaseModel):
     format: Literal["raw", "cloudevents-binary", "cloudevents-structured"] = "raw"
     type: Annotated[str, Field(min_length=1, max_length=256)] = "duemq.message"
     content_type: Annotated[str, Field(min_length=1, max_length=256)] = OCTETS
-    headers: Annotated[Mapping[str, str], Field(max_length=50)] = Field(default_factory=dict)
+    headers: Annotated[Mapping[str, str], Field(max_length=50, examples=[{"x-team": "billing"}])] = Field(
+        default_factory=dict
+    )
     body: Annotated[str, Field(max_length=_BODY_CHARACTERS)] = ""
     on_4xx: OnError = "retry"
     on_5xx: OnError = "retry"

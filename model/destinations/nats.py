@@ -1,15 +1,32 @@
-"""Options of a NATS server."""
+"""Options of a NATS server, and the form of its users' keys."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
 _PLACEHOLDER: Final = re.compile(r"\{(?:topic|key)\}")
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 _SERVERS_OWN: Final = ("$SYS", "$JS")
+_JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([A-Za-z0-9_.-]+)\s+-+END NATS USER JWT-")
+_SEED: Final = re.compile(r"\bSU[A-D][A-Z2-7]{55}\b")
+
+
+class UserKey(NamedTuple):
+    """`seed`: of the nkey that signs. `jwt`: what an account says of its user; empty where the server knows the key."""
+
+    seed: str
+    jwt: str
+
+
+def read_user_key(text: str) -> UserKey:
+    """From a `.creds` file, or a seed alone. Raises ValueError, which tells nothing of the text."""
+    seeds, jwt = _SEED.findall(text), _JWT.search(text)
+    if len(seeds) != 1 or (jwt is None and text.strip() != seeds[0]):
+        raise ValueError("it is the text of a .creds file with the JWT and the seed of a user, or a user's seed (SU…)")
+    return UserKey(seeds[0], jwt[1] if jwt else "")
 
 
 class NatsOptions(BaseModel):

@@ -54,8 +54,6 @@ class RedisOptions(BaseModel):
             raise ValueError("fsync and replicas are for streams and lists: nothing is kept in a channel")
         if self.require_receiver and (self.kind != "pubsub" or self.cluster):
             raise ValueError("require_receiver is for pubsub without cluster: a node knows only its own subscribers")
-        if self.cluster and (self.fsync or self.replicas):
-            raise ValueError("fsync and replicas cannot be asked of a cluster: set appendfsync always there")
         return self
 
     def check_url(self, url: str) -> None:

@@ -53,7 +53,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the frames hold: see `ShardWindow` and `Destinations`. `tolerance_ms`: see `violations.violations`."""
+    """What the frames hold: see `ShardWindow` and `TopicRanges`. `tolerance_ms`: see `violations.violations`."""
 
     windows: Mapping[int, ShardWindow]
     topics: Mapping[str, int]
@@ -172,7 +172,7 @@ def audit(
     *,
     since: int | None = None,
     until: int | None = None,
-    destinations: Sequence[str] = (),
+    topics: Sequence[str] = (),
     tolerance_ms: int = 0,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
@@ -182,13 +182,13 @@ def audit(
     """Audit the duemq on this Kafka, and write tables below `out` (a path of this machine, or a URI): `violations`,
     `lateness`, each Parquet.
 
-    `since`, `until`: of ledger entries, epoch ms. `destinations`: topics to read; none for all. `dead_letters`: the
+    `since`, `until`: of ledger entries, epoch ms. `topics`: topics to read; none for all. `dead_letters`: the
     topic of these. `outcomes_table`: also write the table `outcomes` with a row per message, which takes two to three
     times as long. `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput
     and Unavailable.
     """
     progress = teller or Silent()
-    with gathered(spark, kafka, out, since, until, destinations, tolerance_ms, progress, dead_letters) as evidence:
+    with gathered(spark, kafka, out, since, until, topics, tolerance_ms, progress, dead_letters) as evidence:
         return conclude(spark, evidence, out, progress, outcomes_table, expected_ids)
 
 
@@ -199,7 +199,7 @@ def gathered(
     out: Path | str,
     since: int | None = None,
     until: int | None = None,
-    destinations: Sequence[str] = (),
+    topics: Sequence[str] = (),
     tolerance_ms: int = 0,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
@@ -213,7 +213,7 @@ def gathered(
         with step(spark, progress, "reading the ledger"):
             entries = scratch.keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
             windows, findings = window.windows(entries, since, tolerance_ms)
-        reading = read.destination_ranges(there, destinations, since, until, dead_letters)
+        reading = read.topic_ranges(there, topics, since, until, dead_letters)
         buffer, windows = _buffer(there, windows, until)
         letters = [reading.letters] if reading.letters else []
         ranges = [ledger, buffer, *reading.ranges.values(), *letters]

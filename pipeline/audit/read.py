@@ -1,7 +1,7 @@
 """What an audit reads, and in which order: so that nothing it sees contradicts itself only because time goes on.
 
 1. The ledger up to where it ends: with that it is fixed up to which cycle each shard is audited.
-2. The destinations and dead letters up to where they end after that, once open transactions are over: all that these
+2. The topics and dead letters up to where they end after that, once open transactions are over: all that these
    cycles delivered is in there, and what is in there from later cycles is told by its time.
 3. The buffer up to where it ends after that: every id that was seen in a record is of a command before it.
 """
@@ -28,7 +28,7 @@ _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationRanges:
+class TopicRanges:
     """What is read of the topics that messages are delivered to.
 
     `known_from`: per topic the time (epoch ms) up to which records may have been dropped by what is configured, or -1
@@ -65,9 +65,9 @@ def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange
     return ledger.within({p: start - _BACK for p, start in ledger.starts.items()}, {})
 
 
-def destination_ranges(
+def topic_ranges(
     logs: Logs, topics: Sequence[str], since: int | None, until: int | None, dead_letters: str = DEAD_LETTERS
-) -> DestinationRanges:
+) -> TopicRanges:
     """`topics`: those to read; none for all there are. To be asked after the ledger's range is fixed."""
     with logs.connected():
         there = logs.topics()
@@ -106,7 +106,7 @@ def destination_ranges(
     letters_from = known_from.pop(dead_letters, None)
     if left_out:
         notes.append(f"not read: {_some(left_out)}")
-    return DestinationRanges(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
+    return TopicRanges(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
 
 
 def dropped_before(policy: Retention | None, first: int | None, now: int) -> int:

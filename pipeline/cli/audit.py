@@ -28,7 +28,7 @@ VIOLATED = 1
 EXAMPLES = examples(
     "duemq spark audit --kafka localhost:9092 --out audit",
     "duemq spark audit --kafka localhost:9092 --since 2026-05-01T00:00:00Z --until 2026-05-02T00:00:00Z --out may-1st",
-    "duemq spark audit --kafka localhost:9092 --destinations orders --destinations invoices --out audit --json",
+    "duemq spark audit --kafka localhost:9092 --topics orders --topics invoices --out audit --json",
     "duemq spark audit --kafka localhost:9092 --dead-letters failed --strict 0 --out audit",
     "duemq spark audit --kafka localhost:9092 --expected /shared/jobs/spring/ids --out audit",
 )
@@ -44,9 +44,9 @@ def audit(
         str | None, typer.Option("--since", help="Ledger entries from then on: RFC 3339 with a zone, or epoch ms.")
     ] = None,
     until: Annotated[str | None, typer.Option("--until", help="Ledger entries before then.")] = None,
-    destinations: Annotated[
+    topics: Annotated[
         list[str] | None,
-        typer.Option("--destinations", help="Read this topic; may be repeated.", show_default="all topics"),
+        typer.Option("--topics", help="Read this topic; may be repeated.", show_default="all topics"),
     ] = None,
     tolerance_ms: Annotated[
         int, typer.Option("--tolerance", min=0, help="How many ms a record may be early: clocks differ.")
@@ -79,7 +79,7 @@ def audit(
 ) -> None:
     """Reconcile every message: accepted = delivered + cancelled + moved on + dead + pending.
 
-    Reads buffer, ledger, destinations and dead letters, lists each violation (lost, twice, early, delivered after a won
+    Reads buffer, ledger, topics and dead letters, lists each violation (lost, twice, early, delivered after a won
     cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
     are clean, with 1 where they are violated, or more cannot be known than --strict allows (docs/pipeline/audit.md).
     """
@@ -98,7 +98,7 @@ def audit(
             spark, reached(bootstrap, kafka_set), folder,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
-            destinations=destinations or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
+            topics=topics or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
             outcomes_table=outcomes, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         html = report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000)

@@ -57,7 +57,7 @@ async def deliver_now(service: Service, request: Request) -> Response:
 async def redrive(service: Service, request: Request) -> Response:
     topic = read_query(request, ("topic",)).get("topic", "")
     if topic:
-        check_destination(service, topic)
+        check_open_topic(service, topic)
     return await _of_the_dead(service, request, REDRIVE, Terms("", service.ingress.limits.max_redrives, topic))
 
 
@@ -65,11 +65,11 @@ async def purge(service: Service, request: Request) -> Response:
     return await _of_the_dead(service, request, PURGE, Terms())
 
 
-def check_destination(service: Service, topic: str) -> None:
+def check_open_topic(service: Service, topic: str) -> None:
     """Raises Rejected where no message may go to this topic."""
     if not is_topic(check_topic(topic).encode()):
         raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
-    service.ingress.check_destination(topic)
+    service.ingress.check_open_topic(topic)
 
 
 async def _of_the_dead(service: Service, request: Request, kind: int, terms: Terms) -> Response:

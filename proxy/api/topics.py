@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.bus.base import Bus, TopicInfo
-from duemq.bus.topic_cursor import MAX_PARTITIONS, decode_cursor, encode_cursor
+from duemq.bus.topic_cursor import MAX_PARTITIONS, cursor_in, decode_cursor, encode_cursor
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
@@ -77,7 +77,7 @@ async def get_consumer_cursor(service: Service, request: Request) -> Response:
     topic, consumer = _topic_of(request), request.path_params["consumer"]
     _check_consumer(consumer, "bad_field")
     place = await service.gateway.bus.get_consumer_cursor(topic, consumer)
-    return Response(status_code=204) if place is None else JsonResponse({"cursor": place.decode()})
+    return Response(status_code=204) if place is None else JsonResponse({"cursor": cursor_in(place)})
 
 
 async def put_consumer_cursor(service: Service, request: Request) -> Response:
@@ -103,7 +103,7 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
         if after is None:
             place = await bus.get_consumer_cursor(topic, consumer)
             if place is not None:
-                after, source = place.decode(), "consumer"
+                after, source = cursor_in(place), "consumer"
     info = await _readable(bus, topic)
     if after is None:
         return list(info.start_offsets) if info else []

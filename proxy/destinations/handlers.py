@@ -39,7 +39,7 @@ async def post_destination(service: Service, request: Request) -> Response:
     if type(replace) is not bool:
         raise Rejected("bad_field", f"replace is true or false, not {shown(replace)}", "replace")
     fields = {name: value for name, value in body.items() if name not in (*_BESIDE, "replace")}
-    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")))
+    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")), service.relay.ended)
     destination = await _registry(service).declare(
         fields, _credentials_in(body), caller_name(request), replace=replace, begin=begin
     )
@@ -54,7 +54,7 @@ async def patch_destination(service: Service, request: Request) -> Response:
     body = await read_json(request, SMALL_BODY_BYTES)
     check_fields(body, _CHANGES)
     changes = {name: value for name, value in body.items() if name in FIELDS}
-    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")))
+    begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")), service.relay.ended)
     registry, name = _registry(service), request.path_params["name"]
     await registry.update(name, changes, caller_name(request), _credentials_in(body), begin=begin)
     return JsonResponse(_json(service, registry.find(name)))

@@ -11,6 +11,7 @@ from duemq.cluster.admin.destination_registry import Begin
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
+from duemq.proxy.destinations.relay_access import Ended
 
 Start = Literal["last", "first"]
 STARTS: Final[tuple[Start, ...]] = get_args(Start)
@@ -24,11 +25,15 @@ def read_start(value: object) -> Start:
     raise Rejected("bad_field", f"start is {' or '.join(STARTS)}, not {shown(value)}", "start")
 
 
-def begin_at(bus: Bus, start: Start) -> Begin:
+def begin_at(bus: Bus, start: Start, ended: Ended) -> Begin:
     """Puts a group where each topic ends now (`last`), or at the oldest record that is kept (`first`). A topic that is
-    made later is read from its first record."""
+    made later is read from its first record.
+
+    `ended`: a relay that was at work for the group before, and has not ended yet, would store where it is behind it.
+    """
 
     async def begin(destination: Destination, topics: Sequence[str]) -> None:
+        await ended(destination.name, topics)
         for topic in topics:
             await _begin(bus, topic, destination.group, start)
 

@@ -52,6 +52,7 @@ class Credentials(Closed):
         default=[], max_length=2, description="Of Standard Webhooks: the first signs, during a rotation both do."
     )
     headers: dict[str, str] = Field(default={}, description="Of HTTP, with values that nobody may see.")
+    creds: str = Field(default="", description="Of NATS: the text of a .creds file, or the seed of a user's nkey.")
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -98,12 +99,14 @@ class DestinationState(Shape):
     concurrency: int
     timeout: int = Field(description="ms.")
     ordered: bool
-    retry: dict[str, Any] = Field(description="All fields of the rule, durations in ms.")
+    retry: dict[str, Any] = Field(description="The fields of its kind, durations in ms.")
     options: dict[str, Any]
     paused: bool
     disabled: str = Field(description="Why nothing is handed on though it is not paused; empty where it is.")
     credentials: list[str] = Field(description="Which are given.", examples=[["password", "username"]])
-    figures: dict[str, Any] | None = Field(description="What a relay in this process has counted; null: none is here.")
+    figures: dict[str, Any] | None = Field(
+        description="What relays have counted since their start; null: none is at work for it."
+    )
 
 
 class DestinationList(Shape):

@@ -11,10 +11,10 @@ from prometheus_client import CollectorRegistry, Counter
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
 from duemq.cluster.shard_reader import ShardReader
+from duemq.cluster.topic_states import TopicStates
 from duemq.cluster.view import ClusterView, Operator, cluster_json
 from duemq.election.base import NodeState
 from duemq.model.errors import DiskFull, Unavailable
@@ -44,7 +44,7 @@ class ProxyBackend:
     cluster_id: str
     bus: Bus
     ids: IdCodec
-    destinations: Destinations
+    topic_states: TopicStates
     follower: LedgerFollower
     reader: ShardReader
     view: ClusterView
@@ -120,18 +120,18 @@ class ProxyBackend:
         return {}
 
     def trouble(self, topic: str) -> str | None:
-        troubles = (member.health.destinations.get(topic) for member in self.view.members())
-        return self.destinations.trouble(topic, self.clock()) or next(filter(None, troubles), None)
+        troubles = (member.health.topic_states.get(topic) for member in self.view.members())
+        return self.topic_states.trouble(topic, self.clock()) or next(filter(None, troubles), None)
 
     def troubles(self) -> dict[str, str]:
-        troubles = self.destinations.troubles(self.clock())
+        troubles = self.topic_states.troubles(self.clock())
         for member in self.view.members():
-            troubles |= member.health.destinations
+            troubles |= member.health.topic_states
         return dict(sorted(troubles.items())[:_MAX_TROUBLES])
 
     def cluster(self) -> dict[str, Any]:
         document = cluster_json(self.cluster_id, self.shards, self.follower.entries, self.view, self.clock())
-        return document | {"destinations": self.troubles()}
+        return document | {"topics": self.troubles()}
 
     async def figures(self) -> list[Figures]:
         """Those of the nodes, and what was sent through this process."""

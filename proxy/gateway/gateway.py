@@ -16,14 +16,14 @@ from functools import wraps
 from itertools import count, islice
 from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import AppendResults, Batches, Bus, Committer, Destination
+from duemq.bus.base import AppendResults, Batches, Bus, Committer, TopicState
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
-from duemq.cluster.destinations import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
 from duemq.cluster.paging import before, merge, start_of, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
+from duemq.cluster.topic_states import NOT_ASKED, UNKNOWN_TOPIC
 from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
@@ -128,9 +128,9 @@ class CommandGateway:
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         self._check()
         self._backend.refuse()
-        refused, destination_of = await self._refused(drafts)
+        refused, state_of = await self._refused(drafts)
         now, at_once = self._backend.clock(), self._backend.delivering()
-        outgoing = self._outgoing(drafts, refused, destination_of, now, at_once)
+        outgoing = self._outgoing(drafts, refused, state_of, now, at_once)
         if not outgoing.batches:
             return list(refused.values())
         results = await self._append(outgoing.batches)
@@ -159,12 +159,12 @@ class CommandGateway:
                 await self._hold_up(where[1], results[where].first_offset)
         return answers
 
-    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, Destination]]:
-        """The drafts that their destinations would not take, by index, and what the destinations of the others take."""
-        destinations = self._backend.destinations
+    async def _refused(self, drafts: Sequence[Draft]) -> tuple[dict[int, Rejected], dict[str, TopicState]]:
+        """The drafts that their topics would not take, by index, and what the topics of the others take."""
+        topic_states = self._backend.topic_states
         topics = {draft.topic for draft in drafts}
-        by_topic = await destinations.resolve(topics - INTERNAL)
-        wrong = {topic: _wrong_topic(topic, *destinations.why_not(topic)) for topic in topics if topic not in by_topic}
+        by_topic = await topic_states.resolve(topics - INTERNAL)
+        wrong = {topic: _wrong_topic(topic, *topic_states.why_not(topic)) for topic in topics if topic not in by_topic}
         refused: dict[int, Rejected] = {}
         if not wrong and not any(
             about.max_frame_bytes or about.needs_key or about.trouble for about in by_topic.values()
@@ -180,7 +180,7 @@ class CommandGateway:
         self,
         drafts: Sequence[Draft],
         refused: Mapping[int, Rejected],
-        destination_of: Mapping[str, Destination],
+        state_of: Mapping[str, TopicState],
         now: int,
         at_once: int,
     ) -> _Outgoing:
@@ -198,7 +198,7 @@ class CommandGateway:
             elif draft.due is None:
                 id_ = ids.issue_bytes(DIRECT, at_once, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
-                partition = _partition_for(draft.key, destination_of[draft.topic], turn)
+                partition = _partition_for(draft.key, state_of[draft.topic], turn)
                 outgoing.add(index, (draft.topic, partition), direct_frame(draft, id_, at_once))
                 continue
             elif draft.key is not None and selection.ordered:
@@ -435,7 +435,7 @@ def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:
     return RejectedNow("unknown_topic", f"there is no topic {topic}{more}", "topic")
 
 
-def _unfit(draft: Draft, about: Destination) -> Rejected | None:
+def _unfit(draft: Draft, about: TopicState) -> Rejected | None:
     """Why its target would not take a message; one that is due later may meet better times."""
     topic, limit = draft.topic, about.max_frame_bytes
     if limit is not None and (size := _record_bytes(draft)) > limit:
@@ -448,7 +448,7 @@ def _unfit(draft: Draft, about: Destination) -> Rejected | None:
     return None
 
 
-def _partition_for(key: bytes | None, about: Destination, turn: int) -> int:
+def _partition_for(key: bytes | None, about: TopicState, turn: int) -> int:
     """Where a message without delay goes; without a key it avoids partitions that take nothing just now."""
     if key is not None:
         return partition_of(key, about.partitions)

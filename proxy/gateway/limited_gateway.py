@@ -126,7 +126,7 @@ class LimitedGateway(Gateway):
 
     def cluster(self) -> dict[str, Any]:
         document = self._gateway.cluster()
-        return document | {"destinations": self._own(document.get("destinations", {}))}
+        return document | {"topics": self._own(document.get("topics", {}))}
 
     def _own(self, by_topic: Mapping[str, str]) -> dict[str, str]:
         return {topic: text for topic, text in by_topic.items() if self._grant.covers(topic)}

@@ -54,7 +54,7 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int) -> Request:
     if topic:
         if not is_topic(topic.encode()):
             raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
-        ingress.check_destination(topic)
+        ingress.check_open_topic(topic)
     dry_run = body.get("dry_run", False)
     if type(dry_run) is not bool:
         raise Rejected("bad_field", f"dry_run must be true or false, not {shown(dry_run)}", "dry_run")

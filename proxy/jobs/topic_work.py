@@ -13,8 +13,10 @@ from typing import Final
 from duemq.bus.base import TopicInfo
 from duemq.model.dead_letters import (
     REDRIVEN_FROM,
+    REDRIVEN_ID,
     REDRIVES,
     Origin,
+    id_of,
     labels_in,
     origin_of,
     own_headers,
@@ -116,6 +118,8 @@ class TopicWork:
             return "failed", "redrives_exhausted"
         whence = f"{order.source}/{place[0]}/{place[1]}"
         more = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
+        if id_ := id_of(record.headers):
+            more.append((REDRIVEN_ID, id_.encode()))
         count, headers = pack_headers([*own_headers(record.headers), *more])
         labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
         name = _NAME + sha256(f"{whence}/{stored.timestamp}".encode()).hexdigest()[:40].encode()

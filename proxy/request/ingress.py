@@ -106,7 +106,7 @@ class Ingress:
         due = self._resolve(item, now)
         return now if due is None or due < now else due
 
-    def check_destination(self, topic: str) -> None:
+    def check_open_topic(self, topic: str) -> None:
         """Whether messages may go to this topic. Raises Rejected `bad_topic` or `unknown_topic`."""
         self._check_topic({"topic": topic})
 

@@ -14,10 +14,11 @@ from typing import Any
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.base import Bus, TopicInfo
-from duemq.bus.topic_cursor import decode_cursor, encode_cursor
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
+from duemq.client.consumer.work.done_ranges import Ranges
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.record import Headers, StoredRecord, unpack_record
+from duemq.relay.embedded.places import decode_places, encode_places
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class EmbeddedSource:
         self._bus, self._group, self._topics, self._log_id = bus, group, topics, log_id
         self._gained, self._lost = gained, lost
         self._next: dict[TopicPartition, int] = {}  # what is read next
-        self._stored: dict[TopicPartition, int] = {}
+        self._stored: dict[TopicPartition, FetchPosition] = {}
         self._grown = asyncio.Event()
         self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
         self._held_partitions: frozenset[TopicPartition] = frozenset()
@@ -109,16 +110,19 @@ class EmbeddedSource:
         """Find out where each partition is read first."""
         topic = info.name
         cursor = await bus.get_consumer_cursor(topic, self._group)
-        offsets = list(info.start_offsets)
+        places = [FetchPosition(offset, offset) for offset in info.start_offsets]
         if cursor is not None:
             try:
-                offsets = decode_cursor(cursor.decode(), topic, info, "cursor")
-            except (Rejected, UnicodeDecodeError) as error:
+                places = decode_places(cursor, info)
+            except Rejected as error:
                 log.warning("%s begins anew with %s: %s", self._group, topic, error, extra={"action": "begin"})
-        partitions = [TopicPartition(topic, number) for number in range(info.partitions)]
-        new = [partition for partition in partitions if partition not in self._next]
-        for partition in new:
-            self._next[partition] = self._stored[partition] = offsets[partition.partition]
+        new = {
+            partition: place
+            for number, place in enumerate(places)
+            if (partition := TopicPartition(topic, number)) not in self._next
+        }
+        self._stored |= new
+        self._next |= {partition: place.commit for partition, place in new.items()}
         await self._gained(new)
 
     async def _watch(self, topic: str) -> None:
@@ -156,6 +160,9 @@ class EmbeddedSource:
     async def position(self, partition: TopicPartition) -> int | None:
         return self._next.get(partition)
 
+    def done(self, partition: TopicPartition) -> Ranges:
+        return self._stored[partition].done
+
     def end(self, partition: TopicPartition) -> int | None:
         try:
             return self._bus().reach(partition.topic, partition.partition)
@@ -166,13 +173,13 @@ class EmbeddedSource:
         return self._log_id
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        stored = self._stored | {partition: place.commit for partition, place in places.items()}
+        stored = {**self._stored, **places}
         try:
             bus = self._bus()
             for topic in {partition.topic for partition in places}:
                 of_topic = sorted(partition for partition in stored if partition.topic == topic)
-                cursor = encode_cursor(topic, [stored[partition] for partition in of_topic])
-                await bus.set_consumer_cursor(topic, self._group, cursor.encode())
+                cursor = encode_places(topic, [stored[partition] for partition in of_topic])
+                await bus.set_consumer_cursor(topic, self._group, cursor)
         except (Unavailable, LogFailed) as error:
             log.warning("%s cannot store how far it is: %s", self._group, error, extra={"action": "commit"})
             return False

@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from nats import errors
-from nats.aio.client import Client
+from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
 
 from duemq.model.destinations.destination import Credentials
+from duemq.model.destinations.nats import read_user_key
 from duemq.relay.base import Reply
 from duemq.relay.nats.replies import ACCEPTED, acknowledged, away
 from duemq.relay.nats.tls import ClientContext
@@ -59,17 +60,17 @@ class Link:
         self._flushing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    async def connect(self, url: str, credentials: Credentials) -> Reply | None:
-        """Returns why it did not work. `close` it then."""
+    async def connect(self, url: str, host: str, credentials: Credentials) -> Reply | None:
+        """Returns why it did not work. `close` it then. `host`: the name that a certificate has to have."""
         try:
-            await self._connect(url, credentials)
+            await self._connect(url, host, credentials)
         except errors.NoServersError as error:
             return away(self._error or error)
         except Exception as error:
             return self.lost or away(error)
         return self.lost
 
-    async def _connect(self, url: str, credentials: Credentials) -> None:
+    async def _connect(self, url: str, host: str, credentials: Credentials) -> None:
         secure = urlsplit(url).scheme == "tls"
         context = ClientContext(credentials) if secure or credentials.ca or credentials.cert else None
 
@@ -82,6 +83,7 @@ class Link:
             return value
 
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
+        user_key = _user_key(credentials)
         self._opened = True
         await self._client.connect(
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
@@ -89,7 +91,8 @@ class Link:
             pending_size=0,  # publish never waits, and keeps nothing while there is no connection
             error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
             user=credentials.username or None, password=partial(secret, password),
-            token=partial(secret, token) if token else None,
+            token=partial(secret, token) if token or user_key else None,  # asked for where a nonce is signed, too
+            tls_hostname=host, **user_key,
         )  # fmt: skip
         check_tls()
         if not self._client.is_connected:  # nats-py takes an end of file for a welcome
@@ -98,6 +101,11 @@ class Link:
         self._inbox = f"{inbox}."
         await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
         await self._ping()  # what is wrong with the subscription is known now
+
+    @property
+    def servers(self) -> list[str]:
+        """URLs of the cluster's other servers, as the server tells of them."""
+        return [server.geturl() for server in self._client.discovered_servers]
 
     @property
     def max_bytes(self) -> int:
@@ -203,3 +211,15 @@ class Link:
                 waiting.reply.set_result(reply)
         if self._flushing is not None and self._flushing is not asyncio.current_task():
             self._flushing.cancel()
+
+
+def _user_key(credentials: Credentials) -> dict[str, Any]:
+    """How nats-py is told of an nkey."""
+    if not credentials.creds:
+        return {}
+    seed, jwt = read_user_key(credentials.creds.get_secret_value())
+    if not jwt:
+        return {"nkeys_seed_str": seed}
+    # Its own parser wants these lines, and never ends without them.
+    text = f"-----BEGIN NATS USER JWT-----\n{jwt}\n-----BEGIN USER NKEY SEED-----\n{seed}\n"
+    return {"user_credentials": RawCredentials(text)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from typing import Final
+from urllib.parse import urlsplit
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
@@ -16,6 +17,8 @@ from duemq.relay.nats.replies import away, too_large
 from duemq.relay.outlets import RelayPolicy
 
 _MAX_CONNECT_S: Final = 5
+_MAX_SERVERS: Final = 16  # of a cluster that are asked, one after another
+_NOBODY: Final = ("unreachable", "connection_lost", "timeout")
 
 
 class NatsOutlet:
@@ -31,6 +34,7 @@ class NatsOutlet:
         # A dead connection is noticed after three pings, before its messages time out.
         self._timeout_s = max(1, min(destination.timeout // 5_000, _MAX_CONNECT_S))
         self._link: Link | None = None
+        self._servers: list[str] = []  # the others of the cluster, as the last one told of them
         self._connecting: asyncio.Task[Link | Reply] | None = None
 
     async def send(self, message: Message) -> Reply:
@@ -67,15 +71,29 @@ class NatsOutlet:
 
     async def _connect(self) -> Link | Reply:
         if self._link is not None:  # it is lost, and may have a socket still
+            self._servers = self._link.servers[:_MAX_SERVERS]
             await self._link.close()
+            self._link = None
+        failures: list[Reply] = []
+        for url in (self._url, *self._servers):
+            connected = await self._connect_to(url)
+            if isinstance(connected, Link):
+                self._link = connected
+                return connected
+            failures.append(connected)
+            if connected.status == "authorization":  # the others would say the same
+                break
+        return next((failure for failure in failures if failure.status not in _NOBODY), failures[0])
+
+    async def _connect_to(self, url: str) -> Link | Reply:
+        # Whatever server it is, its certificate has the name that the destination has: what tells of the others may
+        # come before TLS, from anybody, and nobody may have a name of his own choice vouched for.
+        host = urlsplit(self._url).hostname or ""
         link = Link(self._timeout_s)
         failure: Reply | None = away(None, "closed")
         try:
-            failure = await link.connect(self._url, self._credentials)
+            failure = await link.connect(url, host, self._credentials)
         finally:
             if failure is not None:
                 await link.close()
-        if failure is not None:
-            return failure
-        self._link = link
-        return link
+        return link if failure is None else failure

@@ -55,7 +55,7 @@ def open_client(destination: Destination, options: RedisOptions, credentials: Cr
 def _cluster(cluster: RedisCluster, connection: dict[str, Any]) -> RedisCluster:
     """Its constructor takes files for TLS, and no class of connections."""
     cluster.connection_kwargs.update(connection)  # of the nodes that it finds
-    for node in cluster.startup_nodes:
+    for node in cluster.nodes_manager.startup_nodes.values():
         node.connection_class = connection["connection_class"]
         node.connection_kwargs.update((name, value) for name, value in connection.items() if name == "context")
     return cluster

@@ -70,6 +70,13 @@ class Commands:
         return message.payload if self._options.envelope == "none" else envelope(message)
 
 
+def name_of(words: Words) -> bytes:
+    """The key that a command adds to."""
+    name = words[3] if words[0] in ("EVALSHA", "EVAL") else words[1]
+    assert isinstance(name, bytes)
+    return name
+
+
 def with_script(words: Words) -> Words:
     """The same command, for a server that does not know the script."""
     return "EVAL", SCRIPT, *words[2:]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import (
     AuthenticationError,
     ConnectionError,
@@ -27,7 +27,7 @@ from duemq.model.destinations.redis import RedisOptions
 from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
-from duemq.relay.redis.commands import Commands, NoKey, Words, with_script
+from duemq.relay.redis.commands import Commands, NoKey, Words, name_of, with_script
 from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
 from duemq.relay.tls import UnusableCredentials
 
@@ -142,6 +142,8 @@ class RedisOutlet:
             # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
             with suppress(RedisError, OSError):
                 await self._client.aclose()
+        if self._wait is not None and isinstance(self._client, RedisCluster):
+            return await self._durable_in_cluster(self._client, self._wait, commands)
         pipeline = self._client.pipeline(transaction=False)
         for words in commands:
             pipeline.execute_command(*words)
@@ -149,12 +151,33 @@ class RedisOutlet:
             return await pipeline.execute(raise_on_error=False)
         pipeline.execute_command(*self._wait)
         *results, waited = await pipeline.execute(raise_on_error=False)
+        return [self._unless_missing(result, waited) for result in results]
+
+    async def _durable_in_cluster(self, client: RedisCluster, wait: Words, commands: list[Words]) -> list[Any]:
+        """Each node waits for what it got itself."""
+        await client.initialize()
+        nodes = [client.nodes_manager.get_node_from_slot(client.keyslot(name_of(words))) for words in commands]
+        asked = {node.name: node for node in nodes}
+        pipeline = client.pipeline()
+        for words, node in zip(commands, nodes, strict=True):
+            pipeline.execute_command(*words, target_nodes=node)
+        for node in asked.values():
+            pipeline.execute_command(*wait, target_nodes=node)
+        # The client would send what has moved to another node, and that one is not waited for.
+        results = await pipeline.execute(raise_on_error=False, allow_redirections=False)
+        waited = dict(zip(asked, results[len(commands) :], strict=True))
+        return [
+            self._unless_missing(result, waited[node.name])
+            for result, node in zip(results[: len(commands)], nodes, strict=True)
+        ]
+
+    def _unless_missing(self, result: Any, waited: Any) -> Any:
         missing = not_durable(waited, self._options.fsync, self._options.replicas)
-        return [result if missing is None or isinstance(result, Exception) else missing for result in results]
+        return result if missing is None or isinstance(result, Exception) else missing
 
     def _reply(self, result: Any) -> Reply:
         if isinstance(result, Exception):
-            return refusal(result)
+            return refusal(result, cluster=self._options.cluster)
         if isinstance(result, Reply):
             return result
         if result is None:
@@ -165,7 +188,7 @@ class RedisOutlet:
 
 
 def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
-    """The last command of each pipeline: it is answered when what is before it is on disk or on replicas."""
+    """The last command of each pipeline: it is answered when what its node got is on disk or on replicas."""
     if options.fsync:
         return "WAITAOF", 1, options.replicas, timeout_ms
     return ("WAIT", options.replicas, timeout_ms) if options.replicas else None

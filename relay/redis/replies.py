@@ -26,23 +26,24 @@ _CODES: Final = (
     (exceptions.AuthenticationError, "WRONGPASS"), (exceptions.ReadOnlyError, "READONLY"),
     (exceptions.BusyLoadingError, "LOADING"), (exceptions.MasterDownError, "MASTERDOWN"),
     (exceptions.ClusterDownError, "CLUSTERDOWN"), (exceptions.MovedError, "MOVED"), (exceptions.AskError, "ASK"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.TryAgainError, "TRYAGAIN"), (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )  # fmt: skip
 
 # How servers say that a command in the script is not allowed: they forget the code there.
 _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure in script")
-# A server that wants a password reads no long command before it, and ends the connection.
-_NO_PASSWORD: Final = "Protocol error: unauthenticated"
+# A server that wants a password reads no long command before it, and ends the connection. The second as the client
+# says it before its version 7.
+_NO_PASSWORD: Final = ("Protocol error: unauthenticated", "Authentication required")
 
 
-def refusal(error: Exception) -> Reply:
+def refusal(error: Exception, *, cluster: bool = False) -> Reply:
     """The answer of a server that refuses one command, or what came of the connection."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what the last of its nodes said
     text = str(error)[:MAX_DETAIL]
     if (code := _code(error)) is None:
         return Reply(Result.AWAY, _trouble(error), text)
-    if code == "MOVED":
+    if code == "MOVED" and not cluster:
         text = f"this is a cluster, set the option cluster: {text}"
     if code in _AWAY:
         return Reply(Result.AWAY, code, text)

@@ -118,7 +118,7 @@ def _round() -> tuple[Journal, dict[str, list[Stored]]]:
     """Two messages, delivered by two entries, with a mark of a transaction after each."""
     journal, topics = Journal(), {name: list[Stored]() for name in LOGS.names}
     for number in range(2):
-        name, topic = f"m{number}", LOGS.destinations[number]
+        name, topic = f"m{number}", LOGS.topic_states[number]
         place = {"id": name, "due": 100, "n": number, "term": "x.0"}
         topics[LOGS.buffer].append(Stored(number, 50, {"id": name, "topic": topic, "due": 100}))
         topics[LOGS.ledger].append(Stored(2 * number, 110, {"n": number, "term": "x.0", "ids": [name]}))

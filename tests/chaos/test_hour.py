@@ -27,7 +27,7 @@ def test_what_takes_three_servers_is_not_drawn_where_there_is_one() -> None:
     drawn = {breakage.name for breakage in islice(draw(Random(1), servers=1), len(BREAKAGES))}
     assert {breakage.name for breakage in BREAKAGES} - drawn == {
         "ZooKeeper's leader killed", "ZooKeeper's quorum lost", "a broker killed", "a leader deposed",
-        "a broker cut off from the brokers", "bad destination: too few replicas in sync", "bad destination: no leader",
+        "a broker cut off from the brokers", "bad topic: too few replicas in sync", "bad topic: no leader",
     }  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_an_untrue_answer_fails_at_once() -> None:
         message.changed("move", "ok", DUE + 1_000)
 
 
-def test_a_message_sent_at_once_is_delivered_unless_its_destination_is_away() -> None:
+def test_a_message_sent_at_once_is_delivered_unless_its_topic_is_away() -> None:
     waiting, gone = sent("waiting"), sent("gone")
     for message, status in ((waiting, "scheduled"), (gone, "delivered")):
         message.changed("deliver-now", "ok")

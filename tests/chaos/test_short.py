@@ -22,8 +22,8 @@ _NAMES = {
     "a master cut off from the brokers",
     "the clock of a master an hour ahead",
     "the clock of a proxy an hour back",
-    "bad destination: compacted, and messages have no key",
-    "bad destination: no right to create",
+    "bad topic: compacted, and messages have no key",
+    "bad topic: no right to create",
 }
 
 

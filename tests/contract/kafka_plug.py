@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Destination, Subscription, TopicInfo, wall_clock
+from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Subscription, TopicInfo, TopicState, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
@@ -90,8 +90,8 @@ class RenamedBus:
     async def committer(self, name: str) -> RenamedCommitter:
         return RenamedCommitter(await self.inner.committer(name), self)
 
-    def destination(self, topic: str) -> Destination | None:
-        return self.inner.destination(topic + self._suffix)
+    def topic_state(self, topic: str) -> TopicState | None:
+        return self.inner.topic_state(topic + self._suffix)
 
     async def look_at(self, topics: Collection[str]) -> None:
         await self.inner.look_at([topic + self._suffix for topic in topics])

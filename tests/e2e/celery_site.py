@@ -94,7 +94,10 @@ class Broker(Process):
 
 
 class Site:
-    """All of it in one folder, for the project of `tests/e2e/<project>/<module>.py`. `held`: with duemq."""
+    """All of it in one folder, for the project of `tests/e2e/<project>/<module>.py`. `held`: with duemq.
+
+    `amqp`: the URL of a RabbitMQ that is the broker, while the Valkey keeps results.
+    """
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Site:
         visibility_s: int = 3600,
         duemq: Sequence[str] = (),
         topic: str = "celery",
+        amqp: str = "",
     ) -> None:
         self._folder, self._module, self._project = folder, module, PROJECTS / project
         self.ran_file = folder / "ran"
@@ -113,7 +117,8 @@ class Site:
         self.broker = Broker(folder / "broker")
         self.duemq = Server(folder / "data", *duemq)
         self.env = {
-            "BROKER": self.broker.url,
+            "BROKER": amqp or self.broker.url,
+            "RESULTS": self.broker.url,
             "RAN": str(self.ran_file),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(self._project), os.environ.get("PYTHONPATH")))),
             "VISIBILITY": str(visibility_s),

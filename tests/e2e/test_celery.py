@@ -1,4 +1,4 @@
-"""Celery tasks that duemq holds, with a real broker, worker and relay."""
+"""Celery tasks that duemq holds, with a real broker (a Valkey, and a RabbitMQ), worker and relay."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ pytestmark = [
     pytest.mark.usefixtures("not_for_ever"),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # Celery's backend does
 ]
+_ON_RABBITMQ = pytest.mark.xdist_group("destinations")
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["valkey", pytest.param("rabbitmq", marks=_ON_RABBITMQ)])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """For tests that leave it as it was."""
-    with Site(tmp_path_factory.mktemp("celery")) as site:
+    amqp = ""
+    if request.param == "rabbitmq":
+        amqp = request.getfixturevalue("rabbitmq").add_virtual_host("celery")
+    with Site(tmp_path_factory.mktemp("celery"), amqp=amqp) as site:
         site.worker.start()
         site.relay.start()
         wait_for(lambda: "ready." in site.worker.log, "the worker is ready")
@@ -135,9 +139,10 @@ def test_what_a_task_is_sent_with_arrives(site: Site, tasks: Any) -> None:
 
 
 def test_the_relay_as_a_command_of_celery(site: Site) -> None:
+    scheme = site.env["BROKER"].partition(":")[0]
     standby = site.process("standby", BIN / "celery", "-A", "held_tasks", "duemq-relay").start()
     try:
-        wait_for(lambda: "relay: from topic celery to redis://" in standby.log, "the relay runs")
+        wait_for(lambda: f"relay: from topic celery to {scheme}://" in standby.log, "the relay runs")
         assert standby.stop() == 0
         assert "; 0 published" in standby.log  # the other one has the lease
     finally:

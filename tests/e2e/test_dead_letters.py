@@ -114,6 +114,7 @@ def test_jobs_over_pending_messages_begin_by_the_command_line(server: Server) ->
 def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     for n in range(4):
         origin = {"x-duemq-topic": "orders", "x-duemq-reason": "retries", "x-duemq-error": "no", "kind": "a"}
+        origin["x-duemq-id"] = f"first-{n}"
         server.send("dlq.billing", payload=str(n), headers=origin | ({"x-duemq-topic": "other"} if n == 3 else {}))
     wait_for(lambda: len(server.records("dlq.billing")) == 4, "the dead letters")
     listed = run("dlq", "ls", "--group", "billing", url=server.url).stdout.splitlines()
@@ -128,6 +129,8 @@ def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     job = duemq(server, "dlq", "redrive", *group, "--topic", "orders", "--dead-from", "0")
     assert job["done"] == 2 and job["skipped_by_reason"] == {"already_redriven": 1}
     wait_for(lambda: len(server.records("orders")) == 3, "the redriven records")
+    kept = {record["payload"]: record["headers"]["duemq-redriven-id"] for record in server.records("orders")}
+    assert kept == {"0": "first-0", "1": "first-1", "2": "first-2"}
     headers = server.records("orders")[0]["headers"]
     assert headers["x-duemq-redriven-from"] == "dlq.billing/0/1" and headers["kind"] == "a"
     assert not {"x-duemq-topic", "x-duemq-reason"} & headers.keys()

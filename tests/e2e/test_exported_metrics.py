@@ -20,7 +20,7 @@ NAMES = {name for expression in EXPRESSIONS for name in asked_for(expression)}
 OF_RELAYS = {name for name in NAMES if name.startswith("duemq_relay_")}
 """Exported from the first destination on."""
 NEVER_HERE = {
-    "duemq_destination_refused": {"topic", "reason"},  # only while one refuses
+    "duemq_topic_refused": {"topic", "reason"},  # only while one refuses
     "duemq_tls_certificate_expiry_timestamp_seconds": {"setting"},  # only with TLS: tests/unit/cli/test_tls_settings.py
 }
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_imported_is_refused_by_its_field(new_server: Callable[..
     assert server.call("GET", "/v1/imports/0-99").json()["code"] == "unknown_import"
     assert server.call("GET", "/v1/imports/x").json()["code"] == "unknown_import"
     assert server.call("GET", "/v1/imports?state=old").json()["code"] == "bad_query"
-    assert server.call("GET", "/v1/imports").json() == {"imports": []}
+    assert server.call("GET", "/v1/imports").json() == {"imports": [], "count": 0}
 
 
 def test_nothing_is_imported_where_no_folder_is_named(new_server: Callable[..., Server], shared: Path) -> None:
@@ -148,7 +148,7 @@ def test_files_are_imported_once_although_the_server_is_killed_again_and_again(
         server.start()
     wait_for(lambda: imported() == files, "all imports")
     assert server.call("GET", "/v1/cluster").json()["shards"][0]["pending"] == total
-    assert server.call("GET", "/v1/imports?state=rejected").json() == {"imports": []}
+    assert server.call("GET", "/v1/imports?state=rejected").json() == {"imports": [], "count": 0}
     assert server.stop() == 0, server.log
     names = sorted(path.name for path in (server.data / "shards" / "000" / "far").rglob("*.*"))
     assert len(names) == files and all(name.startswith("a") for name in names)

@@ -103,9 +103,14 @@ def test_a_kafka_log_and_the_folder_of_a_node(tmp_path: Path) -> None:
         with httpx.Client(base_url=cluster.proxies[0].url, timeout=120) as http:
             check_everything(http, expected)
 
+            def is_fit() -> bool:
+                nodes = {node["name"]: node for node in http.get("/v1/cluster").json()["nodes"]}
+                return nodes[new.name]["state"] == "ready" and not nodes[new.name].get("unfit")
+
             def is_master_of_all() -> bool:
                 return all(shard["master"] == new.name for shard in http.get("/v1/cluster").json()["shards"])
 
+            wait_for(is_fit, "what the other node alone has, such as the imported file")
             old.process.kill()
             try:
                 wait_for(is_master_of_all, "the node that began with the log alone")

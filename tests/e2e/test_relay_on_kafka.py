@@ -7,7 +7,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -44,6 +44,12 @@ def relay_of(cluster: LocalCluster, folder: Path, number: int) -> DuemqProcess:
     return DuemqProcess("relay", f"relay-{number}", free_port(), folder, settings)
 
 
+def figures_at(http: httpx.Client, lag: int) -> Any:
+    """What a proxy shows of the destination, once its lag is this; None before."""
+    figures = http.get("/v1/destinations/shop").json()["figures"]
+    return figures if figures and figures["lag"] == lag else None
+
+
 def test_one_of_two_relays_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     need_servers()
     Endpoint.received.clear()
@@ -75,9 +81,13 @@ def test_one_of_two_relays_is_killed_and_nothing_is_lost(tmp_path: Path) -> None
             assert Endpoint.received.keys() == ids | {named}
             twice = sum(count - 1 for count in Endpoint.received.values())
             assert twice <= 2_000, "no more than a relay has in hand comes again"
+            wait_for(lambda: figures_at(http, 0), "figures of a relay that has all")
+            figures = figures_at(http, 0)
+            assert figures["results"]["accepted"] and figures["lateness_ms"]["p99"] is not None
             relays[0].start()
             again = http.post("/v1/messages", json={"destination": "shop", "payload": "y"}).json()["id"]
             wait_for(lambda: again in Endpoint.received, "a message after the restart")
+            wait_for(lambda: len((figures_at(http, 0) or {"relays": ()})["relays"]) == 2, "figures of both relays")
             metrics = httpx.get(f"{relays[1].url}/metrics").text
             assert 'duemq_relay_attempts_total{destination="shop",result="accepted"}' in metrics
             for relay in relays:

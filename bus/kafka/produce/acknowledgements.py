@@ -1,4 +1,4 @@
-"""Waiting for the acknowledgements of one transaction's batches, for as long as a destination may keep the others."""
+"""Waiting for the acknowledgements of one transaction's batches, for as long as a topic may keep the others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import Protocol
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.record import Partition
@@ -42,9 +42,9 @@ class Sends(Protocol):
 async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str], patience_s: float) -> None:
     """Wait until all have ended. `own`: duemq's own topics.
 
-    Raises DestinationRefused for a destination that cannot take its records, as the brokers say by now. They are asked
+    Raises WriteRefused for a topic that cannot take its records, as the brokers say by now. They are asked
     every `_LOOK_S`, and sooner when the producer is in doubt: it knows no leader any more, which is so as soon as a
-    broker refused a batch, or the transaction does not get its partitions. A destination that is silent for
+    broker refused a batch, or the transaction does not get its partitions. A topic that is silent for
     `patience_s` while duemq's own topics have answered is refused.
     """
     now = time.monotonic()
@@ -61,9 +61,9 @@ async def until_acknowledged(sends: Sends, catalog: Catalog, own: Collection[str
                 continue
             metadata = catalog.last(topic)
             if topic not in live_topics or metadata is None:
-                raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
+                raise WriteRefused(topic, "unknown_topic", f"topic {topic!r} does not exist any more")
             if partition in metadata.trouble:
-                raise DestinationRefused(topic, metadata.trouble[partition], metadata.destination.trouble_text)
+                raise WriteRefused(topic, metadata.trouble[partition], metadata.topic_state.trouble_text)
         if now > until and all(topic not in own for topic, _ in silent):
             topic, partition = silent[0]
-            raise DestinationRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")
+            raise WriteRefused(topic, "no_answer", f"partition {partition} of topic {topic!r} does not answer")

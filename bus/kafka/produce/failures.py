@@ -1,4 +1,4 @@
-"""What a commit's error means: fenced, refused by a destination, or of unknown outcome."""
+"""What a commit's error means: fenced, refused by a topic, or of unknown outcome."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.model.errors import DuemqError, Fenced, LogFailed
 
 _FENCES = (
@@ -33,18 +33,18 @@ def worst(
 ) -> BaseException:
     """The error that says most of (topic, error) pairs, translated: another's is often only its consequence.
 
-    `own`: duemq's own topics. Where one of them failed too, the fault is not a destination's, unless the broker says
+    `own`: duemq's own topics. Where one of them failed too, the fault is not a topic's, unless the broker says
     so.
     """
     candidates = [translate(name, error, forget, topic) for topic, error in failures]
-    for kind in (Fenced, DestinationRefused):
+    for kind in (Fenced, WriteRefused):
         for error in candidates:
             if isinstance(error, kind) and getattr(error, "topic", "") not in own:
                 return error
     if all(topic not in own for topic, _ in failures):
         topic, error = failures[0]
         forget(topic)
-        return DestinationRefused(topic, "refused", f"topic {topic!r} refuses the records: {error!r}")
+        return WriteRefused(topic, "refused", f"topic {topic!r} refuses the records: {error!r}")
     return LogFailed(f"a commit of {name!r} failed: {failures[0][1]!r}")
 
 
@@ -56,7 +56,7 @@ def translate(name: str, error: BaseException, forget: Callable[[str], None], to
         if isinstance(error, kind):
             target = topic or _topic_of(error)
             forget(target)
-            return DestinationRefused(target, reason, f"topic {target!r} {text}")
+            return WriteRefused(target, reason, f"topic {target!r} {text}")
     if isinstance(error, DuemqError):
         return error
     if isinstance(error, TimeoutError):

@@ -22,7 +22,7 @@ from aiokafka import errors
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.produce.producer import Producer
 from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
@@ -103,7 +103,7 @@ class OpenTransaction:
     async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
 
-        A coordinator that was away since the last transaction may have lost its markers. Raises DestinationRefused for
+        A coordinator that was away since the last transaction may have lost its markers. Raises WriteRefused for
         a topic that is not among `own` and whose broker does not tell.
         """
         link = self._producer.coordinator()
@@ -122,7 +122,7 @@ class OpenTransaction:
                 raise
             topic, number = silent[0]
             detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
-            raise DestinationRefused(topic, "no_answer", detail) from error
+            raise WriteRefused(topic, "no_answer", detail) from error
         for topic, number in hanging:
             raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
 

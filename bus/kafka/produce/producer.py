@@ -13,7 +13,7 @@ from duemq.model.record import Partition
 
 
 class Setup(NamedTuple):
-    """What a producer is made of. `name`: of its committer; `own`: duemq's own topics, all others are destinations.
+    """What a producer is made of. `name`: of its committer; `own`: duemq's own topics, all others are for messages.
 
     `on_coordinator_lost` is called as soon as the producer knows.
     """
@@ -49,9 +49,9 @@ class Producer(Protocol):
         ...
 
     async def send(self, batches: BatchesByPartition, patience_s: float) -> Positions:
-        """Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most.
+        """Raises Fenced, WriteRefused or LogFailed; of several failures the one that says most.
 
-        A destination that is silent for `patience_s` while duemq's own topics have answered is refused.
+        A topic that is silent for `patience_s` while duemq's own topics have answered is refused.
         """
         ...
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import AppendResults, Batches, DestinationRefused
+from duemq.bus.base import AppendResults, Batches, WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.choice import make_producer
@@ -39,7 +39,7 @@ CommitListener = Callable[[AppendResults, int, int], None]  # the results, and t
 
 
 class KafkaCommitter:
-    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are destinations. `v2`: see
+    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are for messages. `v2`: see
     `uses_v2`.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
@@ -181,7 +181,7 @@ class KafkaCommitter:
             self._waiting.reschedule(asyncio.get_running_loop().time())
 
     async def _prepare(self, batches: Batches, stamp: int) -> dict[Partition, list[RecordBatch]]:
-        """Raises DestinationRefused for what a broker would refuse, before anything is sent.
+        """Raises WriteRefused for what a broker would refuse, before anything is sent.
 
         A batch it refuses takes its neighbours along, and the whole producer: its sequence numbers no longer fit. And a
         partition without leader, or with too few replicas in sync, gets no marker: once it is in a transaction, no
@@ -192,13 +192,13 @@ class KafkaCommitter:
         for (topic, partition), frames in batches.items():
             about = metadata.get(topic)
             if about is None or partition >= about.partitions:
-                raise DestinationRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
+                raise WriteRefused(topic, "unknown_topic", f"topic {topic!r} has no partition {partition}")
             why = refusal_of(topic, frames, about.max_frame_bytes)
             if why is not None:
-                raise DestinationRefused(topic, "too_large", why)
+                raise WriteRefused(topic, "too_large", why)
             if partition in about.trouble and topic not in self._own:
-                raise DestinationRefused(
-                    topic, about.trouble[partition], f"topic {topic!r}: {about.destination.trouble_text}"
+                raise WriteRefused(
+                    topic, about.trouble[partition], f"topic {topic!r}: {about.topic_state.trouble_text}"
                 )
             record_batches[topic, partition] = batches_of(frames, about.max_bytes, stamp, transactional=True)
         return record_batches

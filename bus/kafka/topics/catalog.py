@@ -12,7 +12,7 @@ from aiokafka import errors
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Destination, TopicInfo
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TopicInfo, TopicState
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
 
@@ -69,9 +69,9 @@ class TopicMetadata(NamedTuple):
         return min(each.copies for each in self.replicas)
 
     @property
-    def destination(self) -> Destination:
+    def topic_state(self) -> TopicState:
         is_new = self.new_until > 0 and self.new_until > time.monotonic()
-        return Destination(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
+        return TopicState(self.partitions, self.max_frame_bytes, self.needs_key, self.trouble, is_new)
 
     @property
     def max_frame_bytes(self) -> int:
@@ -152,7 +152,7 @@ class Catalog:
                 infos.append(TopicInfo(topic, len(numbers), start, end))
             elif topic in metadata:
                 infos.append(
-                    TopicInfo(topic, metadata[topic].partitions, (), (), metadata[topic].destination.trouble_text)
+                    TopicInfo(topic, metadata[topic].partitions, (), (), metadata[topic].topic_state.trouble_text)
                 )
         return infos
 

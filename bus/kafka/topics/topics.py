@@ -7,7 +7,7 @@ from typing import Any
 from aiokafka import errors
 from aiokafka.protocol.admin import CreateTopicsRequest
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
@@ -44,7 +44,7 @@ def settings_of_own(options: KafkaOptions, retention_ms: int | None = None) -> d
 
 
 def settings_of_topic(options: KafkaOptions) -> dict[str, str]:
-    """What duemq took, a destination that duemq makes takes as well."""
+    """What duemq took, a topic that duemq makes takes as well."""
     return {
         "min.insync.replicas": str(options.min_insync_replicas),
         "max.message.bytes": str(options.max_message_bytes),
@@ -56,7 +56,7 @@ class TopicMaker:
         self._wire, self._catalog, self._options = wire, catalog, options
 
     async def ensure(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Make it if it is not there. Raises Rejected for its name, DestinationRefused if brokers do not make it."""
+        """Make it if it is not there. Raises Rejected for its name, WriteRefused if brokers do not make it."""
         if topic not in await self._catalog.look([topic]):
             await self._make(topic, partitions, settings)
 
@@ -122,17 +122,17 @@ def _unlimited(value: str) -> float:
     return float("inf") if int(value) < 0 else int(value)
 
 
-def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Rejected | DestinationRefused:
+def _refusal(topic: str, error: type[errors.KafkaError], message: str | None) -> Rejected | WriteRefused:
     why = f"the brokers do not make topic {topic!r}: {message or error.__name__}"
     if error is errors.InvalidTopicError:
         return Rejected("bad_topic", why, "topic")
     if error in (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError):
         detail = f"{why}. Make it by hand, or allow duemq's user to create topics."
-        return DestinationRefused(topic, "not_authorized", detail)
+        return WriteRefused(topic, "not_authorized", detail)
     if error is errors.InvalidReplicationFactorError and _FENCED not in (message or ""):
         detail = f"{why}. Set kafka.replication_factor to at most the number of brokers."
-        return DestinationRefused(topic, TOO_FEW_BROKERS, detail)
+        return WriteRefused(topic, TOO_FEW_BROKERS, detail)
     if error is errors.PolicyViolationError:
-        return DestinationRefused(topic, "policy", why)
+        return WriteRefused(topic, "policy", why)
     passes = error.retriable or error is errors.InvalidReplicationFactorError
-    return DestinationRefused(topic, "no_answer" if passes else "not_made", why)
+    return WriteRefused(topic, "no_answer" if passes else "not_made", why)

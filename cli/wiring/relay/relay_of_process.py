@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from os import getpid
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +15,7 @@ from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
+from duemq.cluster.relays.log import FiguresPublisher
 from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
@@ -49,7 +52,13 @@ class RelayOfProcess:
 
         self.relay = self._make()
         self._metrics.register(RelayCollector(lambda: self.relay))
-        await self.relay.run()
+        if self._schedule is not None:
+            await self.relay.run()
+            return
+        publisher = FiguresPublisher(self._bus, _name(), self.relay.measured, self._admin.clock)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(publisher.run(), name="figures")
+            group.create_task(self.relay.run(), name="relay")
 
     async def _first_declaration(self) -> None:
         changed = asyncio.Event()
@@ -59,8 +68,14 @@ class RelayOfProcess:
             changed.clear()
 
     def shown(self, name: str) -> dict[str, Any] | None:
-        """See `Relay.shown`."""
-        return None if self.relay is None else self.relay.shown(name)
+        """What this process has counted of a destination; None where it is not at work here."""
+        figures = {} if self.relay is None else self.relay.measured()
+        return figures[name].shown() if name in figures else None
+
+    async def ended(self, name: str, topics: Collection[str]) -> None:
+        """See `Relay.ended`."""
+        if self.relay is not None:
+            await self.relay.ended(name, topics)
 
     def _make(self) -> Relay:
         from duemq.relay.relay import Relay
@@ -76,7 +91,7 @@ class RelayOfProcess:
             kafka = {name: value for name, value in kafka.items() if name.startswith(("security_", "ssl_", "sasl_"))}
         registry, on_change = self._admin.destinations, self._admin.log.on_change
         return Relay(
-            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka
+            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka, _name()
         )
 
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:
@@ -88,3 +103,7 @@ class RelayOfProcess:
         from duemq.client.consumer.kafka.log import KafkaLog
 
         return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)
+
+
+def _name() -> str:
+    return f"{gethostname()}:{getpid()}"

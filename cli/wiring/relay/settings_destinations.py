@@ -14,6 +14,7 @@ from duemq.cluster.admin.destination_registry import FIELDS, Begin
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.destinations.positions import begin_at
+from duemq.proxy.destinations.relay_access import Ended, none_at_work
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +24,16 @@ _SILENT: Final = 2  # failures
 
 
 class SettingsDestinations:
-    """`declared`: of the settings, by name. `bus`: the log in use."""
+    """`declared`: of the settings, by name. `bus`: the log in use. `ended`: of the relay in this process."""
 
     def __init__(
-        self, declared: Mapping[str, DeclaredDestination], admin: Administration, bus: Callable[[], Bus]
+        self,
+        declared: Mapping[str, DeclaredDestination],
+        admin: Administration,
+        bus: Callable[[], Bus],
+        ended: Ended = none_at_work,
     ) -> None:
-        self._declared, self._admin, self._bus = declared, admin, bus
+        self._declared, self._admin, self._bus, self._ended = declared, admin, bus, ended
 
     async def run(self) -> None:
         """Declare each; what is refused is said in the process's log, and the server goes on."""
@@ -63,7 +68,7 @@ class SettingsDestinations:
     async def _declare(self, name: str, declared: DeclaredDestination) -> None:
         registry, fields = self._admin.destinations, declared.destination.model_dump(include=set(FIELDS))
         credentials = None if declared.credentials is None else declared.credentials.value()
-        begin: Begin = begin_at(self._bus(), "last")
+        begin: Begin = begin_at(self._bus(), "last", self._ended)
         before = registry.by_name.get(name)
         if before is None:
             await registry.declare({"name": name, **fields}, credentials, _BY, begin=begin)

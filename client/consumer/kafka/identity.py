@@ -9,7 +9,7 @@ every 30 s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition
@@ -17,9 +17,10 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.kafka.parking import ANEW, Parking
-from duemq.client.consumer.kafka.positions import is_of, says_of
+from duemq.client.consumer.kafka.positions import done_in, is_of, says_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
+from duemq.client.consumer.work.done_ranges import Ranges
 
 _ASK_S = 10.0
 
@@ -32,6 +33,8 @@ class TopicIdentity:
     ) -> None:
         self._kafka, self._topics, self._starts = kafka, topics, starts
         self._parking, self._changes = parking, changes
+        self.done: Mapping[TopicPartition, Ranges] = {}
+        """What is done behind the offset that the group has committed, of partitions that are the logs they were."""
 
     async def compare(self) -> bool:
         """Compare the topics; one call at a time. False where partitions moved meanwhile, or have to be compared again.
@@ -55,6 +58,11 @@ class TopicIdentity:
             if now is not None and not same and each not in begins:
                 anew.append(each)
         self._parking.park(dict.fromkeys(anew, ANEW))
+        self.done = {
+            each: done
+            for each in partitions & places.keys()
+            if self._parking.parked.get(each) is None and (done := done_in(places[each].offset, places[each].metadata))
+        }
         self._starts.known_topics.update(each.topic for each in places)
         previous_ids.update(ids)
         return self._changes.confirm(doubts)

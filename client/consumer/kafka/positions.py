@@ -1,6 +1,7 @@
 """What a consumer says in the metadata of a committed offset: how far it has pulled, and what it subscribes to.
 
 The committed offset is that of the first message that is not done; from the two, anybody can tell how many are in hand.
+`done` are the ranges that are done behind it, as far as there is room for them.
 
 `of` is the beginning of the topic's id, by which a member that starts later can tell that the topic was made anew.
 
@@ -15,8 +16,15 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable
 
-_PULL = re.compile(r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?", re.ASCII)
-_MAX_TOPICS = 400  # a broker keeps 4,096 bytes with an offset
+from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.work.done_ranges import Ranges, decode_ranges, encode_ranges
+
+_PULL = re.compile(
+    r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?(?: done=([\w-]+))?", re.ASCII
+)
+MAX_BYTES = 4_096  # what a broker keeps with an offset (`offset.metadata.max.bytes`), if it is not told otherwise
+_MAX_TOPICS = 400
+_DONE = " done="
 
 
 def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = ()) -> str:
@@ -26,10 +34,22 @@ def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] 
     return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
 
 
+def with_done(metadata: str, place: FetchPosition, most: int = MAX_BYTES) -> str:
+    """The metadata with what is done behind the offset of a place, up to `most` bytes in all."""
+    done = encode_ranges(place.done, place.commit, most - len(metadata) - len(_DONE))
+    return f"{metadata}{_DONE}{done}" if done else metadata
+
+
 def pull_in(metadata: str | None) -> int | None:
     """The pull offset in a commit's metadata; None where it is no consumer of ours that wrote it."""
     match = _PULL.fullmatch(metadata or "")
     return None if match is None else int(match[1])
+
+
+def done_in(commit: int, metadata: str | None) -> Ranges:
+    """What is done behind a committed offset."""
+    match = _PULL.fullmatch(metadata or "")
+    return () if match is None else decode_ranges(match[4] or "", commit)
 
 
 def is_of(metadata: str | None, topic_id: str | None) -> bool:

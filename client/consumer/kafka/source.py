@@ -14,6 +14,7 @@ from aiokafka.errors import (
     IllegalGenerationError,
     KafkaError,
     NoOffsetForPartitionError,
+    OffsetMetadataTooLargeError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
@@ -36,11 +37,12 @@ from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW, Parking
-from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.positions import MAX_BYTES, metadata_of, with_done
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.work.done_ranges import Ranges
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class Source:
         self._tasks: list[asyncio.Task[None]] = []
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
+        self._metadata_bytes = MAX_BYTES
         self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
     async def start(self) -> None:
@@ -177,13 +180,13 @@ class Source:
         return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where the next fetch starts, past markers of transactions; None where that is not known just now, and where
-        the partition is not this member's, or went away and came back meanwhile."""
+        """Where the next fetch starts, past markers of transactions; None where that is not known just now, or not
+        which log it is, and where the partition is not this member's, or went away and came back meanwhile."""
         turn = self._changes.turn
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
                 position: int = await self._kafka.position(partition)
-                is_own = turn == self._changes.turn and partition in self.partitions()
+                is_own = turn == self._changes.turn and partition in self.partitions() and self._changes.sure.is_set()
                 return position if is_own and partition not in self._parking.parked else None
         return None
 
@@ -195,6 +198,10 @@ class Source:
     def log_id(self, topic: str) -> str:
         """The topic's id, where the brokers have any."""
         return self._starts.ids.get(topic, "")
+
+    def done(self, partition: TopicPartition) -> Ranges:
+        """What is done behind the offset that is committed. A broadcasting member does not store it."""
+        return self._identity.done.get(partition, ())
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Store these places; durable when it returns True. False where the partitions are another member's by now,
@@ -226,7 +233,7 @@ class Source:
         commits = {}
         for each, place in existing_places.items():
             metadata = metadata_of(place.pull, ids.get(each.topic), known_topics if each == mark else ())
-            commits[each] = OffsetAndMetadata(place.commit, metadata)
+            commits[each] = OffsetAndMetadata(place.commit, with_done(metadata, place, self._metadata_bytes))
         try:
             if not commits.keys() <= self._kafka.assignment():
                 raise CommitFailedError("they are not assigned")
@@ -236,6 +243,14 @@ class Source:
             log.info(
                 "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
             )
+            return False
+        except OffsetMetadataTooLargeError:
+            if self._metadata_bytes:
+                log.warning(
+                    "brokers keep less than %d bytes with an offset: after a crash more messages come again. Set their "
+                    "offset.metadata.max.bytes to that", self._metadata_bytes, extra={"action": "commit"},
+                )  # fmt: skip
+                self._metadata_bytes = 0
             return False
         except (KafkaError, TimeoutError) as error:
             log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})

@@ -1,9 +1,12 @@
-"""Which messages of a partition are in hand: the first that is not done is what may be committed. Pure."""
+"""Which messages of a partition are not done: what may be stored as its position. Pure."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
+from typing import Any
+
+from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.work.done_ranges import Ranges, behind, contains, done_ranges
 
 
 class Book:
@@ -12,45 +15,58 @@ class Book:
     Invariant: everything below `commit` is done, and `commit` itself is not, or was never pulled.
     """
 
-    __slots__ = ("_done", "_open", "closed", "pull", "saved", "unsaved")
+    __slots__ = ("_done_before", "_open", "closed", "pull", "saved", "unsaved")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, done_before: Ranges = ()) -> None:
+        """`done_before`: messages from `start` on that were done before this member had the partition."""
         self.pull = start
         """The offset after the last one pulled, or farther where what follows are markers of transactions."""
-        self.saved = (-1, -1)
-        """`commit` and `pull` as they were stored last."""
+        self.saved = FetchPosition(-1, -1)
+        """What was stored last."""
         self.unsaved = 0
-        """Messages done since offsets were stored last: they come again if this member is lost."""
+        """Messages done since the position was stored last: they come again if this member is lost."""
         self.closed = False
         """The partition went to another member: what is still in hand is not begun."""
-        self._open: deque[int] = deque()
-        self._done: set[int] = set()
+        self._open: dict[int, None] = {}  # in ascending order
+        self._done_before = done_before
 
     def __len__(self) -> int:
         """Messages in hand."""
-        return len(self._open) - len(self._done)
+        return len(self._open)
+
+    def without_done(self, records: list[Any]) -> list[Any]:
+        """Records that were pulled just now, without those that were done before this member had the partition."""
+        if not self._done_before:
+            return records
+        return [record for record in records if not contains(self._done_before, record.offset)]
 
     def pulled(self, offsets: Iterable[int], position: int) -> None:
         """More messages are in hand. `position`: where the next pull starts."""
-        self._open.extend(offsets)
+        self._open.update(dict.fromkeys(offsets))
         self.pull = position
+        if self._done_before:
+            self._done_before = behind(self._done_before, position)
 
     def done(self, offset: int) -> None:
         """This one was handled, sent back or given up, and that is durable."""
         self.unsaved += 1
-        waiting = self._open
-        if waiting and waiting[0] == offset:
-            waiting.popleft()
-            done = self._done
-            while done and waiting[0] in done:
-                done.discard(waiting.popleft())
-        else:
-            self._done.add(offset)
+        del self._open[offset]
 
     @property
     def commit(self) -> int:
         """The first offset that is not done. May be asked for in another thread, as metrics are."""
-        try:
-            return self._open[0]
-        except IndexError:
-            return self.pull
+        while True:
+            try:
+                return next(iter(self._open), self.pull)
+            except RuntimeError:  # it changed at this moment
+                continue
+
+    def undone(self, end: int) -> int:
+        """How many offsets below `end` are not done."""
+        done_before = sum(after - first for first, after in self._done_before)
+        return len(self._open) + max(end - self.pull - done_before, 0)
+
+    @property
+    def position(self) -> FetchPosition:
+        """What may be stored."""
+        return FetchPosition(self.commit, self.pull, done_ranges(self._open, self.pull) + self._done_before)

@@ -33,7 +33,8 @@ async def post_login(service: Service, request: Request) -> Response:
     grant = service.access.key_grant(form.get("key").encode("utf-8", "replace")) if form.get("key") else None
     page = _next(form.get("next"))
     if grant is None:
-        return _page(service, request, page, "This key is not good here: it is mistyped, expired or revoked.", 401)
+        wrong = "This key is not good here: it is mistyped, expired or revoked."
+        return _page(service, request, page, wrong, by_key=True)
     return await _begin(service, request, grant, page)
 
 
@@ -56,7 +57,10 @@ async def get_callback(service: Service, request: Request) -> Response:
     from duemq.proxy.login import openid
 
     query = read_query(request, CALLBACK_PARAMETERS)
-    verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+    try:
+        verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+    except Rejected as error:
+        return _page(service, request, "", f"Login refused: {error.detail}")
     response = await _begin(service, request, verified.grant, "")
     cookie.set_cookie(response, request, cookie.LOGIN, "", 0)
     return response
@@ -80,13 +84,14 @@ async def _begin(service: Service, request: Request, grant: Grant, page: str) ->
     return response
 
 
-def _page(service: Service, request: Request, page: str, wrong: str = "", status: int = 200) -> Response:
+def _page(service: Service, request: Request, page: str, wrong: str = "", *, by_key: bool = False) -> Response:
+    """`wrong`: why a login was refused, which was one `by_key` or by the provider."""
     issuer = service.access.issuer
     provider = issuer is not None and bool(issuer.settings.client_id)
     needed = not grant_of(request).scopes
     return render(
-        request, "login.html", status, page=page, wrong=wrong, provider=provider, needed=needed,
-        keeps_keys=service.access.admin is not None,
+        request, "login.html", 401 if wrong else 200, page=page, wrong=wrong, by_key=by_key, provider=provider,
+        needed=needed, keeps_keys=service.access.admin is not None,
     )  # fmt: skip
 
 

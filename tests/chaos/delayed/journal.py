@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.model.errors import Fenced, OutcomeUnknown, Rejected, Unavailable
 
 Partition = tuple[str, int]
@@ -60,5 +60,5 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome.FENCED
     if isinstance(error, OutcomeUnknown):
         return Outcome.UNKNOWN
-    assert isinstance(error, DestinationRefused | Unavailable | Rejected), repr(error)
+    assert isinstance(error, WriteRefused | Unavailable | Rejected), repr(error)
     return Outcome.NOTHING

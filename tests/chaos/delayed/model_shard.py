@@ -21,7 +21,7 @@ from tests.chaos.delayed.journal import Commit, Journal, Outcome, SentMessage, o
 
 _BACK_OFF_S = 0.05
 _READ = 1_000
-PADDING = "x" * 400  # two messages fill a batch of a destination, so that a transaction has several requests
+PADDING = "x" * 400  # two messages fill a batch of a topic, so that a transaction has several requests
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Logs:
 
     buffer: str
     ledger: str
-    destinations: tuple[str, str]
+    topic_states: tuple[str, str]
 
     @property
     def names(self) -> list[str]:
-        return [self.buffer, self.ledger, *self.destinations]
+        return [self.buffer, self.ledger, *self.topic_states]
 
 
 @dataclass
@@ -208,5 +208,5 @@ class Sender:
         least, most = self._ahead_ms
         due = now + least + self._numbers * 7919 % (most - least)
         return {
-            "id": f"m{self._numbers}", "topic": self._logs.destinations[self._numbers % 2], "due": due,
+            "id": f"m{self._numbers}", "topic": self._logs.topic_states[self._numbers % 2], "due": due,
         }  # fmt: skip

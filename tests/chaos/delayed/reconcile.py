@@ -108,7 +108,7 @@ def _deliveries(logs: Logs, entries: Sequence[Stored], topics: Topics) -> Iterab
     """An entry and the deliveries it names come together, or none of both."""
     named = {(record.value["term"], record.value["n"]): sorted(record.value["ids"]) for record in entries}
     delivered: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for topic in logs.destinations:
+    for topic in logs.topic_states:
         for record in topics[topic]:
             delivered[record.value["term"], record.value["n"]].append(record.value["id"])
     for which in sorted(named.keys() | delivered.keys()):
@@ -122,7 +122,7 @@ def _deliveries(logs: Logs, entries: Sequence[Stored], topics: Topics) -> Iterab
 def _messages(buffer: Sequence[Stored], logs: Logs, topics: Topics) -> Iterable[str]:
     """Every command in the buffer is delivered once, where and when it is to be."""
     places: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
-    for topic in logs.destinations:
+    for topic in logs.topic_states:
         for record in topics[topic]:
             places[record.value["id"]].append((topic, record))
     for command in buffer:
@@ -141,7 +141,7 @@ def _messages(buffer: Sequence[Stored], logs: Logs, topics: Topics) -> Iterable[
 
 
 def compare_node(outcomes: Mapping[str, Outcome], topic: str, before: Topics, after: Topics) -> Iterable[str]:
-    """What is wrong after a round of nodes. `outcomes`: of the messages sent, by id; `topic`: their destination.
+    """What is wrong after a round of nodes. `outcomes`: of the messages sent, by id; `topic`: their topic.
 
     `before` and `after`: the logs of the shard.
     """

@@ -87,7 +87,7 @@ async def play(site: Site, made: Plan, cluster: str) -> Result:
     journal = Journal()
     shards: list[ModelShard] = []
     try:
-        for topic in logs.destinations:
+        for topic in logs.topic_states:
             await make_topic(site.bootstrap, topic, 1, settings=OF_DESTINATIONS)
         async with asyncio.timeout(SETTLED_S + sum(hold.seconds for hold in made.holds)):
             await _run(site, made, cluster, logs, journal, shards)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, destinations, machines, nodes, partitions, servers
-from tests.chaos.faults.destinations import BAD_DESTINATIONS, BadDestination
+from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics
+from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
 
@@ -33,8 +33,8 @@ async def _come_back(kind: str, world: World) -> None:
     await copies.one_comes_back(world, (kind,))
 
 
-async def _stand_beside(bad: BadDestination, world: World) -> None:
-    await destinations.stand_beside(world, bad, per_s=100, seconds=5)
+async def _stand_beside(bad: BadTopic, world: World) -> None:
+    await topics.stand_beside(world, bad, per_s=100, seconds=5)
 
 
 async def _step(act: Callable[[World, int], Awaitable[None]], step_ms: int, world: World) -> None:
@@ -77,7 +77,7 @@ BREAKAGES = (
         )
         for where, step_ms in (("ahead", clocks.HOUR_MS), ("back", -clocks.HOUR_MS))
     ),
-    *(Breakage(f"bad destination: {bad.name}", partial(_stand_beside, bad), bad.brokers) for bad in BAD_DESTINATIONS),
+    *(Breakage(f"bad topic: {bad.name}", partial(_stand_beside, bad), bad.brokers) for bad in BAD_TOPICS),
 )  # fmt: skip
 
 

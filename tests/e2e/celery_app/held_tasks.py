@@ -10,7 +10,7 @@ from celery import Celery
 
 from duemq.client.celery import install
 
-app = Celery("held_tasks", broker=os.environ["BROKER"], backend=os.environ["BROKER"])
+app = Celery("held_tasks", broker=os.environ["BROKER"], backend=os.environ["RESULTS"])
 app.conf.update(
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,

@@ -104,7 +104,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
         record(12, T + 20, 1, 998, T + 21),
     ]  # fmt: skip
     letter = record(13, T + 7_000, 0, 777, T + 7_001, topic="duemq.dlq", offset=0, attempt=3, reason="expired",
-                    destination="orders", shortened=False)  # fmt: skip
+                    topic_state="orders", shortened=False)  # fmt: skip
     frames = Frames(
         frame_of(spark, decode.ENTRIES, entries), frame_of(spark, decode.COMMANDS, commands),
         frame_of(spark, decode.DELIVERIES, deliveries), frame_of(spark, decode.DEAD_LETTERS, [letter]),
@@ -189,7 +189,7 @@ def test_a_message_that_died_130_times(spark: SparkSession, tmp_path: Path) -> N
         for k in range(deaths)
     ]  # fmt: skip
     letters = [
-        record(0, T, 0, 11, T + 10 * k + 1, topic="duemq.dlq", offset=k, reason="unknown_topic", destination="orders",
+        record(0, T, 0, 11, T + 10 * k + 1, topic="duemq.dlq", offset=k, reason="unknown_topic", topic_state="orders",
                shortened=False)
         for k in range(deaths)
     ]  # fmt: skip

@@ -18,7 +18,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.message import Draft, schedule_frame
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import audit
-from duemq.pipeline.audit.read import MARGIN_MS, destination_ranges
+from duemq.pipeline.audit.read import MARGIN_MS, topic_ranges
 from duemq.pipeline.audit.report import verdict
 from duemq.pipeline.sources.kafka import configured
 from duemq.pipeline.sources.ranges import Logs, Retention
@@ -122,7 +122,7 @@ def test_a_shard_that_no_node_has_led_and_records_that_are_gone(
     logs = Logs(filled)
     gone = logs.ranges(["bench-orders"])["bench-orders"]
     asyncio.run(delete_all(filled, "bench-orders", 0, gone.ends[0]))
-    known_from = destination_ranges(logs, [], None, None).known_from
+    known_from = topic_ranges(logs, [], None, None).known_from
     first = min(logs.first_times(["bench-mails"]).values())
     assert known_from["bench-mails"] == -1 and 6 * DAY < first - known_from["bench-orders"] < 7 * DAY + MARGIN_MS
     lost = audit(spark, filled, tmp_path)

@@ -14,7 +14,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.client.consumer.kafka.assignors import Mismatch, assignor
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.election.allocation import StrategyName
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination
+from tests.functional.kafka.kafka_bus import WITHIN_S, new_topic
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 async def test_all_members_hear_who_has_other_tags_and_that_it_has_left(
     kafka: KafkaServers, bus: KafkaBus, stack: AsyncExitStack
 ) -> None:
-    topic = await destination(bus, 8)
+    topic = await new_topic(bus, 8)
     group = Group(kafka.bootstrap, StrategyName.AVERAGE)
     stack.push_async_callback(group.close)
     for name, tags in (("one", "paid"), ("two", "paid"), ("odd", "paid || new")):
@@ -103,7 +103,7 @@ async def test_all_members_hear_who_has_other_tags_and_that_it_has_left(
 async def test_a_member_with_other_topics_gets_only_those(
     kafka: KafkaServers, bus: KafkaBus, stack: AsyncExitStack, strategy: StrategyName
 ) -> None:
-    common, extra = await destination(bus, 4), await destination(bus, 3)
+    common, extra = await new_topic(bus, 4), await new_topic(bus, 3)
     group = Group(kafka.bootstrap, strategy)
     stack.push_async_callback(group.close)
     await group.join("a", "*", common, rack="r1")

@@ -237,3 +237,31 @@ async def test_a_stop_ends_while_kafka_is_away(own_kafka: KafkaServers, caplog: 
     async with member() as second:
         await until(lambda: second.counts[topic, "done"] == 2, "both, again")
     assert seen == {"fails": 2, "done": 2}
+
+
+async def test_what_was_done_behind_a_slow_message_does_not_come_again(kafka_with_duemq: str) -> None:
+    topic, group = await new_topic(kafka_with_duemq), new_group()
+    seen = Counter[str]()
+
+    def member(**options: float) -> Consumer:
+        consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", **options))  # type: ignore[arg-type]
+
+        @consumer.on(topic)
+        async def handle(message: Message) -> None:
+            seen[message.text] += 1
+            if message.text == "slow" and seen["slow"] == 1:
+                await asyncio.Event().wait()
+
+        return consumer
+
+    await send(kafka_with_duemq, topic, [b"slow", *(b"%d" % n for n in range(3_000))])
+    async with member(stop_s=0.1) as first:
+        await until(lambda: first.counts[topic, "done"] == 3_000, "all behind the slow one")
+    place = await committed(kafka_with_duemq, group, topic)
+    assert place is not None and place[0] == 0
+    async with member() as second:
+        await until(lambda: second.counts[topic, "done"], "the slow one")
+        await send(kafka_with_duemq, topic, [b"last"])
+        await until(lambda: seen["last"], "what comes after it")
+        assert second.counts == {(topic, "done"): 2}
+    assert seen.total() == 3_003 and set(seen.values()) == {1, 2}

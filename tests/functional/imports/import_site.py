@@ -47,11 +47,13 @@ class Others:
 
     def __init__(self, nodes: dict[str, dict[int, Copy]], content: bytes = b"") -> None:
         self.nodes, self.content = nodes, content
+        self.asked = 0  # how often
 
     def have(self, shard: int) -> bool:
         return bool(self.nodes)
 
     async def copies(self, shard: int, offsets: Sequence[int]) -> dict[str, dict[int, Copy]]:
+        self.asked += 1
         return {
             node: {offset: copies[offset] for offset in offsets if offset in copies}
             for node, copies in self.nodes.items()

@@ -310,13 +310,21 @@ async def test_a_follower_without_the_file_waits_and_then_asks_for_a_peers_copy(
     clock = world.now
     importer = FileImporter(
         SHARD, standby.replica, ImportPolicy((world.shared,)), lambda: clock, asyncio.Lock(),
-        lines_of("duemq.storage.imports.import_process"), peers=Others({"silent": {}}),
+        lines_of("duemq.storage.imports.import_process"), peers=(peers := Others({"silent": {}})),
     )  # fmt: skip
     (said,) = master.replica.entry.imported
+    assert not importer.seeks_file()
     waiting = asyncio.create_task(importer.have(FileDecision(0, said.rows, said.checksum)))
+    await asyncio.sleep(0)
+    assert importer.seeks_file(), "it was not looked at"
     await importer.step()
     assert not waiting.done()
     assert "No such file" in (importer.why_waiting() or "")
+    assert importer.seeks_file(), "the others were not asked"
+    await importer.ask()
+    assert not importer.seeks_file(), "nobody has it"
+    await importer.ask()
+    assert peers.asked == 2, "what it cannot follow without is asked for at each look: a node may have come"
     clock += 60_001
     await importer.step()
     with pytest.raises(Behind, match="No such file"):

@@ -40,8 +40,8 @@ async def own_log(bus: KafkaBus, partitions: int = 1) -> str:
     return (await bus.create_log(f"log-{secrets.token_hex(4)}", partitions)).name
 
 
-async def destination(bus: KafkaBus, partitions: int = 1) -> str:
-    return (await bus.create_topic(f"destination-{secrets.token_hex(4)}", partitions)).name
+async def new_topic(bus: KafkaBus, partitions: int = 1) -> str:
+    return (await bus.create_topic(f"topic-{secrets.token_hex(4)}", partitions)).name
 
 
 async def deliver(

@@ -12,7 +12,7 @@ from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, own_log, values
 
 pytestmark = pytest.mark.anyio
 
@@ -34,14 +34,14 @@ def kind(outcome: AppendResult | BaseException) -> type:
 
 
 async def test_an_append_that_is_too_large_fails_no_other(bus: KafkaBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, other = await destination(bus), await destination(bus)
+    topic, other = await new_topic(bus), await new_topic(bus)
     where = (topic, 0)
     large = frame_of(await outdated(bus, topic, monkeypatch) + 1024)
-    first = bus._to_destinations.put(where, frames("first"))  # while it is on its way the others gather
-    others = [bus._to_destinations.put(where, frames(f"small {number}")) for number in range(3)]
-    refused = bus._to_destinations.put(where, [large])
-    others += [bus._to_destinations.put(where, frames(f"small {number}")) for number in range(3, 6)]
-    neighbour = bus._to_destinations.put((other, 0), frames("beside"))
+    first = bus._to_topics.put(where, frames("first"))  # while it is on its way the others gather
+    others = [bus._to_topics.put(where, frames(f"small {number}")) for number in range(3)]
+    refused = bus._to_topics.put(where, [large])
+    others += [bus._to_topics.put(where, frames(f"small {number}")) for number in range(3, 6)]
+    neighbour = bus._to_topics.put((other, 0), frames("beside"))
     outcomes: Sequence[AppendResult | BaseException] = await asyncio.gather(
         first, refused, neighbour, *others, return_exceptions=True
     )
@@ -54,7 +54,7 @@ async def test_an_append_that_is_too_large_fails_no_other(bus: KafkaBus, monkeyp
 
 
 async def test_what_is_in_the_log_in_part_is_not_called_refused(bus: KafkaBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    topic, other = await destination(bus), await destination(bus)
+    topic, other = await new_topic(bus), await new_topic(bus)
     large = frame_of(await outdated(bus, topic, monkeypatch) + 1024)
     batch = [frame_of(900_000), large]  # two batches of the broker, of which it takes the first
     with pytest.raises(LogFailed, match="another part of it is in the log"):
@@ -66,8 +66,8 @@ async def test_what_is_in_the_log_in_part_is_not_called_refused(bus: KafkaBus, m
 
 
 async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(bus: KafkaBus) -> None:
-    topic = await destination(bus)
-    appender = bus._to_destinations
+    topic = await new_topic(bus)
+    appender = bus._to_topics
     appender._max_bytes = 1 << 20
     frame = frame_of(300_000)
     taken = [asyncio.create_task(bus.append({(topic, 0): [frame]})) for _ in range(3)]
@@ -84,15 +84,15 @@ async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(
 
 async def test_a_target_whose_records_take_long_delays_no_command(bus: KafkaBus) -> None:
     """A broker answers one request of a producer at a time, and the first record of a new topic can take a second."""
-    commands, topic = await own_log(bus), await destination(bus)
+    commands, topic = await own_log(bus), await new_topic(bus)
     await bus.append({(topic, 0): frames("first"), (commands, 0): frames("first")})
-    send, go_on = bus._to_destinations._producer.client.send, asyncio.Event()
+    send, go_on = bus._to_topics._producer.client.send, asyncio.Event()
 
     async def late(*arguments: Any, **options: Any) -> Any:
         await go_on.wait()
         return await send(*arguments, **options)
 
-    bus._to_destinations._producer.client.send = late
+    bus._to_topics._producer.client.send = late
     direct = asyncio.create_task(bus.append({(topic, 0): frames("second")}))
     async with asyncio.timeout(WITHIN_S):
         await bus.append({(commands, 0): frames("second")})

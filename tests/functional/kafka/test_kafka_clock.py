@@ -11,7 +11,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
 from duemq.dev.servers.kafka import KafkaServers
-from tests.functional.kafka.kafka_bus import destination, frames, options, own_log
+from tests.functional.kafka.kafka_bus import frames, new_topic, options, own_log
 from tests.functional.kafka.test_kafka_refusals import delete
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ async def test_records_are_stamped_by_the_clock_that_is_guarded(kafka: KafkaServ
     behind = 5_000
     bus = await KafkaBus.open(options(kafka.bootstrap), lambda: wall_clock() - behind)
     try:
-        where = (await destination(bus), 0)
+        where = (await new_topic(bus), 0)
         committer = await bus.committer("shard-0")
         for landed in (await bus.append({where: frames("direct")}), await committer.commit({where: frames("due")})):
             assert landed[where].timestamp <= wall_clock() - behind

@@ -18,7 +18,7 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from tests.functional.kafka.kafka_bus import WITHIN_S, destination, frames, options, secure
+from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
 
@@ -49,7 +49,7 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
 
 
 async def test_a_group_begins_where_it_is_told_and_not_while_it_is_at_work(bus: KafkaBus, kafka: KafkaServers) -> None:
-    topic, group = await destination(bus, 2), f"destination.{consumer()}"
+    topic, group = await new_topic(bus, 2), f"topic.{consumer()}"
     await bus.append({(topic, 0): frames(*"abcde"), (topic, 1): frames(*"fgh")})
     await bus.begin_group(topic, group, (5, 3))
     await bus.begin_group(topic, group, (4, 3))
@@ -83,7 +83,7 @@ async def test_a_group_begins_where_it_is_told_and_not_while_it_is_at_work(bus: 
 
 
 async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) -> None:
-    topic, who = await destination(bus, 8), consumer()
+    topic, who = await new_topic(bus, 8), consumer()
     for partitions in (1, 374, 375, 2047, 1, 500, 3):
         place = cursor(partitions)
         await bus.set_consumer_cursor(topic, who, place)
@@ -97,13 +97,13 @@ async def test_a_place_of_a_topic_with_two_thousand_partitions(bus: KafkaBus) ->
 
 
 async def test_a_place_that_an_older_duemq_stored_is_read(bus: KafkaBus) -> None:
-    topic, who, place = await destination(bus), consumer(), cursor(3)
+    topic, who, place = await new_topic(bus), consumer(), cursor(3)
     await commit_as_before(bus, topic, who, place)
     assert await bus.get_consumer_cursor(topic, who) == place
 
 
 async def test_a_place_is_kept_for_years_though_it_is_not_stored_again(bus: KafkaBus, kafka: KafkaServers) -> None:
-    topic, who = await destination(bus), consumer()
+    topic, who = await new_topic(bus), consumer()
     await bus.set_consumer_cursor(topic, who, b"17")
     version, committed, expires = await stored(kafka.bootstrap, f"duemq-place-{who}")
     assert version == 1  # the form that has a time at which it expires
@@ -130,7 +130,7 @@ async def stored(bootstrap: str, group: str) -> tuple[int, int, int]:
 
 
 async def test_places_are_no_groups_whose_lag_is_shown(bus: KafkaBus, kafka: KafkaServers) -> None:
-    topic, who = await destination(bus), consumer()
+    topic, who = await new_topic(bus), consumer()
     await bus.append({(topic, 0): frames("a", "b")})
     await bus.set_consumer_cursor(topic, who, cursor(1))
     async with LagReader(kafka.bootstrap) as reader:
@@ -142,7 +142,7 @@ async def test_who_may_not_read_the_group_is_told_which_right_is_missing(kafka_s
     deny_group(kafka_secure.bootstrap, kafka_secure.plain.name, f"duemq-place-{who}")
     bus = await KafkaBus.open(secure(kafka_secure, "PLAIN"))
     try:
-        topic = await destination(bus)
+        topic = await new_topic(bus)
         async with asyncio.timeout(WITHIN_S):
             while True:  # until the broker's authorizer knows
                 try:
@@ -166,7 +166,7 @@ async def test_brokers_that_forget_offsets_do_not_forget_places(tmp_path: Path) 
     with KafkaServers(tmp_path / "kafka", extra=quick) as servers:
         bus = await KafkaBus.open(options(servers.bootstrap))
         try:
-            topic, kept, forgotten = await destination(bus), consumer(), consumer()
+            topic, kept, forgotten = await new_topic(bus), consumer(), consumer()
             await bus.set_consumer_cursor(topic, kept, b"17")
             await commit_as_before(bus, topic, forgotten, b"17")
             async with asyncio.timeout(WITHIN_S):

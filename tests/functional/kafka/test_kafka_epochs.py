@@ -11,7 +11,7 @@ from duemq.bus.kafka.produce.v2.sends import Epoch
 from duemq.bus.kafka.requests.transaction_requests import InitProducerIdRequest
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Fenced
-from tests.functional.kafka.kafka_bus import destination, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import frames, new_topic, options, own_log, values
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ async def test_masters_of_both_protocols_take_over_from_each_other(kafka: KafkaS
     new = options(kafka.bootstrap)
     old = options(kafka.bootstrap, new.cluster, "v1")
     buses = [await KafkaBus.open(each) for each in (old, new)]
-    ledger, topic = await own_log(buses[0]), await destination(buses[0])
+    ledger, topic = await own_log(buses[0]), await new_topic(buses[0])
     await buses[1].create_log(ledger, 1)
     before = None
     for number in range(6):
@@ -54,7 +54,7 @@ async def test_masters_of_both_protocols_take_over_from_each_other(kafka: KafkaS
 async def test_commits_go_on_when_all_epochs_of_a_producer_id_were_used(two: tuple[KafkaBus, KafkaBus]) -> None:
     """At 100 cycles a second that is every five minutes."""
     bus, other = two
-    ledger, topic = await own_log(bus), await destination(bus, 2)
+    ledger, topic = await own_log(bus), await new_topic(bus, 2)
     await other.create_log(ledger, 1)
     committer = await bus.committer("shard-0")
     producer = committer._producer

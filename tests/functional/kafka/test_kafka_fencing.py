@@ -14,7 +14,7 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Fenced, Unavailable
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -42,7 +42,7 @@ async def test_a_master_that_was_replaced_while_frozen_writes_nothing(
     two: tuple[KafkaBus, KafkaBus], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus, other = two
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     await other.create_log(ledger, 1)
     older = await bus.committer("shard-0")
     await older.commit({(topic, 0): frames("one"), (ledger, 0): frames("entry 1")})
@@ -84,7 +84,7 @@ async def test_what_no_reader_sees_yet_is_known_to_be_there(
 
 async def test_a_master_that_died_in_its_transaction_leaves_no_trace(two: tuple[KafkaBus, KafkaBus]) -> None:
     bus, other = two
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     await other.create_log(ledger, 1)
     dead = await bus.committer("shard-0")
     await dead._producer.begin()

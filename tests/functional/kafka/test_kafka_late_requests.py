@@ -36,7 +36,7 @@ async def test_a_late_commit_does_not_end_the_next_transaction(
 ) -> None:
     """KIP-890: a producer that sends its EndTxn again in the same epoch is at the mercy of the first one."""
     reading = two[1]
-    topic = f"destination-{secrets.token_hex(4)}"
+    topic = f"topic-{secrets.token_hex(4)}"
     await make_topic(kafka.bootstrap, topic, 1, settings=_SMALL)
     async with Proxy(int(kafka.bootstrap.rpartition(":")[2])) as proxy:
         near = replace(options(await proxy.open_door(), transactions=transactions), request_timeout_ms=_REQUEST_MS)

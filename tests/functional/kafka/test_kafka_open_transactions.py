@@ -19,7 +19,7 @@ from duemq.model.record import Partition
 from tests.chaos.delayed.holds import Api, Hold
 from tests.chaos.delayed.proxy import Proxy
 from tests.chaos.topics import make_topic
-from tests.functional.kafka.kafka_bus import both_protocols, deliver, destination, frames, own_log, values
+from tests.functional.kafka.kafka_bus import both_protocols, deliver, frames, new_topic, own_log, values
 from tests.functional.kafka.unknown_records import write_unknown
 from tests.support.servers.real_servers import need_servers
 
@@ -51,12 +51,12 @@ async def begin(committer: KafkaCommitter, batches: Batches) -> None:
 
 
 async def topics(bus: KafkaBus, other: KafkaBus) -> tuple[Partition, Partition]:
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     await other.create_log(ledger, 1)
     return (ledger, 0), (topic, 0)
 
 
-@pytest.mark.parametrize("hanging", ["both", "log", "destination"])
+@pytest.mark.parametrize("hanging", ["both", "log", "topic"])
 async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[KafkaBus, KafkaBus], hanging: str) -> None:
     bus, other = two
     ledger, topic = await topics(bus, other)
@@ -71,7 +71,7 @@ async def test_what_was_committed_is_seen_by_the_next_committer(two: tuple[Kafka
 
     newer = await other.committer("shard-0")
     entries, found = await values(other, *ledger), await values(bus, *topic)
-    assert entries == ["entry 1", "entry 2"][: 1 + (hanging != "destination")]
+    assert entries == ["entry 1", "entry 2"][: 1 + (hanging != "topic")]
     assert found == ["one", "two"][: 1 + (hanging != "log")]
     await newer.commit({ledger: frames("entry 3"), topic: frames("three")})
     assert await values(other, *ledger) == [*entries, "entry 3"]
@@ -106,7 +106,7 @@ async def test_a_late_commit_of_what_hung_does_not_end_the_next_transaction(
 ) -> None:
     """The transaction that ends what hangs is of the same epoch as the first one of the new committer."""
     bus, reading = two
-    topic = f"destination-{secrets.token_hex(4)}"
+    topic = f"topic-{secrets.token_hex(4)}"
     await make_topic(kafka.bootstrap, topic, 1, settings={"max.message.bytes": "1300"})
     (ledger, _), (hung, _) = await topics(bus, reading)
     messages = [f"{each} " + "x" * 400 for each in range(6)]

@@ -16,8 +16,8 @@ from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.topic_states import TopicStates
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import DuemqError, LogFailed, Unavailable
 from duemq.model.ids import IdCodec
@@ -29,7 +29,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
 from tests.support.servers.real_servers import need_servers
 from tests.unit.gateway.test_gateway import Cluster
 
@@ -96,7 +96,7 @@ async def until(condition: object, within_s: float = WITHIN_S) -> None:
 
 
 async def test_a_broker_killed_under_load_loses_and_repeats_nothing(bus: KafkaBus, kafka: KafkaServers) -> None:
-    log, ledger, topic = await own_log(bus), await own_log(bus), await destination(bus)
+    log, ledger, topic = await own_log(bus), await own_log(bus), await new_topic(bus)
     writers = Writers(bus, log, ledger, topic)
     work = [asyncio.create_task(writers.append()), asyncio.create_task(writers.commit())]
     await until(lambda: len(writers.appended) > 20 and len(writers.committed) > 20)
@@ -147,9 +147,9 @@ async def test_a_message_that_no_broker_acknowledged_is_not_said_to_be_refused(k
     follower.entries[0] = START
     try:
         await create_logs(bus, 1)
-        topic = await destination(bus)
+        topic = await new_topic(bus)
         backend = ProxyBackend(
-            "c", bus, IdCodec(b"s" * 32), Destinations(bus, 0), follower, cluster, cluster, NoCluster(), watch,
+            "c", bus, IdCodec(b"s" * 32), TopicStates(bus, 0), follower, cluster, cluster, NoCluster(), watch,
             CollectorRegistry(),
         )  # fmt: skip
         app = create_app(

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from aiokafka.protocol.admin import CreatePartitionsRequest, DeleteTopicsRequest
 
-from duemq.bus.base import DestinationRefused, TopicRefused, UnknownTopic
+from duemq.bus.base import TopicRefused, UnknownTopic, WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import pack_record
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, options, own_log, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, options, own_log, values
 
 pytestmark = [pytest.mark.anyio, pytest.mark.smoke]
 
@@ -23,7 +23,7 @@ transactions = both_protocols
 
 async def too_large_for(bus: KafkaBus, topic: str) -> bytes:
     await bus.look_at([topic])
-    about = bus.destination(topic)
+    about = bus.topic_state(topic)
     assert about is not None and about.max_frame_bytes is not None
     return pack_record(None, (), b"x" * (about.max_frame_bytes + 1_024))
 
@@ -45,7 +45,7 @@ async def goes_on(bus: KafkaBus, ledger: str, topic: str) -> None:
 
 @pytest.mark.parametrize("frame", ["large", "missing topic", "missing partition"])
 async def test_a_commit_that_a_target_would_refuse_is_not_begun(bus: KafkaBus, frame: str) -> None:
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
     where, what, reason = {
@@ -53,7 +53,7 @@ async def test_a_commit_that_a_target_would_refuse_is_not_begun(bus: KafkaBus, f
         "missing topic": (("nowhere", 0), frames("x")[0], "unknown_topic"),
         "missing partition": ((topic, 7), frames("x")[0], "unknown_topic"),
     }[frame]
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         await committer.commit({where: [what], (ledger, 0): frames("never")})
     assert (refused.value.topic, refused.value.reason) == (where[0], reason)
     with pytest.raises(Unavailable):
@@ -65,13 +65,13 @@ async def test_a_batch_that_the_broker_refuses_takes_the_whole_commit_along(
     bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its limit was lowered a moment ago. aiokafka alone would commit the rest."""
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before")})
     large = await too_large_for(bus, topic)
     known = bus._catalog._topics[topic]
     monkeypatch.setitem(bus._catalog._topics, topic, known._replace(max_bytes=64 << 20))
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         await committer.commit({(topic, 0): [large], (ledger, 0): frames("never")})
     assert (refused.value.topic, refused.value.reason) == (topic, "too_large")
     await goes_on(bus, ledger, topic)
@@ -80,13 +80,13 @@ async def test_a_batch_that_the_broker_refuses_takes_the_whole_commit_along(
 async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_log(
     bus: KafkaBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Soon: an abort would wait for the answer to its batch, which never comes, and all other destinations with it."""
+    """Soon: an abort would wait for the answer to its batch, which never comes, and all other topics with it."""
     monkeypatch.setattr("duemq.bus.kafka.produce.transaction._ABORT_S", 3_600.0)
-    ledger, topic, other = await own_log(bus), await destination(bus), await destination(bus)
+    ledger, topic, other = await own_log(bus), await new_topic(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
     await committer.commit({(topic, 0): frames("before"), (ledger, 0): frames("before"), (other, 0): frames("x")})
     await delete(bus, other)
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         async with asyncio.timeout(WITHIN_S):
             await committer.commit({(topic, 0): frames("never"), (ledger, 0): frames("never"), (other, 0): frames("x")})
     assert (refused.value.topic, refused.value.reason) == (other, "unknown_topic")
@@ -96,10 +96,10 @@ async def test_a_target_deleted_while_it_is_known_is_told_apart_from_a_broken_lo
 
 async def test_a_topic_that_is_new_to_a_committer_holds_up_no_other(bus: KafkaBus) -> None:
     """aiokafka asks for the new one alone, and forgets the leaders of all others."""
-    ledger, topic = await own_log(bus), await destination(bus)
+    ledger, topic = await own_log(bus), await new_topic(bus)
     committer = await bus.committer("shard-0")
     await committer._producer.client.force_metadata_update()  # now it knows all topics there are
-    new = await destination(bus)
+    new = await new_topic(bus)
     await committer.commit({(topic, 0): frames("one"), (ledger, 0): frames("one"), (new, 0): frames("one")})
     assert [await values(bus, each) for each in (topic, ledger, new)] == [["one"]] * 3
     await committer.commit({(topic, 0): frames("two"), (ledger, 0): frames("two")})
@@ -107,7 +107,7 @@ async def test_a_topic_that_is_new_to_a_committer_holds_up_no_other(bus: KafkaBu
 
 
 async def test_appends_that_cannot_be_taken_are_refused_at_once_and_harm_no_other(bus: KafkaBus) -> None:
-    topic = await destination(bus)
+    topic = await new_topic(bus)
     with pytest.raises(Rejected) as refused:
         await bus.append({(topic, 0): [await too_large_for(bus, topic)]})
     assert refused.value.code == "payload_too_large"
@@ -121,7 +121,7 @@ async def test_appends_that_cannot_be_taken_are_refused_at_once_and_harm_no_othe
 
 
 async def test_an_own_topic_that_does_not_fit_is_refused_with_the_reason(bus: KafkaBus, kafka: KafkaServers) -> None:
-    plain = await destination(bus, 2)
+    plain = await new_topic(bus, 2)
     with pytest.raises(TopicRefused, match="has 2 partitions and must have 3"):
         await bus.create_log(plain, 3)
     larger = await KafkaBus.open(replace(options(kafka.bootstrap), max_message_bytes=64 << 20))

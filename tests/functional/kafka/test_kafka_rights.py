@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
-from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, destination, frames, own_log, secure, values
+from tests.functional.kafka.kafka_bus import WITHIN_S, both_protocols, frames, new_topic, own_log, secure, values
 from tests.support.servers.kafka_rights import FORBIDDEN, deny_creating, deny_writing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
@@ -23,11 +23,11 @@ async def test_a_topic_that_may_not_be_made_is_refused_and_the_next_one_is_made(
     deny_creating(kafka_secure.bootstrap, kafka_secure.plain.name)
     bus = await KafkaBus.open(secure(kafka_secure, "PLAIN"))
     try:
-        with pytest.raises(DestinationRefused) as refused:
+        with pytest.raises(WriteRefused) as refused:
             await bus.create_topic(FORBIDDEN + secrets.token_hex(4), 1)
         assert refused.value.reason == "not_authorized"
         assert "allow duemq's user to create topics" in str(refused.value)
-        topic = await destination(bus)
+        topic = await new_topic(bus)
         await bus.append({(topic, 0): frames("taken")})
         assert await values(bus, topic) == ["taken"]
     finally:
@@ -39,10 +39,10 @@ async def test_a_topic_that_may_not_be_written_fails_its_commit_alone(
 ) -> None:
     bus = await KafkaBus.open(replace(secure(kafka_secure, "PLAIN"), transactions=transactions))
     try:
-        ledger, denied, good = await own_log(bus), await destination(bus), await destination(bus)
+        ledger, denied, good = await own_log(bus), await new_topic(bus), await new_topic(bus)
         deny_writing(kafka_secure.bootstrap, kafka_secure.plain.name, denied)
         committer = await bus.committer("shard-0")
-        with pytest.raises(DestinationRefused) as refused:
+        with pytest.raises(WriteRefused) as refused:
             async with asyncio.timeout(WITHIN_S):
                 while True:  # the broker has answered before its authorizer knows
                     await committer.commit({(ledger, 0): frames("entry"), (denied, 0): frames("before")})

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,14 +16,22 @@ from prometheus_client import CollectorRegistry
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import decode_cursor
+from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import origin_in
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
+from duemq.model.errors import Rejected
+from duemq.model.job import Order
 from duemq.model.message import Draft
 from duemq.model.record import pack_record, unpack_headers, unpack_record
+from duemq.proxy.destinations.positions import Start, begin_at
+from duemq.proxy.gateway.base import Receipt
+from duemq.proxy.jobs.topic_work import TopicWork
+from duemq.proxy.jobs.work import DONE
 from duemq.relay.base import Outlet, OutletMissing, Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
+from duemq.relay.embedded.places import decode_places
 from duemq.relay.embedded.source import EmbeddedSource
 from duemq.relay.memory import MemoryOutlet
 from duemq.relay.metrics import RelayCollector
@@ -49,9 +58,12 @@ class Site:
     def declare(self, name: str, **fields: Any) -> MemoryOutlet:
         self.by_name[name] = read_destination({"name": name, "url": "https://h.example/", "retry": FAST} | fields)
         self.outlets.setdefault(name, MemoryOutlet())
+        self.changed()
+        return self.outlets[name]
+
+    def changed(self) -> None:
         for listener in self._listeners:
             listener()
-        return self.outlets[name]
 
     def credentials_of(self, name: str) -> Credentials:
         return Credentials()
@@ -82,6 +94,24 @@ class Site:
         await self.bus.create_topic(topic, 2)
         frames = [pack_record(key, [("duemq-id", b"id-" + payload), ("h", b"1")], payload) for payload in payloads]
         await self.bus.append({(topic, partition): frames})
+
+    async def filled(self, topic: str, count: int) -> None:
+        """Returns once a topic has so many records."""
+        while (info := await self.bus.topic(topic)) is None or info.end_offsets[0] < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    async def redrive(self, name: str, offset: int) -> None:
+        """Send a dead letter of a destination into its topic again, as a job does."""
+
+        async def send(drafts: Sequence[Draft]) -> list[Receipt]:
+            await self.schedule(drafts)
+            return [Receipt("new", "scheduled", draft.topic, 0) for draft in drafts]
+
+        own = f"destination.{name}"
+        job: Any = SimpleNamespace(id="j", order=Order("redrive", source=f"dlq.{own}", topic=own))
+        gateway: Any = SimpleNamespace(bus=self.bus, send=send)
+        work = TopicWork(gateway, 16)
+        assert await work.do(job, 0, [f"0:{offset}"]) == [DONE]
 
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:
@@ -120,8 +150,20 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.005)
 
 
+def lag(relay: Relay) -> int | None:
+    figures = relay.measured().get("one")
+    return None if figures is None else figures.lag
+
+
 def payloads(outlet: MemoryOutlet) -> list[bytes]:
     return [message.payload for message in outlet.messages]
+
+
+def metric(relay: Relay, name: str, **labels: str) -> float | None:
+    """What `/metrics` says of the destination `one`."""
+    registry = CollectorRegistry()
+    registry.register(RelayCollector(lambda: relay))
+    return registry.get_sample_value(f"duemq_relay_{name}", {"destination": "one", **labels})
 
 
 @pytest.fixture
@@ -146,12 +188,11 @@ async def test_what_is_delivered_is_handed_on_to_each_destination(site: Site) ->
         await site.deliver("mail", b"3")
         await site.deliver("destination.one", b"4")
         await until(lambda: len(one.messages) == len(two.messages) == 3)
-        shown = relay.shown("one")
+        shown = relay.measured()["one"].shown()
     assert payloads(one) == [b"1", b"2", b"4"]
     assert payloads(two) == [b"1", b"2", b"3"]
     (first, *_) = one.messages
     assert (first.id, first.key, first.headers) == ("id-1", b"k", [("h", b"1")])
-    assert shown is not None
     assert shown["results"]["accepted"] == 3
 
 
@@ -160,9 +201,10 @@ async def test_its_lag_is_what_it_has_not_got(site: Site) -> None:
     outlet.answer = lambda message: Reply(Result.AWAY if message.payload == b"2" else Result.ACCEPTED, "")
     await site.deliver("orders", b"1", b"2", b"3")
     async with site.relay() as relay:
-        await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 2)
+        await until(lambda: lag(relay) == 2)
+        assert metric(relay, "lag_messages") == 2
         outlet.answer = None
-        await until(lambda: (shown := relay.shown("one")) and shown["lag"] == 0)
+        await until(lambda: lag(relay) == 0)
     assert sorted(payloads(outlet)) == [b"1", b"2", b"3"]
 
 
@@ -191,6 +233,9 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
         await site.deliver("orders", b"later")
         await until(lambda: payloads(outlet) == [b"good", b"later"])
         figures = relay.figures_of("one")
+        assert metric(relay, "answers_total", status="500") == 4
+        assert metric(relay, "attempts_total", result="failed") == 4
+        assert metric(relay, "attempts_total", result="accepted") == 2
     (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
     record = unpack_record(letter.frame)
     origin = origin_in(record.headers)
@@ -198,7 +243,7 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
     assert (origin.topic, origin.id, origin.retried, record.value) == ("orders", "id-bad", 3, b"bad")
     assert [error for _, error in origin.attempts] == ["500 after 0 ms: no"] * 4
     assert figures is not None
-    assert figures.statuses == {"500": 4}
+    assert figures.statuses == {"500": 4, "200": 2}
     assert [attempt.attempt for attempt in figures.attempts] == [1, 2, 3, 4]
 
 
@@ -208,11 +253,30 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
     await site.deliver("orders", b"bad")
     async with site.relay() as relay:
         await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
-        await until(lambda: (relay.shown("one") or {})["dead"])
-        registry = CollectorRegistry()
-        registry.register(RelayCollector(lambda: relay))
-        assert registry.get_sample_value("duemq_relay_dead_letters_total", {"destination": "one"}) == 1
+        await until(lambda: relay.measured()["one"].dead)
+        assert metric(relay, "dead_letters_total") == 1
     assert len(site.names) == 1
+
+
+async def test_a_redriven_message_keeps_its_id_each_time(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    ids: list[str] = []
+
+    def answer(message: Message) -> Reply:
+        ids.append(message.id)
+        return Reply(Result.ACCEPTED, "200") if len(ids) == 3 else Reply(Result.REJECTED, "400")
+
+    outlet.answer = answer
+    await site.deliver("orders", b"bad")
+    async with site.relay():
+        for times in (1, 2):
+            await site.filled("dlq.destination.one", times)
+            await site.redrive("one", times - 1)
+        await until(lambda: outlet.messages)
+    assert ids == ["id-bad"] * 3
+    (message,) = outlet.messages
+    assert message.topic == "destination.one"
+    assert dict(message.headers)["x-duemq-redrives"] == b"2"
 
 
 async def test_while_the_other_side_is_away_nothing_counts_as_a_retry(site: Site) -> None:
@@ -240,12 +304,44 @@ async def test_an_endpoint_that_is_gone_is_disabled_and_keeps_its_messages(site:
     outlet.answer = lambda message: Reply(Result.GONE, "410", "no more")
     await site.deliver("orders", b"1", b"2")
     async with site.relay() as relay:
-        await until(lambda: site.disabled and relay.shown("one") is None)
+        await until(lambda: site.disabled and "one" not in relay.measured())
         outlet.answer = None
         site.declare("one", topics=["orders"])
         await until(lambda: len(outlet.messages) == 2)
     assert {name for name, _ in site.disabled} == {"one"}
     assert "410" in site.disabled[0][1]
+
+
+async def test_one_in_trouble_is_no_more_once_it_is_paused_or_begins_anew(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.AWAY, "refused")
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: metric(relay, "troubled") == 1)
+        site.declare("one", topics=["orders"], paused=True)
+        await until(lambda: "one" not in relay.measured())
+        assert metric(relay, "troubled") == 0
+        site.declare("one", topics=["mail"])  # where nothing is, so that nothing tells how the other side is
+        await until(lambda: "one" in relay.measured())
+        assert metric(relay, "troubled") == 0
+
+
+async def test_one_that_is_disabled_is_in_trouble_also_after_a_restart(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: Reply(Result.GONE, "410", "no more")
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: site.disabled and "one" not in relay.measured())
+        assert metric(relay, "troubled") == 1
+    async with site.relay() as relay:
+        await until(lambda: relay.names)
+        assert metric(relay, "troubled") == 1
+        site.declare("one", topics=["orders"], paused=True, disabled="410")
+        assert metric(relay, "troubled") == 1, "whoever resumes it expects that it goes on"
+        outlet.answer = None
+        site.declare("one", topics=["orders"])
+        await until(lambda: outlet.messages)
+        assert metric(relay, "troubled") == 0
 
 
 async def test_a_paused_destination_gets_nothing_until_it_goes_on(site: Site) -> None:
@@ -281,8 +377,7 @@ async def test_what_takes_too_long_has_failed_and_slows_the_destination_down(sit
     await site.deliver("orders", *[b"%d" % number for number in range(10)])
     async with site.relay() as relay:
         await until(lambda: len(site.names) == 10)
-        shown = relay.shown("one")
-    assert shown is not None
+        shown = relay.measured()["one"].shown()
     assert shown["statuses"] == {"timeout": 10}
     assert shown["limit"] < outlet.concurrency
 
@@ -301,7 +396,7 @@ async def test_one_that_cannot_begin_says_why_and_holds_up_nobody(site: Site) ->
 async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"])
     async with site.relay() as relay:
-        await until(lambda: relay.shown("one"))
+        await until(lambda: "one" in relay.measured())
         site.declare("one", topics=["mail"])
         await site.deliver("mail", b"1")
         await until(lambda: outlet.messages)
@@ -309,6 +404,81 @@ async def test_a_changed_declaration_is_in_force_and_a_removed_one_ends(site: Si
         site.declare("two")
         await until(lambda: relay.names == ["two"])
     assert outlet.closed
+
+
+async def test_what_was_accepted_behind_a_slow_message_does_not_come_again(site: Site) -> None:
+    slow, gate = site.declare("one", topics=["orders"]), asyncio.Event()
+
+    async def send(message: Message) -> Reply:
+        if message.payload == b"0":
+            await gate.wait()
+        slow.messages.append(message)
+        return Reply(Result.ACCEPTED, "ok")
+
+    slow.send = send  # type: ignore[method-assign]
+    await site.deliver("orders", *(b"%d" % n for n in range(500)), partition=1)
+    async with site.relay():  # as good as dead
+        await until(lambda: len(slow.messages) == 499)
+        await stored(site, lambda place: place.commit == 0 and place.done == ((1, 500),))
+        site.outlets["one"] = outlet = MemoryOutlet()
+        async with site.relay() as relay:
+            await until(lambda: outlet.messages)
+            await site.deliver("orders", b"last", partition=1)
+            await until(lambda: len(outlet.messages) == 2)
+            await stored(site, lambda place: place.commit == 501)
+            assert lag(relay) == 0
+    assert payloads(outlet) == [b"0", b"last"]
+
+
+async def stored(site: Site, condition: Callable[[FetchPosition], bool]) -> None:
+    """Wait for what is stored of partition 1 of the topic `orders`."""
+    info = await site.bus.topic("orders")
+    assert info is not None
+    while True:
+        place = await site.bus.get_consumer_cursor("orders", "destination.one")
+        if place is not None and condition(decode_places(place, info)[1]):
+            return
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(("start", "again"), [("last", []), ("first", [b"1", b"2"])])
+@pytest.mark.parametrize("unbound", [True, False], ids=["another topic meanwhile", "removed meanwhile"])
+async def test_a_group_begins_where_it_was_put_though_the_one_before_it_ends_slowly(
+    site: Site, start: Start, again: list[bytes], unbound: bool
+) -> None:
+    outlet = site.declare("one", topics=["orders"], concurrency=1)
+    outlet.gate = asyncio.Event()
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay() as relay:
+        await until(lambda: outlet.in_flight)
+        if unbound:
+            site.declare("one", topics=["mail"])
+        else:
+            del site.by_name["one"]
+            site.changed()
+        begin = begin_at(site.bus, start, relay.ended)
+        declared = read_destination({"name": "one", "url": "https://h.example/", "topics": ["orders"]})
+        beginning = asyncio.ensure_future(begin(declared, ["orders"]))
+        await asyncio.sleep(0.05)
+        outlet.gate.set()
+        await beginning
+        site.declare("one", topics=["orders"])
+        await site.deliver("orders", b"3")
+        await until(lambda: b"3" in payloads(outlet))
+    assert payloads(outlet)[0] == b"1", "what was in flight is handed on"
+    assert payloads(outlet)[1:] == [*again, b"3"]
+
+
+async def test_a_group_at_work_is_put_nowhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("duemq.relay.relay._ENDED_S", 0.05)
+    site.declare("one", topics=["orders"])
+    await site.deliver("orders", b"1")
+    async with site.relay() as relay:
+        await until(lambda: "one" in relay.measured())
+        with pytest.raises(Rejected, match=r"a relay is at work for destination\.one") as raised:
+            await begin_at(site.bus, "first", relay.ended)(site.by_name["one"], ["orders"])
+        assert raised.value.code == "conflict"
+        await begin_at(site.bus, "first", relay.ended)(site.by_name["one"], ["mail"])  # which it does not read
 
 
 async def test_partitions_that_are_held_do_not_keep_it_busy(site: Site) -> None:

@@ -18,8 +18,8 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
 from duemq.delay.tiering.tiering_policy import TieringPolicy
@@ -224,7 +224,7 @@ class Proxy:
         self.follower = LedgerFollower(self.bus, 1)
         self.http = httpx.AsyncClient()
         self.backend = ProxyBackend(
-            "c", self.bus, IdCodec(b"s" * 32), Destinations(self.bus, 1), self.follower,
+            "c", self.bus, IdCodec(b"s" * 32), TopicStates(self.bus, 1), self.follower,
             RemoteReader(node.election, self.http), node.election, NoCluster(), self.watch, self.registry,
         )  # fmt: skip
         app = create_app(

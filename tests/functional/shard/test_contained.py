@@ -78,7 +78,7 @@ async def test_a_topic_that_goes_while_a_commit_is_under_way_stops_nobody(tmp_pa
     log = new_log()
 
     def delivered() -> bool:
-        CLOCK.now += 1_000  # a destination that refused is asked again after a while
+        CLOCK.now += 1_000  # a topic that refused is asked again after a while
         return values(log, "orders") == ["m1"]
 
     async with node(log, tmp_path / "a", bus=failing_once(UnknownTopic("orders"))) as a:
@@ -92,7 +92,7 @@ async def test_a_topic_that_goes_while_a_commit_is_under_way_stops_nobody(tmp_pa
 async def test_failures_with_success_between_them_are_none_in_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A destination that is deleted again and again costs all others no more the tenth time than the first."""
+    """A topic that is deleted again and again costs all others no more the tenth time than the first."""
     monkeypatch.setattr("duemq.delay.shard.shard._BACK_OFF_S", (0.0, 3_600.0))
     monkeypatch.setattr("duemq.delay.shard.shard._WELL_S", 0.0)
     log, failures = new_log(), 0

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.embedded.bus import EmbeddedBus
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.metrics import Observer
 from duemq.delay.shard.master import Master
@@ -67,7 +67,7 @@ class Process:
         replica = Replica(0, store, IDS)
         committer = await bus.committer(committer_name(0))
         await replica.follow(bus)
-        context = NodeContext(Destinations(bus, 0), Observer(CollectorRegistry()), lambda: now)
+        context = NodeContext(TopicStates(bus, 0), Observer(CollectorRegistry()), lambda: now)
         master = Master(replica, bus, committer, context, CycleLimits(max_messages=7), Progress())
         return Process(bus, store, replica, master, armed)
 

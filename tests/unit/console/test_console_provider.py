@@ -63,16 +63,22 @@ def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], No
 
 
 @pytest.mark.parametrize(
-    ("query", "claims"),
-    [({"state": "another"}, {}), ({"iss": "https://evil.example.com"}, {}), ({"code": "guess"}, {}),
-     ({"error": "access_denied"}, {}), ({}, {"nonce": "another"}), ({}, {"aud": "another"}), ({}, {"roles": []})],
+    ("query", "claims", "told"),
+    [({"state": "another"}, {}, "not begun in this browser"),
+     ({"iss": "https://evil.example.com"}, {}, "another provider"),
+     ({"code": "guess"}, {}, "takes this code for no login"), ({"error": "access_denied"}, {}, "access_denied"),
+     ({}, {"nonce": "another"}, "token is not good"), ({}, {"aud": "another"}, "token is not good"),
+     ({}, {"roles": []}, "no role of login.roles")],
 )  # fmt: skip
-def test_a_wrong_answer_begins_no_session(
-    query: dict[str, str], claims: dict[str, Any], with_provider: Callable[[Scenario], None]
+def test_a_wrong_answer_begins_no_session_and_is_told(
+    query: dict[str, str], claims: dict[str, Any], told: str, with_provider: Callable[[Scenario], None]
 ) -> None:
     async def scenario(site: ConsoleSite, provider: Provider) -> None:
         response = await come_back(site, provider.log_in(await begin(site), **claims) | query)
         assert response.status_code == 401 and "duemq_session" not in response.headers.get("Set-Cookie", "")
+        assert "<title>Login refused" in response.text and told in response.text
+        assert 'href="../login/provider"' in response.text, "a second try is one click away"
+        assert "aria-invalid" not in response.text, "no key was wrong"
 
     with_provider(scenario)
 

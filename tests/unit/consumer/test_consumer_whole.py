@@ -14,6 +14,7 @@ from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.client.consumer.retry.policy import Dead, Policy, Wait
 from duemq.client.consumer.retry.publisher import Returns
+from duemq.client.consumer.work.done_ranges import Ranges
 from tests.unit.consumer.test_consumer_values import Odd, Plain
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +29,7 @@ class Log:
         self.left = {each: [record_of(each, offset, headers or {}) for offset in range(n)] for each, n in sizes.items()}
         self.held: frozenset[TopicPartition] = frozenset()
         self.saved: dict[TopicPartition, FetchPosition] = {}
+        self.done_before: dict[TopicPartition, Ranges] = {}
         self.silent: set[str] = set()
         self.away = False
         self.calls: list[str] = []
@@ -47,6 +49,9 @@ class Log:
                 return {partition: taken}
         await asyncio.sleep(timeout_ms / 1_000)
         return {}
+
+    def done(self, partition: TopicPartition) -> Ranges:
+        return self.done_before.get(partition, ())
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         self.held = frozenset(partitions)
@@ -158,6 +163,34 @@ async def test_what_cannot_be_sent_back_is_let_go_by_a_stop() -> None:
         await asyncio.sleep(0)
     assert consumer.in_hand == 0 and consumer.counts["orders", "retried"] == 0
     assert log.saved.get(TOPIC, FetchPosition(0, 3)).commit == 0
+
+
+async def test_what_is_done_behind_a_slow_message_is_stored_and_does_not_come_again() -> None:
+    options, gate, handled = ConsumerOptions(concurrency=2, commit_pause_s=0.001), asyncio.Event(), list[int]()
+
+    def member() -> Consumer:
+        consumer = Consumer("g", options=options)
+
+        @consumer.on("orders")
+        async def handle(message: Message) -> None:
+            if message.record.offset == 0:
+                await gate.wait()
+            handled.append(message.record.offset)
+
+        return consumer
+
+    log, expected = Log({TOPIC: 1_500}), FetchPosition(0, 1_500, ((1, 1_500),))
+    async with working(member(), log):
+        await until(lambda: log.saved.get(TOPIC) == expected)
+        again = Log({TOPIC: 1_502})
+        again.done_before = {TOPIC: log.saved[TOPIC].done}
+        handled.clear()
+        async with working(consumer := member(), again):
+            await until(lambda: handled == [1_500, 1_501])
+            await until(lambda: again.saved.get(TOPIC) == FetchPosition(0, 1_502, ((1, 1_502),)))
+            gate.set()
+            await until(lambda: again.saved[TOPIC].commit == 1_502)
+    assert consumer.counts == {("orders", "done"): 3}
 
 
 @pytest.mark.usefixtures("hurried")

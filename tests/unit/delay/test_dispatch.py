@@ -1,4 +1,4 @@
-"""What becomes of due messages whose destination refuses, and of dead letters nobody takes."""
+"""What becomes of due messages whose topic refuses, and of dead letters nobody takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from duemq.bus.base import NO_LEADER, Destination
+from duemq.bus.base import NO_LEADER, TopicState
 from duemq.bus.memory import MemoryBus
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.internal_topics import BUFFER
@@ -23,8 +23,8 @@ PACE = CycleLimits(max_attempts=3, retry_ms=(100, 200), dead_letter_topic="dlq")
 class Narrow(MemoryBus):
     """Its topics take frames of up to 400 bytes."""
 
-    def destination(self, topic: str) -> Destination | None:
-        found = super().destination(topic)
+    def topic_state(self, topic: str) -> TopicState | None:
+        found = super().topic_state(topic)
         return None if found is None else dataclasses.replace(found, max_frame_bytes=400)
 
 
@@ -55,7 +55,7 @@ def test_a_message_too_large_for_its_target_is_tried_and_buried_without_delaying
         world = await world_of(tmp_path, {"orders": 1, "dlq": 1})
         node = world.nodes[0]
         assert node.master is not None
-        node.master._dispatch._destinations._bus = Narrow(world.log)
+        node.master._dispatch._topic_states._bus = Narrow(world.log)
         await world.produce([Draft("orders", b"x" * 500, START + 1), Draft("orders", b"small", START + 2)])
         world.now += 10
         await run_until(world, lambda: bool(records(world, "orders")))
@@ -103,25 +103,25 @@ def test_a_shortened_record_says_so_and_fits() -> None:
 class Choosy(MemoryBus):
     """Its topics are as `said`, and cannot be made."""
 
-    said: Mapping[str, Destination]
+    said: Mapping[str, TopicState]
 
-    def destination(self, topic: str) -> Destination | None:
-        return self.said.get(topic) or super().destination(topic)
+    def topic_state(self, topic: str) -> TopicState | None:
+        return self.said.get(topic) or super().topic_state(topic)
 
 
-def choosy(world: World, **said: Destination) -> Choosy:
-    """The bus from which the master takes what destinations take from now on."""
+def choosy(world: World, **said: TopicState) -> Choosy:
+    """The bus from which the master takes what topics take from now on."""
     bus = Choosy(world.log)
     bus.said = said
     assert world.nodes[0].master is not None
-    world.nodes[0].master._dispatch._destinations._bus = bus
+    world.nodes[0].master._dispatch._topic_states._bus = bus
     return bus
 
 
 def test_a_compacted_topic_refuses_the_messages_without_key_and_takes_the_others(tmp_path: Path) -> None:
     async def test() -> None:
         world = await world_of(tmp_path, {"state": 1, "orders": 1, "dlq": 1})
-        choosy(world, state=Destination(1, needs_key=True))
+        choosy(world, state=TopicState(1, needs_key=True))
         await world.produce_unseen([
             Draft("state", b"no key", START + 1), Draft("state", b"keyed", START + 1, b"k"),
             Draft("orders", b"good", START + 2),
@@ -140,7 +140,7 @@ def test_a_compacted_topic_refuses_the_messages_without_key_and_takes_the_others
 def test_partitions_without_leader_keep_their_keys_waiting_without_an_attempt(tmp_path: Path) -> None:
     async def test() -> None:
         world = await world_of(tmp_path, {"orders": 2, "dlq": 1})
-        bus = choosy(world, orders=Destination(2, trouble={1: NO_LEADER}))
+        bus = choosy(world, orders=TopicState(2, trouble={1: NO_LEADER}))
         keys = [b"k%d" % number for number in range(8)]
         there = [key for key in keys if partition_of(key, 2) == 0]
         await world.produce_unseen([Draft("orders", key, START + 1, key) for key in keys])
@@ -172,15 +172,15 @@ def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path)
         assert master is not None
         bus = Silent(world.log)
         bus.said = {}
-        master._dispatch._destinations._bus = bus
+        master._dispatch._topic_states._bus = bus
         patience: list[float] = []
-        ready = master._dispatch._destinations.ready
+        ready = master._dispatch._topic_states.ready
 
         async def noting(topics: Collection[str], now: int, waits: Sequence[int], patience_s: float) -> Any:
             patience.append(patience_s)
             return await ready(topics, now, waits, patience_s)
 
-        master._dispatch._destinations.ready = noting  # type: ignore[method-assign, assignment]
+        master._dispatch._topic_states.ready = noting  # type: ignore[method-assign, assignment]
         for number in range(20):
             await world.produce_unseen([Draft(f"new{number}", b"x", START), Draft("orders", b"good", START)])
             world.now += 10
@@ -188,7 +188,7 @@ def test_a_cycle_waits_for_look_ups_for_a_small_part_of_the_time(tmp_path: Path)
         assert len(records(world, "orders")) == 20
         assert sum(patience) <= 0.05, "of 200 ms"
         assert world.nodes[0].replica.entry.pending == 20
-        await master._dispatch._destinations.close()
+        await master._dispatch._topic_states.close()
         world.close()
 
     asyncio.run(test())

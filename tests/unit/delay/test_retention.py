@@ -224,3 +224,72 @@ def test_times_of_delivery_stay_right_where_commands_are_rare(tmp_path: Path) ->
         world.close()
 
     asyncio.run(run())
+
+
+def test_a_clock_that_goes_back_shortens_no_history(tmp_path: Path) -> None:
+    """A window is kept by the latest end in it, also where an earlier one came after."""
+
+    async def run() -> None:
+        cycle_limits = CycleLimits(dead_letter_topic="dlq", retention_ms=4 * WINDOW_MS)
+        world = World(tmp_path, cycle_limits, {"orders": 1, "dlq": 1}, now=BASE + 10 * WINDOW_MS)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(FIRST, b"first")])
+        await world.tick(node)
+        world.now -= 3 * WINDOW_MS
+        await world.produce([draft(FIRST + 1, b"second")])
+        await world.tick(node)
+        assert node.store.last_ends == {BASE: BASE + 10 * WINDOW_MS}
+        node.store.flush()
+        node.kill()
+        await node.promote()
+        assert node.store.last_ends == {BASE: BASE + 10 * WINDOW_MS}
+        for world.now in range(BASE + 11 * WINDOW_MS, BASE + 14 * WINDOW_MS, WINDOW_MS):
+            await world.produce([draft(FIRST, b"first")])
+            await world.tick(node)
+            assert node.replica.entry.horizon == BASE
+        world.now = BASE + 15 * WINDOW_MS
+        await world.tick(node)
+        assert node.replica.entry.horizon > BASE
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_times_of_delivery_stay_right_where_the_clock_went_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path, CycleLimits(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=BASE)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(SECOND, b"second")])
+        for world.now in (BASE, SECOND):
+            await world.tick(node)
+        world.now = SECOND - 1_000  # before the window
+        await world.produce([draft(DELAY_FILE, b"far")])
+        await world.tick(node)
+        assert forget(node.store, BASE + WINDOW_MS) == BASE + WINDOW_MS
+        assert node.store.delivered_at(make_key(SECOND, 0, 0), 0) == SECOND
+        world.close()
+
+    asyncio.run(run())
+
+
+def test_what_is_due_goes_out_though_its_place_is_later_than_a_clock_that_went_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        world = World(tmp_path, CycleLimits(dead_letter_topic="dlq"), {"orders": 1, "dlq": 1}, now=SECOND)
+        await world.start(1)
+        (node,) = world.nodes
+        await node.promote()
+        await world.produce([draft(SECOND, b"second")])
+        await world.tick(node)
+        world.now = BASE + WINDOW_MS - 40  # the cursor stays in the window that begins then
+        await world.produce([draft(world.now, b"due"), draft(world.now + 1, b"not due")])
+        await world.tick(node)
+        _, due, not_due = world.oracle.messages.values()
+        assert (due.state, not_due.state) == ("delivered", "pending")
+        assert due.key == make_key(BASE + WINDOW_MS, 1, 0)
+        world.close()
+
+    asyncio.run(run())

@@ -11,13 +11,13 @@ from unittest.mock import AsyncMock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Batches, Destination
+from duemq.bus.base import Batches, TopicState
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.destinations import Destinations
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart, Status
+from duemq.cluster.topic_states import TopicStates
 from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
@@ -39,8 +39,8 @@ NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 class SmallTopicBus(MemoryBus):
     """Its topic `small` takes records of up to LIMIT bytes."""
 
-    def destination(self, topic: str) -> Destination | None:
-        found = super().destination(topic)
+    def topic_state(self, topic: str) -> TopicState | None:
+        found = super().topic_state(topic)
         return found if found is None or topic != "small" else dataclasses.replace(found, max_frame_bytes=LIMIT)
 
 
@@ -107,7 +107,7 @@ class Site:
         self.selection = Noting(SHARDS)
         self.watch = ClockWatch(lambda: NOW)
         self.backend = ProxyBackend(
-            "c", self.bus, self.ids, Destinations(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
+            "c", self.bus, self.ids, TopicStates(self.bus, 0), self.follower, self.cluster, self.cluster, NoCluster(),
             self.watch, CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)

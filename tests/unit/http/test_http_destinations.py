@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,12 @@ class Destinations(Site):
         self.tested: list[tuple[Destination, Credentials]] = []
         self.reply: SystemReply | Exception = SystemReply("accepted", "200", "", 3.5)
         self.figures: dict[str, dict[str, Any]] = {}
+        self.at_work: set[str] = set()
         self.bus: MemoryBus
+
+    async def ended(self, name: str, topics: Collection[str]) -> None:
+        if self.at_work & set(topics):
+            raise Rejected("conflict", "a relay is at work", "topics")
 
     async def test(self, destination: Destination, credentials: Credentials) -> SystemReply:
         self.tested.append((destination, credentials))
@@ -59,7 +64,7 @@ def with_destinations(scenario: Callable[[Destinations], Awaitable[None]]) -> No
         site.gateway.bus = site.bus  # type: ignore[attr-defined]
         app = site.http._transport.app  # type: ignore[attr-defined]
         ingress = Ingress(MessageLimits(), destinations=lambda: site.admin.destinations.by_name)
-        relay = RelayAccess(site.test, site.figures.get)
+        relay = RelayAccess(site.test, site.figures.get, site.ended)
         app._service = replace(app._service, relay=relay, ingress=ingress)
         await scenario(site)
 
@@ -246,5 +251,20 @@ def test_a_key_sends_to_a_destination_by_its_topic() -> None:
         for topics, status in (["destination.*"], 201), (["orders"], 403):
             key = await site.key("send", topics=topics)
             assert (await site.ask("POST", "/v1/messages", key, message)).status_code == status
+
+    with_destinations(scenario)
+
+
+def test_a_group_is_put_nowhere_while_a_relay_still_reads_for_it() -> None:
+    """What the relay stores when it ends would undo it."""
+
+    async def scenario(site: Destinations) -> None:
+        site.at_work = {"orders"}
+        before = await site.bus.get_consumer_cursor("orders", "destination.shop")
+        response = await site.ask("POST", "/v1/destinations", body=SHOP)
+        assert (response.status_code, code_of(response)) == (409, "conflict")
+        assert await site.bus.get_consumer_cursor("orders", "destination.shop") == before
+        site.at_work = set()
+        assert (await site.ask("POST", "/v1/destinations", body=SHOP)).status_code == 201
 
     with_destinations(scenario)

@@ -66,11 +66,11 @@ def test_a_list_holds_the_messages_of_the_keys_topics_only() -> None:
     with_site(scenario)
 
 
-def test_the_cluster_names_no_destination_of_another_topic() -> None:
+def test_the_cluster_names_no_bad_topic_of_another_topic() -> None:
     async def scenario(site: Site) -> None:
-        site.gateway.cluster = lambda: {"nodes": [], "shards": [], "destinations": {"bad": "no leader", "orders": "x"}}  # type: ignore[method-assign]
+        site.gateway.cluster = lambda: {"nodes": [], "shards": [], "topics": {"bad": "no leader", "orders": "x"}}  # type: ignore[method-assign]
         key = await site.key("read", topics=["orders"])
-        assert (await site.ask("GET", "/v1/cluster", key)).json()["destinations"] == {"orders": "x"}
+        assert (await site.ask("GET", "/v1/cluster", key)).json()["topics"] == {"orders": "x"}
 
     with_site(scenario)
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from aiokafka import errors
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, DestinationRefused
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, WriteRefused
 from duemq.bus.kafka.fetch.ends import LogEnds
 from duemq.bus.kafka.fetch.reader import Reader
 from duemq.bus.kafka.fetch.runs import RunPart
@@ -19,7 +19,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics import catalog as catalog_module
 from duemq.bus.kafka.topics.catalog import Catalog, Replicas, TopicMetadata
 from duemq.bus.kafka.topics.topics import _refusal
-from duemq.cluster.destinations import PASSING
+from duemq.cluster.topic_states import PASSING
 from duemq.model.errors import Fenced, LogFailed, Rejected
 from duemq.model.record import Partition, StoredRecord
 
@@ -46,7 +46,7 @@ def judge(*failures: tuple[str, BaseException]) -> BaseException:
 )
 def test_what_fails_for_a_target_alone_is_its_own_refusal(error: BaseException, reason: str) -> None:
     meant = judge(("t", error))
-    assert isinstance(meant, DestinationRefused)
+    assert isinstance(meant, WriteRefused)
     assert (meant.topic, meant.reason) == ("t", reason)
 
 
@@ -55,7 +55,7 @@ def test_what_fails_for_the_ledger_too_is_nobodys_refusal() -> None:
     assert isinstance(judge(("duemq.ledger", errors.UnknownTopicOrPartitionError())), LogFailed)
     assert isinstance(judge(("t", UNKNOWN_CODE()), ("duemq.ledger", errors.ProducerFenced())), Fenced)
     meant = judge(("duemq.ledger", UNKNOWN_CODE()), ("t", errors.MessageSizeTooLargeError()))
-    assert isinstance(meant, DestinationRefused) and meant.topic == "t"
+    assert isinstance(meant, WriteRefused) and meant.topic == "t"
 
 
 def test_a_partition_needs_a_leader_and_replicas_that_answer() -> None:
@@ -65,7 +65,7 @@ def test_a_partition_needs_a_leader_and_replicas_that_answer() -> None:
     assert known.judge({3}).trouble == {1: NO_LEADER, 2: NO_LEADER, 3: TOO_FEW_REPLICAS}
     assert known.judge({1, 2}).trouble == {0: NO_LEADER, 1: TOO_FEW_REPLICAS, 2: NO_LEADER, 3: NO_LEADER}
     assert known.judge({3}).judge(()).trouble == known.judge(()).trouble
-    assert known.judge({3}).destination.trouble_text == (
+    assert known.judge({3}).topic_state.trouble_text == (
         "no broker leads partition: 1, 2; fewer replicas are in sync than min.insync.replicas asks for in partition: 3"
     )
 
@@ -83,7 +83,7 @@ def test_a_partition_needs_a_leader_and_replicas_that_answer() -> None:
 )
 def test_a_topic_that_is_not_made_says_why(error: type[errors.KafkaError], reason: str) -> None:
     refused = _refusal("t", error, "as the broker says")
-    assert isinstance(refused, DestinationRefused) and refused.reason == reason
+    assert isinstance(refused, WriteRefused) and refused.reason == reason
     assert "as the broker says" in refused.detail
 
 
@@ -93,13 +93,13 @@ def test_a_topic_that_is_not_made_says_why(error: type[errors.KafkaError], reaso
         ("All brokers are currently fenced.", True),
         ("All brokers are currently fenced, or have all their log directories cordoned.", True),
         ("All brokers are currently fenced or in controlled shutdown.", True),
-        ("The destination replication factor of 3 cannot be reached because only 1 broker(s) are registered.", False),
+        ("The topic replication factor of 3 cannot be reached because only 1 broker(s) are registered.", False),
     ],
 )
 def test_brokers_that_are_away_for_a_moment_are_no_wrong_setting(said: str, passing: bool) -> None:
     error = errors.InvalidReplicationFactorError
     refused = _refusal("t", error, f"Unable to replicate the partition 1 time(s): {said}")
-    assert isinstance(refused, DestinationRefused)
+    assert isinstance(refused, WriteRefused)
     assert (refused.reason in PASSING) == passing, "no attempt counts, and no process ends for it"
     assert ("kafka.replication_factor" in refused.detail) != passing
 
@@ -156,7 +156,7 @@ def test_a_catalog_hears_of_trouble_at_once_and_looks_again_until_it_is_over() -
         assert await catalog.look(["t", "nowhere"]) == ["t"]
         known = catalog.lately("t")
         assert known is not None and (known.partitions, known.max_bytes, known.copies) == (2, 2_000, 3)
-        assert known.destination.needs_key and not known.destination.trouble
+        assert known.topic_state.needs_key and not known.topic_state.trouble
         brokers.down.add(3)
         brokers.brokers_changed()
         known = catalog.last("t")
@@ -241,7 +241,7 @@ def test_a_topic_that_was_missing_is_new_until_its_followers_have_it(monkeypatch
         catalog = Catalog(cast(Wire, brokers))
 
         def new() -> set[str]:
-            return {topic for topic in brokers.led if (known := catalog.last(topic)) and known.destination.is_new}
+            return {topic for topic in brokers.led if (known := catalog.last(topic)) and known.topic_state.is_new}
 
         await catalog.look(None)
         assert new() == set(), "all were there when this process began"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiokafka import errors
 
-from duemq.bus.base import DestinationRefused
+from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.acknowledgements import Positions
 from duemq.bus.kafka.produce.batches import batches_of
@@ -195,11 +195,11 @@ async def test_a_coordinator_that_was_lost_ends_no_transaction() -> None:
     [
         *((where, code, Fenced) for where in (LEDGER, TOPIC) for code in (OLD_EPOCH, FENCED, BAD_MAPPING)),
         *((LEDGER, code, LogFailed) for code in (BAD_STATE, OUT_OF_ORDER, DUPLICATE, 53, 59, ABORTABLE)),
-        *((TOPIC, code, DestinationRefused) for code in (TOO_LARGE, NOT_AUTHORIZED, 87, OUT_OF_ORDER, ABORTABLE)),
+        *((TOPIC, code, WriteRefused) for code in (TOO_LARGE, NOT_AUTHORIZED, 87, OUT_OF_ORDER, ABORTABLE)),
     ],
 )
 async def test_what_a_refused_batch_means(where: Partition, code: int, raised: type[Exception]) -> None:
-    """What only one destination answers is its own: it must stop no other."""
+    """What only one topic answers is its own: it must stop no other."""
     site = await two_brokers()
     site.brokers.script["Produce"] = [{where: code}, {where: code}]
     with pytest.raises(raised):
@@ -220,29 +220,29 @@ async def test_what_a_refusal_to_add_partitions_means(code: int, raised: type[Ex
 
 
 @pytest.mark.parametrize(("code", "reason"), [(NOT_AUTHORIZED, "not_authorized"), (87, "refused")])
-async def test_a_destination_that_may_not_be_added_is_named_and_no_other(code: int, reason: str) -> None:
+async def test_a_topic_that_may_not_be_added_is_named_and_no_other(code: int, reason: str) -> None:
     site = await two_brokers()
     site.brokers.script["AddPartitionsToTxn"] = [{TOPIC: code}]
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         await site.send(LEDGER, TOPIC, OTHER)
     assert (refused.value.topic, refused.value.reason) == ("topic", reason)
 
 
 @pytest.mark.parametrize("request_name", ["AddPartitionsToTxn", "Produce"])
-async def test_a_destination_that_is_gone_is_refused(request_name: str) -> None:
+async def test_a_topic_that_is_gone_is_refused(request_name: str) -> None:
     site = await two_brokers()
     site.brokers.script[request_name] = [{TOPIC: NO_TOPIC} for _ in range(10_000)]
     site.catalog.gone.add("topic")
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         await site.send(*((TOPIC,) if request_name == "Produce" else (LEDGER, TOPIC)))
     assert (refused.value.topic, refused.value.reason) == ("topic", "unknown_topic")
 
 
-async def test_a_silent_destination_is_refused_and_not_aborted_behind() -> None:
+async def test_a_silent_topic_is_refused_and_not_aborted_behind() -> None:
     site = await two_brokers()
     silent: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     site.brokers.script["Produce"] = [0, silent]
-    with pytest.raises(DestinationRefused) as refused:
+    with pytest.raises(WriteRefused) as refused:
         await site.send(LEDGER, TOPIC, patience_s=0.01)
     assert refused.value.reason == "no_answer"
     await asyncio.sleep(0)

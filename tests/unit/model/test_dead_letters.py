@@ -12,8 +12,10 @@ from duemq.client.consumer.retry.headers import Origin as Returned
 from duemq.client.consumer.retry.headers import returned, share_group_headers
 from duemq.model.dead_letters import (
     REDRIVEN_FROM,
+    REDRIVEN_ID,
     REDRIVES,
     Origin,
+    id_of,
     labels_in,
     origin_of,
     own_headers,
@@ -67,6 +69,15 @@ DUEMQ = [
 def test_each_writer_is_understood(headers: list[tuple[str, bytes]], origin: Origin) -> None:
     assert origin_of([*OWN, *headers]) == origin
     assert dict(own_headers([*headers, *OWN])) == dict(OWN)
+
+
+@pytest.mark.parametrize(
+    ("headers", "id_"),
+    [(CONSUMER, "id"), (DUEMQ, "x"), ([*SPRING, ("duemq-id", b"x")], "x"), (SPRING, ""), ([("duemq-id", b"")], ""),
+     ([("duemq-id", b"second"), (REDRIVEN_ID, b"first"), *SPRING], "first")],
+)  # fmt: skip
+def test_the_id_of_the_message_that_died(headers: list[tuple[str, bytes]], id_: str) -> None:
+    assert id_of(headers) == id_
 
 
 def test_labels_and_redrives_are_kept() -> None:

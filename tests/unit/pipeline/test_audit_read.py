@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from duemq.pipeline.audit import read
-from duemq.pipeline.audit.read import FOREVER, MARGIN_MS, destination_ranges, dropped_before, ledger_range
+from duemq.pipeline.audit.read import FOREVER, MARGIN_MS, dropped_before, ledger_range, topic_ranges
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.ranges import Retention
 from tests.support.servers.fake_kafka import FakeKafka, FakePartition, records
@@ -63,16 +63,16 @@ def test_what_nobody_can_say(policy: Retention | None) -> None:
 
 def test_one_quiet_partition_does_not_switch_off_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = kafka(records(range(NOW - 6 * DAY, NOW, HOUR), start=1_000), records([], start=500))
-    found = destination_ranges(quiet.answers(monkeypatch), [], None, None)
+    found = topic_ranges(quiet.answers(monkeypatch), [], None, None)
     assert about(found.known_from["orders"], 7 * DAY) and found.anywhere_from == found.known_from["orders"]
     (note,) = found.notes
     assert "retention.ms=604800000" in note and "orders: records from before" in note
-    later = destination_ranges(quiet.answers(monkeypatch), [], NOW - DAY, None)
+    later = topic_ranges(quiet.answers(monkeypatch), [], NOW - DAY, None)
     assert later.known_from["orders"] < NOW - DAY and later.notes == (), "all of the range is there"
 
 
 def test_nothing_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = destination_ranges(kafka(records([OLD, NOW]), records([])).answers(monkeypatch), [], None, None)
+    found = topic_ranges(kafka(records([OLD, NOW]), records([])).answers(monkeypatch), [], None, None)
     assert (found.known_from, found.anywhere_from, found.letters, found.notes) == ({"orders": -1}, -1, None, ())
     assert found.ranges["orders"].ends == {0: 2, 1: 0} and found.all_read
 
@@ -80,60 +80,58 @@ def test_nothing_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_since_and_until_have_a_margin(monkeypatch: pytest.MonkeyPatch) -> None:
     times = range(OLD, OLD + 10 * MARGIN_MS, MARGIN_MS // 2)
     (since, until) = OLD + 3 * MARGIN_MS, OLD + 5 * MARGIN_MS
-    found = destination_ranges(kafka(records(times), **KEPT).answers(monkeypatch), [], since, until).ranges["orders"]
+    found = topic_ranges(kafka(records(times), **KEPT).answers(monkeypatch), [], since, until).ranges["orders"]
     assert (found.starts, found.ends) == ({0: 4}, {0: 12})
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_a_compacted_topic(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
     compacted = kafka(records([OLD]), cleanup_policy=policy, retention_ms="1000").answers(monkeypatch)
-    found = destination_ranges(compacted, [], None, None)
+    found = topic_ranges(compacted, [], None, None)
     assert found.known_from == {"orders": FOREVER} and "orders is compacted" in found.notes[0]
 
 
 def test_a_topic_about_which_we_may_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     forbidden = kafka(records([NOW - DAY], start=7))
     del forbidden.configurations["orders"]
-    found = destination_ranges(forbidden.answers(monkeypatch), [], None, None)
+    found = topic_ranges(forbidden.answers(monkeypatch), [], None, None)
     assert found.known_from["orders"] == NOW - DAY and "may have been dropped;" in found.notes[0]
 
 
 def test_a_transaction_that_ends_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = destination_ranges(
-        kafka(records([1, 2, 3, 4], open=2, looks=3), **KEPT).answers(monkeypatch), [], None, None
-    )
+    found = topic_ranges(kafka(records([1, 2, 3, 4], open=2, looks=3), **KEPT).answers(monkeypatch), [], None, None)
     assert found.ranges["orders"].ends == {0: 4} and found.notes == ()
 
 
 def test_a_transaction_that_stays_open_holds_its_topic_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "_PATIENCE_S", 0.1)
-    found = destination_ranges(kafka(records([1, 2, 3, 4], open=2), **KEPT).answers(monkeypatch), [], None, None)
+    found = topic_ranges(kafka(records([1, 2, 3, 4], open=2), **KEPT).answers(monkeypatch), [], None, None)
     assert found.ranges["orders"].ends == {0: 2} and found.known_from == {"orders": FOREVER}
     assert "orders 0: a transaction is open" in found.notes[0]
 
 
 def test_topics_that_are_named_and_those_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = kafka(records([1]), **KEPT).topic("mails", records([1, 2]), **KEPT).answers(monkeypatch)
-    found = destination_ranges(logs, ["mails"], None, None)
+    found = topic_ranges(logs, ["mails"], None, None)
     assert set(found.ranges) == {"mails"} and not found.all_read and found.anywhere_from is None
     assert found.notes == ("not read: orders",)
     with pytest.raises(BadInput, match="no topic nothing to deliver to"):
-        destination_ranges(logs, ["nothing"], None, None)
+        topic_ranges(logs, ["nothing"], None, None)
 
 
 @pytest.mark.parametrize("name", ["duemq.dlq", "failed"])
 def test_dead_letters_of_any_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     logs = kafka(records([1]), **KEPT).topic(name, records([], start=5), **WEEK).answers(monkeypatch)
-    found = destination_ranges(logs, [], None, None, name)
+    found = topic_ranges(logs, [], None, None, name)
     assert set(found.ranges) == {"orders"} and found.letters is not None and found.letters.topic == name
     assert found.letters_from is not None and about(found.letters_from, 7 * DAY)
 
 
 def test_dead_letters_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     logs = kafka(records([1]), **KEPT).answers(monkeypatch)
-    assert destination_ranges(logs, [], None, None).letters_from is None
+    assert topic_ranges(logs, [], None, None).letters_from is None
     with pytest.raises(BadInput, match="no topic failed for dead letters"):
-        destination_ranges(logs, [], None, None, "failed")
+        topic_ranges(logs, [], None, None, "failed")
 
 
 def test_the_ledger_is_read_with_some_entries_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +149,7 @@ def test_a_thousand_topics_are_asked_about_with_as_many_requests_as_one(monkeypa
         many = kafka(records([1]))
         for number in range(topics):
             many.topic(f"t{number}", records([OLD]), records([], start=3), **WEEK)
-        found = destination_ranges(many.answers(monkeypatch), [], NOW - DAY, NOW)
+        found = topic_ranges(many.answers(monkeypatch), [], NOW - DAY, NOW)
         assert len(found.ranges) == topics + 1
         return dict(many.requests)
 

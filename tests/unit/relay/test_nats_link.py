@@ -20,6 +20,9 @@ from tests.support.outlets.site import out_message
 
 pytestmark = pytest.mark.anyio
 
+SEED = "SU" + "A" * 56
+CREDS = f"-----BEGIN NATS USER JWT-----\nx.s3cret.z\n------END NATS USER JWT------\n{SEED}\n"
+
 
 @dataclass
 class FakeServer:
@@ -46,7 +49,8 @@ class FakeServer:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         published, numbers = 0, set[int]()
-        info = {"server_id": "x", "version": "2.10.0", "headers": True, "max_payload": 1 << 20, "auth_required": True}
+        info = {"server_id": "x", "version": "2.10.0", "headers": True, "max_payload": 1 << 20, "auth_required": True,
+                "nonce": "once"}  # fmt: skip
         writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
         while line := await reader.readline():
             self.lines.append(line)
@@ -82,7 +86,9 @@ async def server() -> AsyncIterator[FakeServer]:
         yield fake
 
 
-@pytest.mark.parametrize("credentials", [{"username": "u", "password": "s3cret"}, {"token": "s3cret"}, {}])
+@pytest.mark.parametrize(
+    "credentials", [{"username": "u", "password": "s3cret"}, {"token": "s3cret"}, {"creds": SEED}, {"creds": CREDS}, {}]
+)
 async def test_a_server_without_tls_is_shown_no_secret_where_tls_was_asked_for(
     server: FakeServer, credentials: dict[str, Any]
 ) -> None:
@@ -92,6 +98,7 @@ async def test_a_server_without_tls_is_shown_no_secret_where_tls_was_asked_for(
     await outlet.close()
     assert reply[:2] == (Result.AWAY, "tls")
     assert b"s3cret" not in b"".join(server.lines)
+    assert b'"sig"' not in b"".join(server.lines)
     assert not any(line.startswith(b"HPUB") for line in server.lines)
 
 

@@ -142,7 +142,7 @@ def test_a_subject_is_not_too_long_for_a_line_of_the_protocol() -> None:
         ({"subject": "x" * 501}, "options.subject", "500"),
         ({"stream": "a.b"}, "options.stream", "name"),
         ({"stream": "ORDERS", "jetstream": False}, "options", "core NATS"),
-        ({"jetstream": 1}, "options.jetstream", "boolean"),
+        ({"jetstream": 1}, "options.jetstream", "true or false"),
         ({"durable": True}, "options.durable", "no field"),
     ],
 )

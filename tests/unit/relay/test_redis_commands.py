@@ -30,7 +30,6 @@ ID = b"%032x" % 7
         ("redis://h", {"kind": "pubsub", "fsync": True}, "fsync and replicas are for streams and lists"),
         ("redis://h", {"require_receiver": True}, "require_receiver is for pubsub"),
         ("redis://h", {"kind": "pubsub", "cluster": True, "require_receiver": True}, "require_receiver is for pubsub"),
-        ("redis://h", {"cluster": True, "replicas": 1}, "cannot be asked of a cluster"),
         ("redis://h/1", {"cluster": True}, "no databases but 0"),
         ("redis://h/orders", {}, "the number of a database"),
         ("redis://h?db=1", {}, "the number of a database"),

@@ -165,9 +165,9 @@ def test_topics() -> None:
         ({"options": {"tag": "x" * 129}}, "options.tag"),
         ({"options": {"fifo": 1}}, "options.fifo"),
         ({"options": {"other": 1}}, "options.other"),
-        ({"url": "rocketmq://host:8081/topic"}, "body"),
-        ({"url": "rocketmq://host:8081?tag=x"}, "body"),
-        ({"url": "rocketmq://[::1]:8081"}, "body"),
+        ({"url": "rocketmq://host:8081/topic"}, "url"),
+        ({"url": "rocketmq://host:8081?tag=x"}, "url"),
+        ({"url": "rocketmq://[::1]:8081"}, "url"),
     ],
 )
 def test_what_cannot_be_declared(fields: dict[str, Any], where: str) -> None:

@@ -24,7 +24,7 @@ SendsByPartition = dict[Partition, list[asyncio.Future[Any]]]
 async def send_all(
     producer: Any, catalog: Catalog, name: str, batches: BatchesByPartition, own: Collection[str], patience_s: float
 ) -> Positions:
-    """Raises Fenced, DestinationRefused or LogFailed; of several failures the one that says most.
+    """Raises Fenced, WriteRefused or LogFailed; of several failures the one that says most.
 
     `name`: of the committer; the rest is as in `until_acknowledged`.
     """

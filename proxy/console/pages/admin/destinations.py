@@ -70,7 +70,7 @@ def _retry_text(retry: dict[str, Any]) -> str:
         case "levels":
             way = f"by delay levels from {retry['first_level']} on"
         case "delays":
-            way = f"after {', '.join(map(format_duration, retry['delays']))}"
+            return f"{len(retry['delays'])} times, after {', '.join(map(format_duration, retry['delays']))}"
         case _:
             first, most = format_duration(retry["first"]), format_duration(retry["most"])
             way = f"after {first}, then {retry['factor']:g} times as long each time, at most {most}"

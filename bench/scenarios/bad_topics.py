@@ -1,10 +1,10 @@
-"""`destinations`: the lateness of a good topic before, and beside, each kind of bad one."""
+"""`topics`: the lateness of a good topic before, and beside, each kind of bad one."""
 
 import asyncio
 import time
 from dataclasses import replace
 
-from duemq.bench.clients.bad_destination import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
+from duemq.bench.clients.bad_topic import KINDS, MADE_AGAIN, OF_THREE, make, send_to, topic_of
 from duemq.bench.clients.load import SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
 from duemq.bench.harness.reconciliation import Tally, spread, tally
@@ -15,14 +15,14 @@ from duemq.bench.system.system import SiteError, get
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 5_000)
 _SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile what they did not need before
-_BEGUN_S = 5.0  # until the bad destination has refused for the first times
+_BEGUN_S = 5.0  # until the bad topic has refused for the first times
 
 
-def destinations(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
-    """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad destinations."""
+def bad_topics(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
+    """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad topics."""
     bootstrap = stage.site.bootstrap
     if bootstrap is None:
-        raise SiteError("bad destinations are Kafka's: say --on kafka or --on kafka3")
+        raise SiteError("bad topics are Kafka's: say --on kafka or --on kafka3")
     notes = warm_up.warm_up(stage, rate)
     figures: list[Figure] = []
     wrong = 0

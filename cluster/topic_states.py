@@ -1,4 +1,4 @@
-"""The destinations of a process: what each takes, and which of them take nothing just now, and why."""
+"""The topics of a process: what each takes, and which of them take nothing just now, and why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Bus, Destination, DestinationRefused
+from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, Bus, TopicState, WriteRefused
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.errors import Fatal, LogFailed, Rejected, Unavailable
 
@@ -68,7 +68,7 @@ class Refusal(NamedTuple):
         return self.reason != LOOKED_UP and self.until + _TRIED_MS > now
 
 
-class Destinations:
+class TopicStates:
     """Looks topics up, makes missing ones where that is allowed (`partitions` > 0), and remembers refusals.
 
     What a topic takes is always what the bus last heard of it. Nothing here raises because of one topic.
@@ -88,19 +88,19 @@ class Destinations:
     async def learn(self, needed: Collection[str] = ()) -> None:
         """Look up all topics there are, so that the first message to each need not wait for it.
 
-        Topics that are `needed` are made also where destinations never are, of one partition. Nothing stops without
+        Topics that are `needed` are made also where topics never are, of one partition. Nothing stops without
         them.
         """
         for topic in needed:
             try:
                 await self._bus.create_topic(topic, 1)
-            except (DestinationRefused, Rejected, LogFailed) as error:
-                log.error("topic %s is not there: %s", topic, error, extra={"action": "destinations"})
+            except (WriteRefused, Rejected, LogFailed) as error:
+                log.error("topic %s is not there: %s", topic, error, extra={"action": "topics"})
         try:
             topics = await self._bus.topics()
             await self._bus.look_at([topic.name for topic in topics if topic.name not in INTERNAL])
         except LogFailed as error:  # one topic of a shared log that is in trouble is no reason not to start
-            log.warning("destinations are looked up as they are needed: %s", error, extra={"action": "destinations"})
+            log.warning("topics are looked up as they are needed: %s", error, extra={"action": "topics"})
 
     async def close(self) -> None:
         for lookup in (lookups := list(self._lookups.values())):
@@ -109,25 +109,25 @@ class Destinations:
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
-    async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, Destination]:
+    async def resolve(self, topics: Iterable[str], patience_s: float | None = None) -> dict[str, TopicState]:
         """What these topics take; unknown ones are looked up, and made where that is allowed, side by side.
 
         Missing in the answer are those that are not known within `patience_s` (None: until all look-ups have ended).
         """
-        destination = self._bus.destination
-        destinations = {topic: answer for topic in topics if (answer := destination(topic)) is not None}
-        if lookups := [self._look_up(topic) for topic in topics if topic not in destinations]:
+        topic_state = self._bus.topic_state
+        topic_states = {topic: answer for topic in topics if (answer := topic_state(topic)) is not None}
+        if lookups := [self._look_up(topic) for topic in topics if topic not in topic_states]:
             await asyncio.wait(lookups, timeout=patience_s)
-            destinations |= {
+            topic_states |= {
                 topic: answer
                 for topic in topics
-                if topic not in destinations and (answer := destination(topic)) is not None
+                if topic not in topic_states and (answer := topic_state(topic)) is not None
             }
-        return destinations
+        return topic_states
 
     async def ready(
         self, topics: Collection[str], now: int, waits_ms: Sequence[int], patience_s: float
-    ) -> tuple[dict[str, Destination], dict[str, Refusal]]:
+    ) -> tuple[dict[str, TopicState], dict[str, Refusal]]:
         """The topics that can be sent to at `now` (ms), and why the others cannot.
 
         `waits_ms`: after each refusal in a row. Look-ups that take longer than `patience_s` go on in the background.
@@ -139,29 +139,29 @@ class Destinations:
                 refusal = self._refusals.get(topic)
             if refusal is None or not refusal.whole or refusal.until <= now:
                 continue
-            about = self._bus.destination(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
+            about = self._bus.topic_state(topic) if refusal.absent or refusal.reason in _OBSERVABLE else None
             if about is None or len(about.trouble) == about.partitions:
                 refusals[topic] = refusal
         # A look-up that failed after its patience was over has answered by now: a new one would take as long, unheard.
         failed_lookups = self._unheard(topics)
-        destinations = await self.resolve(
+        topic_states = await self.resolve(
             [topic for topic in topics if topic not in refusals.keys() | failed_lookups], patience_s
         )
-        destinations |= {
-            topic: about for topic in failed_lookups if (about := self._bus.destination(topic)) is not None
+        topic_states |= {
+            topic: about for topic in failed_lookups if (about := self._bus.topic_state(topic)) is not None
         }
         for topic in topics:
-            about = destinations.get(topic)
+            about = topic_states.get(topic)
             if about is None and topic not in refusals:
                 refusals[topic] = self._unknown(topic, now, waits_ms)
             elif about is not None and len(about.trouble) == about.partitions:
                 reason = next(iter(about.trouble.values()))
                 refusals[topic] = self.refuse(topic, reason, now, waits_ms, about.trouble_text)
-                del destinations[topic]
+                del topic_states[topic]
             elif about is not None and about.is_new:
                 refusals[topic] = self.refuse(topic, LOOKED_UP, now, _NEW_WAITS_MS)
-                del destinations[topic]
-        return destinations, refusals
+                del topic_states[topic]
+        return topic_states, refusals
 
     def why_not(self, topic: str) -> tuple[str, str]:
         """Reason and sentence why a topic is not known after its look-up ended. May be asked once per look-up."""
@@ -182,7 +182,7 @@ class Destinations:
     def _look_up(self, topic: str) -> asyncio.Task[None]:
         lookup = self._lookups.get(topic)
         if lookup is None:
-            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"destination {topic}")
+            lookup = self._lookups[topic] = asyncio.create_task(self._find_or_make(topic), name=f"topic {topic}")
             lookup.add_done_callback(lambda _: self._lookups.pop(topic, None))
         return lookup
 
@@ -191,10 +191,10 @@ class Destinations:
         try:
             async with self._turn:
                 await self._bus.look_at([topic])
-                if self._bus.destination(topic) is None and self._partitions:
+                if self._bus.topic_state(topic) is None and self._partitions:
                     await self._bus.create_topic(topic, self._partitions)
             return
-        except DestinationRefused as error:
+        except WriteRefused as error:
             reason, detail = error.reason, error.detail
         except Rejected as error:
             reason, detail = error.code, error.detail
@@ -203,9 +203,7 @@ class Destinations:
         except (Unavailable, Fatal) as error:
             reason, detail = "not_made", str(error)
         except Exception as error:  # whatever one topic brings about ends with it
-            log.exception(
-                "destination %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic}
-            )
+            log.exception("topic %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic})
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MAX_REFUSALS:
             self._answers.clear()
@@ -236,8 +234,8 @@ class Destinations:
         notes[topic] = refusal
         if not again and reason != LOOKED_UP:
             log.warning(
-                "destination %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
-                extra={"action": "destination_refused", "topic": topic, "reason": reason},
+                "topic %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,
+                extra={"action": "topic_refused", "topic": topic, "reason": reason},
             )  # fmt: skip
         return refusal
 
@@ -246,7 +244,7 @@ class Destinations:
         refusal = self._refusals.get(topic)
         if refusal is not None and refusal.is_visible(now):
             return refusal.detail
-        about = self._bus.destination(topic)
+        about = self._bus.topic_state(topic)
         return about.trouble_text or None if about is not None else None
 
     def troubles(self, now: int) -> dict[str, str]:

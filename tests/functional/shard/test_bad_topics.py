@@ -10,7 +10,7 @@ import pytest
 from aiokafka import errors
 from prometheus_client import CollectorRegistry, generate_latest
 
-from duemq.bus.base import DestinationRefused, TopicInfo, wall_clock
+from duemq.bus.base import TopicInfo, WriteRefused, wall_clock
 from duemq.bus.kafka.topics.topics import _refusal
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.internal_topics import BUFFER
@@ -91,7 +91,7 @@ def test_a_topic_that_cannot_be_made_stops_nobody(tmp_path: Path, error: type[er
             assert [isinstance(answer, Rejected) for answer in answers] == [True, False]
             await until(lambda: values(log, "good") == [b"one"])
             assert "as the broker says" in (running.gateway.trouble("a_b") or "")
-            assert b'duemq_destination_refused{reason="' in generate_latest(running.metrics)
+            assert b'duemq_topic_refused{reason="' in generate_latest(running.metrics)
             assert running.gateway.why_not_ready() is None
 
     asyncio.run(test())
@@ -105,7 +105,7 @@ def test_what_a_commit_learns_of_a_target_is_a_refusal_of_that_target(tmp_path: 
         def _no(self, batches: object) -> None:
             assert isinstance(batches, dict)
             if any(topic == "closed" for topic, _ in batches):
-                raise DestinationRefused("closed", "not_authorized", "duemq's user may not write to it")
+                raise WriteRefused("closed", "not_authorized", "duemq's user may not write to it")
 
     async def test() -> None:
         log = MemoryLog()

@@ -1,4 +1,4 @@
-"""One bad destination on real brokers: it refuses, says why, and delays no other."""
+"""One bad topic on real brokers: it refuses, says why, and delays no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
 from duemq.model.message import Draft
 from tests.functional.kafka.kafka_bus import options, values
-from tests.functional.shard.destination_site import DestinationSite, destination_site
+from tests.functional.shard.topic_site import DestinationSite, destination_site
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.servers, pytest.mark.slow, pytest.mark.xdist_group("servers")]

@@ -18,8 +18,8 @@ from tests.chaos.topics import committed, delete_topic, make_topic
 from tests.chaos.world import BUFFER, DEAD_LETTERS, RECOVERED_S, World
 from tests.support.servers.kafka_rights import FORBIDDEN
 
-_BAD = 40  # messages to the bad destination
-_DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad destination
+_BAD = 40  # messages to the bad topic
+_DEAD = 3  # the broker that is down, and the only one (or one of two) that has the bad topic
 _TOLD_S = 300.0 * SLOW
 
 
@@ -60,7 +60,7 @@ async def _delete(world: World, topic: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class BadDestination:
+class BadTopic:
     """`make` it bad before the good one is measured; `spoil` it when messages for it are pending; `mend` it in the end.
 
     `brokers`: how many it takes. `made_again`: duemq mends it by itself, and then there is nothing to tell.
@@ -75,17 +75,17 @@ class BadDestination:
     made_again: bool = False
 
 
-BAD_DESTINATIONS = (
-    BadDestination("compacted, and messages have no key", _make_compacted),
-    BadDestination("too few replicas in sync", _lose_a_replica, mend=_mend_the_broker, brokers=3),
-    BadDestination("no leader", _lose_the_leader, mend=_mend_the_broker, brokers=3),
-    BadDestination("a name that collides", _make_a_namesake),
-    BadDestination("no right to create", _nothing, prefix=FORBIDDEN),
-    BadDestination("deleted", _make, spoil=_delete, made_again=True),
+BAD_TOPICS = (
+    BadTopic("compacted, and messages have no key", _make_compacted),
+    BadTopic("too few replicas in sync", _lose_a_replica, mend=_mend_the_broker, brokers=3),
+    BadTopic("no leader", _lose_the_leader, mend=_mend_the_broker, brokers=3),
+    BadTopic("a name that collides", _make_a_namesake),
+    BadTopic("no right to create", _nothing, prefix=FORBIDDEN),
+    BadTopic("deleted", _make, spoil=_delete, made_again=True),
 )
 
 
-async def stand_beside(world: World, bad: BadDestination, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
+async def stand_beside(world: World, bad: BadTopic, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
     """How late a good target is before and beside a bad one. Messages to the bad one end as what they are, once."""
     topic, good = f"{bad.prefix}{secrets.token_hex(4)}", f"good.{secrets.token_hex(4)}"
     await make_topic(world.bootstrap, good, 3, world.shape.brokers)
@@ -133,7 +133,7 @@ async def _is_told(world: World, topic: str) -> bool:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5 * SLOW)) as session:
             for process in (*world.cluster.nodes, *world.cluster.proxies):
                 async with session.get(f"{process.url}/v1/cluster") as answer:
-                    ready |= topic in (await answer.json()).get("destinations", {})
+                    ready |= topic in (await answer.json()).get("topics", {})
             async with session.get(f"{world.cluster.proxies[0].url}/v1/topics/{topic}") as answer:
                 trouble = (await answer.json()).get("trouble")
         return ready and bool(trouble)
@@ -141,7 +141,7 @@ async def _is_told(world: World, topic: str) -> bool:
 
 
 async def _ends(world: World, topic: str) -> Counter[str]:
-    """How often the messages of a bad destination came, to it or to the dead letters."""
+    """How often the messages of a bad topic came, to it or to the dead letters."""
     letters = await committed(world.bootstrap, DEAD_LETTERS)
     ended = Counter(letter["payload"] for letter in letters if letter["payload"].startswith(topic))
     try:

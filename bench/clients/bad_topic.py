@@ -1,4 +1,4 @@
-"""Destinations that take nothing, each in a way of its own, and who sends to them."""
+"""Topics that take nothing, each in a way of its own, and who sends to them."""
 
 import asyncio
 from collections.abc import Mapping

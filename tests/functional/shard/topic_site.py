@@ -84,7 +84,7 @@ class DestinationSite:
 
     async def _is_there(self, topic: str) -> bool:
         await self.bus.look_at([topic])
-        return self.bus.destination(topic) is not None
+        return self.bus.topic_state(topic) is not None
 
     async def _holds(self, topic: str, text: str) -> bool:
         try:

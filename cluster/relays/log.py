@@ -1,0 +1,147 @@
+"""The log in which proxies read what relays have counted. On Kafka: elsewhere they are one process.
+
+Each relay appends the figures of a destination when they changed, and now and then where they did not. They are worth
+nothing after a minute, so what is older is trimmed by whoever appends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from duemq.bus.base import Bus, Subscription
+from duemq.cluster.internal_topics import RELAYS
+from duemq.cluster.relays.figures import RelayFigures, merged
+from duemq.model.errors import CorruptStore, DuemqError
+from duemq.model.record import StoredRecord, pack_record, unpack_record
+
+log = logging.getLogger(__name__)
+
+_EVERY_S = 2.0
+_UNCHANGED_S, _FRESH_S = 20.0, 60.0
+_TRIM_S = 60.0
+_READ, _QUIET_S = 500, 30.0
+_AGAIN_S = 5.0
+_STOP_S = 2.0
+_FAILURES = 5  # of each destination: a failure takes up to 600 bytes
+
+
+class FiguresPublisher:
+    """`name`: of this relay. `measure` gives the figures of each destination that it is at work for. `clock` gives
+    epoch ms."""
+
+    def __init__(
+        self,
+        bus: Callable[[], Bus],
+        name: str,
+        measure: Callable[[], Mapping[str, RelayFigures]],
+        clock: Callable[[], int],
+    ) -> None:
+        self._bus, self._name, self._measure, self._clock = bus, name, measure, clock
+        self._last: dict[str, tuple[RelayFigures, float]] = {}  # with when, on the loop's clock
+
+    async def run(self) -> None:
+        """Until cancelled; then take them back, if the log is there."""
+        made, trimmed_at, now = False, 0.0, asyncio.get_running_loop().time
+        try:
+            while True:
+                try:
+                    if not made:
+                        await self._bus().create_log(RELAYS, 1)
+                        made = True
+                    await self._publish(self._measure(), now())
+                    if now() - trimmed_at >= _TRIM_S:
+                        trimmed_at = now()
+                        await self._trim()
+                except DuemqError as error:
+                    log.debug("figures cannot be published: %s", error, extra={"action": "figures"})
+                await asyncio.sleep(_EVERY_S)
+        finally:
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await self._publish({}, now())
+            except (TimeoutError, DuemqError):
+                log.debug("figures cannot be taken back: they are dropped in a minute", extra={"action": "figures"})
+
+    async def _publish(self, figures: Mapping[str, RelayFigures], now: float) -> None:
+        frames = []
+        for name, each in figures.items():
+            last = self._last.get(name)
+            if last is None or last[0] != each or now - last[1] >= _UNCHANGED_S:
+                frames.append(self._frame(name, each))
+                self._last[name] = each, now
+        for name in self._last.keys() - figures.keys():
+            frames.append(self._frame(name, None))
+            del self._last[name]
+        if frames:
+            await self._bus().append({(RELAYS, 0): frames})
+
+    def _frame(self, destination: str, figures: RelayFigures | None) -> bytes:
+        shortened = figures and figures._replace(last_failures=figures.last_failures[:_FAILURES])
+        document = {"figures": None if shortened is None else shortened._asdict()}
+        return pack_record(None, (), orjson.dumps(document | {"relay": self._name, "destination": destination}))
+
+    async def _trim(self) -> None:
+        await self._bus().trim_older_than(RELAYS, self._clock() - int(2 * _FRESH_S * 1000))
+
+
+class FiguresReader:
+    """Follows the log while `run` runs. `clock` gives epoch ms."""
+
+    def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
+        self._bus, self._clock = bus, clock
+        self._figures: dict[tuple[str, str], tuple[int, RelayFigures]] = {}  # by destination and relay, with when
+        self._next = 0
+
+    def of(self, destination: str) -> RelayFigures | None:
+        """Those of all relays that are at work for it; None where none is."""
+        since = self._clock() - int(_FRESH_S * 1000)
+        return merged([each for (name, _), (at, each) in self._figures.items() if name == destination and at >= since])
+
+    def shown(self, destination: str) -> dict[str, Any] | None:
+        """The same as JSON-able values."""
+        figures = self.of(destination)
+        return None if figures is None else figures.shown()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                bus = self._bus()
+                subscription = bus.subscribe(RELAYS, 0)
+                try:
+                    await self._follow(bus, subscription)
+                finally:
+                    subscription.close()
+            except (DuemqError, CorruptStore) as error:
+                log.debug("figures of relays cannot be read: %s", error, extra={"action": "figures"})
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _follow(self, bus: Bus, subscription: Subscription) -> None:
+        while True:
+            records = await bus.read(RELAYS, 0, self._next, _READ)
+            for record in records:
+                self._take(record)
+                self._next = record.offset + 1
+            self._drop_old()
+            if not records:
+                await subscription.wait(_QUIET_S)
+
+    def _take(self, record: StoredRecord) -> None:
+        try:
+            document = orjson.loads(unpack_record(record.frame).value)
+            place = document["destination"], document["relay"]
+            figures = document["figures"]
+            if figures is None:
+                self._figures.pop(place, None)
+            else:
+                self._figures[place] = record.timestamp, RelayFigures.from_json(figures)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.debug("figures of a relay cannot be read: %s", error, extra={"action": "figures"})
+
+    def _drop_old(self) -> None:
+        since = self._clock() - int(_FRESH_S * 1000)
+        self._figures = {place: each for place, each in self._figures.items() if each[0] >= since}

@@ -1,0 +1,36 @@
+"""What is stored of a destination that reads a topic of a server's own log: its cursor, and what is done behind it.
+
+    cursor of the topic [. ranges of partition 0 . ranges of partition 1 ...]
+
+API clients get and give the cursor alone (`cursor_in`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from duemq.bus.base import TopicInfo
+from duemq.bus.topic_cursor import MORE, cursor_in, decode_cursor, encode_cursor
+from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.work.done_ranges import decode_ranges, encode_ranges
+
+_MAX_CHARACTERS = 16 << 10  # of the ranges of a partition
+
+
+def encode_places(topic: str, places: Sequence[FetchPosition]) -> bytes:
+    """`places`: of all partitions, in their order."""
+    cursor = encode_cursor(topic, [place.commit for place in places])
+    if not any(place.done for place in places):
+        return cursor.encode()
+    texts = (encode_ranges(place.done, place.commit, _MAX_CHARACTERS) for place in places)
+    return MORE.join((cursor, *texts)).encode()
+
+
+def decode_places(stored: bytes, info: TopicInfo) -> list[FetchPosition]:
+    """Raises Rejected `bad_cursor`."""
+    offsets = decode_cursor(cursor_in(stored), info.name, info, "cursor")
+    texts = stored.decode(errors="replace").split(MORE)[1:]
+    texts += [""] * (len(offsets) - len(texts))
+    return [
+        FetchPosition(offset, offset, decode_ranges(text, offset)) for offset, text in zip(offsets, texts, strict=False)
+    ]
