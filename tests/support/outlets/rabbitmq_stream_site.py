@@ -43,10 +43,18 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
-def count_of_stream(node: RabbitMQNode, stream: str) -> int:
-    """Messages, as the broker says."""
-    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
-        return int(connection.channel().queue_declare(stream, passive=True).method.message_count)
+class StreamCounter:
+    """Asks for the messages of a stream again and again, by one connection, which ends with the broker."""
+
+    def __init__(self, node: RabbitMQNode, stream: str) -> None:
+        self._stream = stream
+        self._channel = pika.BlockingConnection(pika.URLParameters(node.url)).channel()
+
+    def count(self) -> int:
+        return int(self._channel.queue_declare(self._stream, passive=True).method.message_count)
+
+    def close(self) -> None:
+        self._channel.connection.close()
 
 
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:

@@ -20,7 +20,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.rabbitmq_stream_site import count_of_stream, declare_stream, read_stream
+from tests.support.outlets.rabbitmq_stream_site import StreamCounter, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -145,6 +145,7 @@ class RabbitMQStreamReceiver(NodeReceiver):
 
     def __init__(self, folder: Path) -> None:
         self._node = RabbitMQNode(folder)
+        self._counter: StreamCounter | None = None
 
     def declaration(self) -> dict[str, Any]:
         options = {"stream": NAME, "stream_port": self._node.stream_port}
@@ -154,9 +155,21 @@ class RabbitMQStreamReceiver(NodeReceiver):
         declare_stream(self._node, NAME)
 
     def count(self) -> int:
-        return count_of_stream(self._node, NAME)
+        if self._counter is None:
+            self._counter = StreamCounter(self._node, NAME)
+        return self._counter.count()
+
+    def kill(self) -> None:
+        self._forget_counter()
+        super().kill()
+
+    def _forget_counter(self) -> None:
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
 
     def arrived(self) -> Counter[tuple[str, bytes]]:
+        self._forget_counter()
         return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
 
 
