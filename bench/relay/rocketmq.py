@@ -27,11 +27,11 @@ class RocketMqTopic:
         return {"topic": TOPIC, "tag": self.name}
 
     def make(self) -> None:
-        import duemq.relay.rocketmq.client  # noqa: F401 - keeps the client from opening a log file
+        settings = configuration(self.url)  # first: it keeps the client from opening a log file
         from rocketmq import FilterExpression, SimpleConsumer
 
         subscription = {TOPIC: FilterExpression(self.name)}
-        self._consumer = SimpleConsumer(configuration(self.url), GROUP, subscription, await_duration=_AWAIT_S)
+        self._consumer = SimpleConsumer(settings, GROUP, subscription, await_duration=_AWAIT_S)
         self._consumer.startup()
         try:
             self._consumer.route_manager.retrieve_topic_route_data(TOPIC)

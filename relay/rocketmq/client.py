@@ -24,25 +24,33 @@ if _LOGGER.level == logging.NOTSET:
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
 from rocketmq import ClientConfiguration, Credentials, Producer  # noqa: E402
-from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.grpc_protocol import (  # noqa: E402
+    Code,
+    Encoding,
+    MessageType,
+    MessagingServiceStub,
+    QueryRouteRequest,
+    SendMessageRequest,
+)
+from rocketmq.v5.client.balancer import QueueSelector  # noqa: E402
 from rocketmq.v5.client.connection import RpcChannel, RpcClient  # noqa: E402
-from rocketmq.v5.exception import ClientException, IllegalArgumentException, IllegalStateException  # noqa: E402
-from rocketmq.v5.util import MessagingResultChecker  # noqa: E402
+from rocketmq.v5.exception import IllegalArgumentException  # noqa: E402
 
 __all__ = [
     "AioRpcError",
     "ClientConfiguration",
-    "ClientException",
     "Code",
     "Credentials",
+    "Encoding",
     "IllegalArgumentException",
-    "IllegalStateException",
-    "MessagingResultChecker",
+    "MessageType",
     "MessagingServiceStub",
     "Producer",
     "QueryRouteRequest",
+    "QueueSelector",
     "RpcChannel",
     "RpcClient",
+    "SendMessageRequest",
     "StatusCode",
 ]
 

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
-from typing import Final
+from typing import Any, Final
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.rocketmq.client import (
-    AioRpcError,
-    ClientException,
-    Code,
-    IllegalArgumentException,
-    IllegalStateException,
-    StatusCode,
-)
+from duemq.relay.rocketmq.client import AioRpcError, Code, IllegalArgumentException, StatusCode
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")
 CLOSED: Final = Reply(Result.AWAY, "closed")
@@ -29,22 +21,28 @@ _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIR
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
-_TOO_LARGE: Final = "body size"  # the client's words when it refuses to send
 
 
-def failure(error: BaseException) -> Reply:
-    """Why a message was not acknowledged; it may be stored all the same, but where RocketMQ refused it."""
+def answer(given: Any) -> Reply:
+    """Of the proxy: `given` is the `Status` of a response."""
+    code, text = given.code, given.message[:MAX_DETAIL]
+    if code == Code.OK:
+        return ACCEPTED
+    status = Code.Name(code) if code in Code.values() else str(code)
+    if code in _REJECTED:
+        return Reply(Result.REJECTED, status, text)
+    if code in _AWAY:
+        return Reply(Result.AWAY, status, text)
+    return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
+
+
+def failure(error: Exception) -> Reply:
+    """Why there is no answer. The messages may be stored all the same."""
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
     if isinstance(error, IllegalArgumentException):
-        if _TOO_LARGE in text:
-            return Reply(Result.REJECTED, "MESSAGE_BODY_TOO_LARGE", text)
-        return Reply(Result.FAILED, "TOPIC_TYPE", text)  # the operator has to make the topic, or `fifo`, another
-    if isinstance(error, IllegalStateException | CancelledError):
-        return CLOSED._replace(detail=text)
-    if isinstance(error, ClientException) and error.code is not None:
-        return _of_code(error.code, text)
+        return Reply(Result.AWAY, "no route", text)  # no queue that takes messages
     return Reply(Result.FAILED, type(error).__name__, text)
 
 
@@ -53,13 +51,9 @@ def lost(reply: Reply) -> bool:
     return reply.status in _CONNECTION
 
 
-def _of_code(code: int, text: str) -> Reply:
-    status = Code.Name(code) if code in Code.values() else str(code)
-    if code in _REJECTED:
-        return Reply(Result.REJECTED, status, text)
-    if code in _AWAY:
-        return Reply(Result.AWAY, status, text)
-    return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
+def may_be_passed_over(reply: Reply) -> bool:
+    """Whether the proxy has met a broker that does not work, and may choose another."""
+    return reply.status == "INTERNAL_SERVER_ERROR"
 
 
 _CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,29 +16,46 @@ _AUTH: Final = "org.apache.rocketmq.auth"
 _ADMIN, _SECRET = "admin", "admin-secret"
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The proxy speaks TLS alone; who is unknown, or has no right, is refused. `keystore`: its certificate and key."""
+class Open:
+    """Without TLS, and for everybody."""
 
-    authority: Authority
-    keystore: Path
+    java_options: tuple[str, ...] = ("-Dtls.server.mode=disabled",)
+    """Of the broker and the proxy. With TLS the proxy would need a native library, even where nobody uses it."""
+    tool_options: tuple[str, ...] = ()
+    _keys = Credentials()
 
-    @classmethod
-    def make(cls, folder: Path) -> Security:
-        authority = Authority.make(folder)
-        return cls(authority, authority.keystore("rocketmq"))
-
-    @property
-    def java_options(self) -> tuple[str, ...]:
-        """Of servers: TLS alone, on the broker's port, too."""
-        return ("-Dtls.server.mode=enforcing",)
-
-    @property
-    def tool_options(self) -> tuple[str, ...]:
-        return "-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=false"
-
-    def broker(self) -> Mapping[str, str]:
+    def broker(self) -> dict[str, str]:
         """Lines of broker.conf."""
+        return {}
+
+    def proxy(self) -> dict[str, Any]:
+        """Fields of the proxy's settings."""
+        return {}
+
+    def write_tools(self, home: Path) -> None:
+        """What `mqadmin` reads."""
+
+    def channel(self, endpoint: str) -> grpc.Channel:
+        """To the proxy."""
+        return grpc.insecure_channel(endpoint)
+
+    def signed(self, endpoint: str) -> list[tuple[str, str]]:
+        """Metadata of a request, as the client makes them."""
+        return list(Signature.metadata(ClientConfiguration(endpoint, self._keys), f"tests@{HOST}"))
+
+
+class Closed(Open):
+    """Proxy and broker speak TLS alone; who is unknown, or has no right, is refused. `folder`: for certificates."""
+
+    java_options = ("-Dtls.server.mode=enforcing",)
+    tool_options = ("-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=false")
+    _keys = Credentials(_ADMIN, _SECRET)
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority.make(folder)
+        self._keystore = self.authority.keystore("rocketmq")
+
+    def broker(self) -> dict[str, str]:
         return {
             "authenticationEnabled": "true",
             "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
@@ -52,29 +67,22 @@ class Security:
             "innerClientAuthenticationCredentials": json.dumps({"accessKey": _ADMIN, "secretKey": _SECRET}),
         }
 
-    def proxy(self) -> Mapping[str, Any]:
-        """Fields of the proxy's settings. It asks the broker who may do what."""
+    def proxy(self) -> dict[str, Any]:
+        """It asks the broker who may do what."""
         own = "org.apache.rocketmq.proxy.auth.Proxy"
         return {
             **{name: value == "true" if value in ("true", "false") else value for name, value in self.broker().items()},
             "authenticationMetadataProvider": f"{own}AuthenticationMetadataProvider",
             "authorizationMetadataProvider": f"{own}AuthorizationMetadataProvider",
             "tlsTestModeEnable": False,
-            "tlsKeyPath": str(self.keystore),
-            "tlsCertPath": str(self.keystore),
+            "tlsKeyPath": str(self._keystore),
+            "tlsCertPath": str(self._keystore),
             "enableRemotingLocalProxyGrpc": False,  # its TLS needs a native library
         }
 
     def write_tools(self, home: Path) -> None:
-        """By which `mqadmin` is the administrator."""
         (home / "conf").mkdir(parents=True, exist_ok=True)
         (home / "conf" / "tools.yml").write_text(f"accessKey: {_ADMIN}\nsecretKey: {_SECRET}\n")
 
     def channel(self, endpoint: str) -> grpc.Channel:
         return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(self.authority.ca.read_bytes()))
-
-
-def signed(endpoint: str, secure: bool) -> list[tuple[str, str]]:
-    """Metadata of a request, as the client makes them; those of the administrator where it is `secure`."""
-    keys = Credentials(_ADMIN, _SECRET) if secure else Credentials()
-    return list(Signature.metadata(ClientConfiguration(endpoint, keys), f"tests@{HOST}"))

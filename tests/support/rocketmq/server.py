@@ -21,7 +21,7 @@ from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process, wait_for
 from duemq.dev.servers.running import Running
 from tests.support.rocketmq.client import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest
-from tests.support.rocketmq.security import Security, signed
+from tests.support.rocketmq.security import Open
 from tests.support.rocketmq.stored import Stored, stored
 
 JARS = Path(__file__).with_name("jars.txt")
@@ -29,22 +29,21 @@ _RULES = Path(__file__).with_name("loopback.btm")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _CLUSTER = "tests"
 _TOOLS = "org.apache.rocketmq.tools.command.MQAdminStartup"
-_NO_TLS = ("-Dtls.server.mode=disabled",)  # with TLS the proxy needs a native library, even where nobody uses it
 
 
 class RocketMQServer(Running):
     """`endpoint`: HOST:PORT of the proxy.
 
     `folder`: settings, logs and data; a server that was killed starts again on it. `extra`: more lines of
-    broker.conf. `security`: see there. Raises LocalError; NotAvailable where there is neither Java nor a way to fetch
-    the jars.
+    broker.conf. `security`: none by default. Raises LocalError; NotAvailable where there is neither Java nor a way to
+    fetch the jars.
     """
 
     def __init__(
         self, folder: Path, *, heap_mib: int = 512, extra: Mapping[str, str] | None = None,
-        security: Security | None = None,
+        security: Open | None = None,
     ) -> None:  # fmt: skip
-        self.folder, self.security = folder.absolute(), security
+        self.folder, self.security = folder.absolute(), security or Open()
         self.name_server_port, self.broker_port = free_port(), _broker_port()
         self._proxy_port, self._remoting_port = free_port(), free_port()
         self.endpoint = f"{HOST}:{self._proxy_port}"
@@ -58,7 +57,7 @@ class RocketMQServer(Running):
         )  # fmt: skip
         self.broker = self._process(
             "broker", "org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(self.folder / "proxy.json"),
-            heap_mib=heap_mib, options=(*(security.java_options if security else _NO_TLS), f"-javaagent:{byteman}=script:{_RULES}"),
+            heap_mib=heap_mib, options=(*self.security.java_options, f"-javaagent:{byteman}=script:{_RULES}"),
         )  # fmt: skip
 
     def start(self) -> None:
@@ -104,9 +103,9 @@ class RocketMQServer(Running):
         request.topic.name = topic
         request.endpoints.scheme = AddressScheme.IPv4
         request.endpoints.addresses.add(host=HOST, port=self._proxy_port)
-        with self.security.channel(self.endpoint) if self.security else grpc.insecure_channel(self.endpoint) as channel:
+        with self.security.channel(self.endpoint) as channel:
             try:
-                metadata = signed(self.endpoint, self.security is not None)
+                metadata = self.security.signed(self.endpoint)
                 answer = MessagingServiceStub(channel).QueryRoute(request, timeout=5, metadata=metadata)
             except grpc.RpcError:
                 return False
@@ -119,7 +118,7 @@ class RocketMQServer(Running):
     def admin(self, *arguments: str) -> str:
         """What RocketMQ's `mqadmin` prints. Raises LocalError when the command failed."""
         done = subprocess.run(
-            self._command(_TOOLS, *arguments, heap_mib=256, options=self.security.tool_options if self.security else ()),
+            self._command(_TOOLS, *arguments, heap_mib=256, options=self.security.tool_options),
             env=self._environment(), capture_output=True, text=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
         if done.returncode or "SubCommandException" in done.stderr:
@@ -146,8 +145,7 @@ class RocketMQServer(Running):
 
     def _write_settings(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if self.security:
-            self.security.write_tools(self.folder)
+        self.security.write_tools(self.folder)
         _write(
             self.folder / "name-server.conf",
             {"listenPort": str(self.name_server_port), "bindAddress": HOST},
@@ -170,7 +168,7 @@ class RocketMQServer(Running):
                 "maxHashSlotNum": "50000",  # of an index file of 4 MiB; 400 MiB by default
                 "maxIndexNum": "200000",
                 "diskSpaceWarningLevelRatio": "99",  # percent; above it nothing is written
-                **(self.security.broker() if self.security else {}),
+                **self.security.broker(),
                 **self._extra,
             },
         )
@@ -183,7 +181,7 @@ class RocketMQServer(Running):
             "brokerConfigPath": str(self.folder / "broker.conf"),
             "grpcServerPort": self._proxy_port,
             "remotingListenPort": self._remoting_port,
-            **(self.security.proxy() if self.security else {}),
+            **self.security.proxy(),
         }
         (self.folder / "proxy.json").write_text(json.dumps(proxy))
 
