@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from duemq.model.destinations.destination import Credentials
-from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.base import Reply, Result
 from duemq.relay.rocketmq.client import ClientConfiguration, Producer, QueryRouteRequest, QueueSelector
 from duemq.relay.rocketmq.mapping import Publication
 from duemq.relay.rocketmq.replies import CLOSED, answer, failure, lost, may_be_passed_over
@@ -160,11 +160,8 @@ class Link:
     async def _reply(self, batch: Sequence[Sending]) -> Reply:
         producer, task = self._producer, asyncio.current_task()
         try:
-            request = send_request(one.publication for one in batch)
-        except ValueError as error:
-            return Reply(Result.REJECTED, "not_mapped", str(error)[:MAX_DETAIL])
-        try:
             queue = producer.selectors[batch[0].publication.topic].select_next_queue()
+            request = send_request(one.publication for one in batch)
             asking = producer.rpc_client.send_message_async(
                 queue.endpoints, request, producer.sign(), timeout=self._timeout_s
             )

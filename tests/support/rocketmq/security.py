@@ -13,6 +13,8 @@ from tests.support.rocketmq.client import ClientConfiguration, Credentials, Sign
 from tests.support.tls.certificates import Authority
 
 _AUTH: Final = "org.apache.rocketmq.auth"
+ACCESS: Final = ("duemq-access", "duemq-secret")
+"""Access and secret key of a user whom tests make."""
 _ADMIN, _SECRET = "admin", "admin-secret"
 
 

@@ -21,6 +21,7 @@ from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process, wait_for
 from duemq.dev.servers.running import Running
 from tests.support.rocketmq.client import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest
+from tests.support.rocketmq.offsets import count
 from tests.support.rocketmq.security import Open
 from tests.support.rocketmq.stored import Stored, stored
 
@@ -49,7 +50,7 @@ class RocketMQServer(Running):
         self.endpoint = f"{HOST}:{self._proxy_port}"
         self._name_server_address = f"{HOST}:{self.name_server_port}"
         self._extra = dict(extra or {})
-        self._topics: set[str] = set()
+        self._topics: dict[str, int] = {}
         byteman = next(jars(None, JARS).glob("byteman-*.jar"))
         self.name_server = self._process(
             "name-server", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self.folder / "name-server.conf"),
@@ -91,11 +92,30 @@ class RocketMQServer(Running):
             "-a", f"+message.type={kind}",
         )  # fmt: skip
         wait_for(lambda: self.serves(name), f"RocketMQ to serve the topic {name}", _READY_WITHIN_S)
-        self._topics.add(name)
+        self._topics[name] = queues
 
     def create_group(self, name: str) -> None:
         """Of consumers: the proxy takes none of a group that the broker does not know. Raises LocalError."""
         self.admin("updateSubGroup", "-b", f"{HOST}:{self.broker_port}", "-g", name)
+
+    def create_user(self, access_key: str, secret_key: str, *topics: str) -> None:
+        """Who may send to these topics and do nothing else. Raises LocalError."""
+        broker = f"{HOST}:{self.broker_port}"
+        self.admin("createUser", "-b", broker, "-u", access_key, "-p", secret_key, "-t", "Normal")
+        for topic in topics:
+            self.admin(
+                "createAcl",
+                "-b",
+                broker,
+                "-s",
+                f"User:{access_key}",
+                "-r",
+                f"Topic:{topic}",
+                "-a",
+                "Pub",
+                "-d",
+                "Allow",
+            )
 
     def serves(self, topic: str) -> bool:
         """Whether the proxy knows the way to it."""
@@ -110,6 +130,10 @@ class RocketMQServer(Running):
             except grpc.RpcError:
                 return False
         return bool(answer.status.code == Code.OK)
+
+    def count(self, topic: str) -> int:
+        """Messages of a topic that was made here, in a ms."""
+        return count(HOST, self.broker_port, topic, self._topics[topic])
 
     def stored(self, topic: str) -> list[Stored]:
         """Every message of a topic, acknowledged by a consumer or not, as the broker has it."""
