@@ -21,6 +21,8 @@ _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIR
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
+_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
+_TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
 
 def answer(given: Any) -> Reply:
@@ -56,9 +58,6 @@ def may_be_passed_over(reply: Reply) -> bool:
     return reply.status == "INTERNAL_SERVER_ERROR"
 
 
-_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
-
-
 def _of_grpc(error: AioRpcError) -> Reply:
     """The proxy did not answer, or something that is no proxy of RocketMQ did."""
     code, text = error.code(), (error.details() or "")[:MAX_DETAIL]
@@ -66,6 +65,6 @@ def _of_grpc(error: AioRpcError) -> Reply:
         return Reply(Result.FAILED, code.name, text or "no answer from the proxy", overloaded=True)
     if code is StatusCode.RESOURCE_EXHAUSTED:
         return Reply(Result.FAILED, code.name, text, overloaded=True)
-    if code is StatusCode.UNAVAILABLE and ("handshake" in text.lower() or "certificate" in text.lower()):
+    if code is StatusCode.UNAVAILABLE and any(word in text.lower() for word in _TLS_WORDS):
         return Reply(Result.AWAY, "tls", text)
     return Reply(Result.AWAY, code.name, text)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -26,7 +27,7 @@ from tests.support.rocketmq.security import Open
 from tests.support.rocketmq.stored import Stored, stored
 
 JARS = Path(__file__).with_name("jars.txt")
-_RULES = Path(__file__).with_name("loopback.btm")
+_RULES = Path(__file__).with_name("rules.btm")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _CLUSTER = "tests"
 _TOOLS = "org.apache.rocketmq.tools.command.MQAdminStartup"
@@ -116,6 +117,20 @@ class RocketMQServer(Running):
                 "-d",
                 "Allow",
             )
+
+    def make_read_only(self, topic: str) -> None:
+        """From now on it has no queue that takes messages. Raises LocalError."""
+        self.admin("updateTopicPerm", "-b", f"{HOST}:{self.broker_port}", "-t", topic, "-p", "4")
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The broker takes no message in the meantime, as where too much of its disk is used (see rules.btm)."""
+        sign = self.folder / "disk-is-full"
+        sign.touch()
+        try:
+            yield
+        finally:
+            sign.unlink()
 
     def serves(self, topic: str) -> bool:
         """Whether the proxy knows the way to it."""

@@ -20,6 +20,7 @@ from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq import outlet as outlet_module
 from duemq.relay.rocketmq.client import Code, RpcClient
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
+from tests.support.outlets.rocketmq_site import rocketmq_outlet
 from tests.support.outlets.site import out_message
 from tests.support.rocketmq.fake_proxy import FakeProxy
 from tests.support.tls.certificates import Authority
@@ -184,6 +185,44 @@ async def test_certificates(secure_proxy: FakeProxy, pems: dict[str, str]) -> No
     reply = await reply_of(outlet_of(secure_proxy, "rocketmqs", **pems | {"ca": "no PEM"}))
     assert reply.result is Result.AWAY
     assert (await reply_of(outlet_of(secure_proxy))).result is Result.AWAY  # without TLS
+
+
+@pytest.fixture
+def misnamed_proxy(tmp_path: Path) -> Iterator[tuple[FakeProxy, str]]:
+    """It shows a certificate for another host; and the authority that gave it."""
+    authority = Authority.make(tmp_path)
+    files = authority.issue("proxy", "proxy.example")
+    with FakeProxy(Path(files.key).read_bytes(), Path(files.cert).read_bytes()) as proxy:
+        yield proxy, authority.ca.read_text()
+
+
+async def test_a_certificate_for_another_host(misnamed_proxy: tuple[FakeProxy, str]) -> None:
+    proxy, ca = misnamed_proxy
+    reply = await reply_of(outlet_of(proxy, "rocketmqs", ca=ca, username="access"))
+    assert (reply.result, reply.status) == (Result.AWAY, "tls")
+    assert not proxy.signatures
+
+
+async def test_with_tls_nothing_is_sent_in_clear() -> None:
+    received, connections = bytearray(), list[asyncio.BaseTransport]()
+
+    class Recorder(asyncio.Protocol):
+        connection_made = staticmethod(connections.append)  # type: ignore[assignment]
+
+        def data_received(self, data: bytes) -> None:
+            received.extend(data)
+
+    async with await asyncio.get_running_loop().create_server(Recorder, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        outlet = rocketmq_outlet(f"{host}:{port}", {"username": "access", "password": "secret"}, 4_000, "rocketmqs")
+        reply = await outlet.send(out_message(1, payload=b"payload"))
+        await outlet.close()
+        for connection in connections:
+            connection.close()
+    assert reply.result is not Result.ACCEPTED
+    assert received.startswith(b"\x16\x03")  # the handshake of TLS
+    for clear in (b"access", b"secret", b"authorization", b"payload", b"PRI * HTTP/2"):
+        assert clear not in received
 
 
 async def test_the_client_prints_nothing(proxy: FakeProxy, caplog: pytest.LogCaptureFixture) -> None:
