@@ -7,6 +7,7 @@ module in the place of the one that does so prevents it. Replies tell what its l
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from types import ModuleType
 from typing import Final
@@ -21,6 +22,8 @@ if _LOG_CONFIG not in sys.modules:
 if _LOGGER.level == logging.NOTSET:
     _LOGGER.setLevel(logging.CRITICAL)
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line for each connection that TLS refuses
+
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
 from rocketmq import ClientConfiguration, Credentials, Producer  # noqa: E402
@@ -29,6 +32,7 @@ from rocketmq.grpc_protocol import (  # noqa: E402
     Encoding,
     MessageType,
     MessagingServiceStub,
+    Permission,
     QueryRouteRequest,
     SendMessageRequest,
 )
@@ -45,6 +49,7 @@ __all__ = [
     "IllegalArgumentException",
     "MessageType",
     "MessagingServiceStub",
+    "Permission",
     "Producer",
     "QueryRouteRequest",
     "QueueSelector",

@@ -12,14 +12,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
 
 from duemq.model.destinations.destination import Credentials
 from duemq.relay.base import Reply, Result
-from duemq.relay.rocketmq.client import ClientConfiguration, Producer, QueryRouteRequest, QueueSelector
+from duemq.relay.rocketmq.client import (
+    ClientConfiguration,
+    IllegalArgumentException,
+    Producer,
+    QueryRouteRequest,
+    QueueSelector,
+)
 from duemq.relay.rocketmq.mapping import Publication
-from duemq.relay.rocketmq.replies import CLOSED, answer, failure, lost, may_be_passed_over
+from duemq.relay.rocketmq.replies import CLOSED, NO_ROUTE, answer, failure, lost, may_be_passed_over
 from duemq.relay.rocketmq.requests import Batches, Sending, send_request
 from duemq.relay.rocketmq.tls import secure
 
@@ -39,6 +46,11 @@ class _Producer(Producer):  # type: ignore[misc]
     def update_queue_selector(self, topic: str, topic_route: Any) -> None:
         """The client calls it with each new route."""
         self.selectors[topic] = QueueSelector.producer_queue_selector(topic_route)
+
+    def forget(self, topic: str) -> None:
+        """The client itself asks for a route again after 30 s."""
+        self.selectors.pop(topic, None)
+        self.route_manager.remove_topic_route_data(topic)
 
 
 class Link:
@@ -114,11 +126,10 @@ class Link:
         request.topic.name = topic
         request.endpoints.CopyFrom(self._configuration.rpc_endpoints.endpoints)
         try:
-            asking = producer.rpc_client.query_topic_route_async(
+            reply = await _answer(producer.rpc_client.query_topic_route_async(
                 self._configuration.rpc_endpoints, request, metadata=producer.sign(),
                 timeout=self._configuration.request_timeout,
-            )  # fmt: skip
-            reply = answer((await asyncio.wrap_future(asking)).status)
+            ))  # fmt: skip
         except Exception as error:
             reply = failure(error)
         except asyncio.CancelledError:
@@ -133,7 +144,7 @@ class Link:
             with suppress(Exception):
                 await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
                 return None
-        return Reply(Result.AWAY, "no route", f"the client has no route to the topic {topic}")
+        return NO_ROUTE._replace(detail=f"the client has no route to the topic {topic}")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -158,14 +169,18 @@ class Link:
                 _resolve(one.reply, reply)
 
     async def _reply(self, batch: Sequence[Sending]) -> Reply:
-        producer, task = self._producer, asyncio.current_task()
+        producer, task, topic = self._producer, asyncio.current_task(), batch[0].publication.topic
         try:
-            queue = producer.selectors[batch[0].publication.topic].select_next_queue()
+            queue = producer.selectors[topic].select_next_queue()
             request = send_request(one.publication for one in batch)
-            asking = producer.rpc_client.send_message_async(
-                queue.endpoints, request, producer.sign(), timeout=self._timeout_s
+            reply = await _answer(
+                producer.rpc_client.send_message_async(
+                    queue.endpoints, request, producer.sign(), timeout=self._timeout_s
+                )
             )
-            reply = answer((await asyncio.wrap_future(asking)).status)
+        except (IllegalArgumentException, LookupError) as error:  # no queue that takes messages
+            producer.forget(topic)
+            reply = NO_ROUTE._replace(detail=str(error))
         except Exception as error:
             reply = failure(error)
         except asyncio.CancelledError:
@@ -180,6 +195,17 @@ class Link:
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
         return reply
+
+
+async def _answer(asking: Future[Any]) -> Reply:
+    """Raises AioRpcError."""
+    waiting = asyncio.wrap_future(asking)
+    try:
+        return answer((await waiting).status)
+    finally:
+        # An error knows this frame, and a future the error: in a circle they would keep the call, and with it the
+        # channel, which would connect for ever.
+        del asking, waiting
 
 
 def _resolve(reply: asyncio.Future[Reply], with_: Reply) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.rocketmq.client import AioRpcError, Code, IllegalArgumentException, StatusCode
+from duemq.relay.rocketmq.client import AioRpcError, Code, StatusCode
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")
 CLOSED: Final = Reply(Result.AWAY, "closed")
+NO_ROUTE: Final = Reply(Result.AWAY, "no route")
 
 _REJECTED: Final = frozenset((
     Code.ILLEGAL_MESSAGE_TAG, Code.ILLEGAL_MESSAGE_KEY, Code.ILLEGAL_MESSAGE_GROUP, Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
@@ -21,6 +22,8 @@ _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIR
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
+_TAKES_NOTHING: Final = "service not available now"
+"""What a broker says whose disk is full, or that ends; the code is only INTERNAL_SERVER_ERROR."""
 _CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
 _TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
@@ -33,7 +36,7 @@ def answer(given: Any) -> Reply:
     status = Code.Name(code) if code in Code.values() else str(code)
     if code in _REJECTED:
         return Reply(Result.REJECTED, status, text)
-    if code in _AWAY:
+    if code in _AWAY or _TAKES_NOTHING in text:
         return Reply(Result.AWAY, status, text)
     return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
 
@@ -43,8 +46,6 @@ def failure(error: Exception) -> Reply:
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
-    if isinstance(error, IllegalArgumentException):
-        return Reply(Result.AWAY, "no route", text)  # no queue that takes messages
     return Reply(Result.FAILED, type(error).__name__, text)
 
 

@@ -46,8 +46,8 @@ def run(command: list[str], server: Server) -> str:
 
 def received(rocketmq: RocketMQServer, topic: str, tag: str, count: int) -> dict[str, tuple[float, Message]]:
     """Key -> when a consumer of the tag got the message, epoch ms, and the message."""
-    configuration = ClientConfiguration(rocketmq.endpoint, Credentials())
-    consumer = SimpleConsumer(configuration, "billing", {topic: FilterExpression(tag)}, await_duration=1)
+    configuration = ClientConfiguration(rocketmq.endpoint, Credentials(), request_timeout=10)
+    consumer = SimpleConsumer(configuration, "billing", {topic: FilterExpression(tag)}, await_duration=5)
     consumer.startup()
     found: dict[str, tuple[float, Message]] = {}
     deadline = time.monotonic() + WITHIN_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -14,11 +15,12 @@ from typing import Any
 import grpc
 import pytest
 
+from duemq.dev.servers.ports import free_port
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq import outlet as outlet_module
-from duemq.relay.rocketmq.client import Code, RpcClient
+from duemq.relay.rocketmq.client import Code, Permission, RpcClient
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
 from tests.support.outlets.rocketmq_site import rocketmq_outlet
 from tests.support.outlets.site import out_message
@@ -99,6 +101,33 @@ async def test_codes_of_a_route(proxy: FakeProxy) -> None:
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(20)))
         assert {(reply.result, reply.status) for reply in replies} == {(result, code)}
     await outlet.close()
+
+
+async def test_a_broker_whose_disk_is_full_is_away(proxy: FakeProxy) -> None:
+    proxy.answer = lambda context: int(Code.INTERNAL_SERVER_ERROR)
+    proxy.words = "ProxyException: service not available now. It may be caused by: the broker's disk is full"
+    assert (await reply_of(outlet_of(proxy))).result is Result.AWAY
+
+
+async def test_a_topic_that_is_read_only_for_a_time(proxy: FakeProxy) -> None:
+    outlet = outlet_of(proxy)
+    for permission, status in ((Permission.READ, "no route"), (Permission.READ_WRITE, "OK")):
+        proxy.permission = permission
+        replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(20)))
+        assert {reply.status for reply in replies} == {status}
+        assert {reply.result for reply in replies} == {Result.AWAY if status == "no route" else Result.ACCEPTED}
+    await outlet.close()
+
+
+async def test_an_error_does_not_keep_its_call() -> None:
+    """Nor the channel with it, which would connect again for ever."""
+    gc.collect()
+    gc.disable()
+    try:
+        assert (await reply_of(rocketmq_outlet(f"127.0.0.1:{free_port()}"))).status == "UNAVAILABLE"
+        assert [each for each in gc.get_objects() if isinstance(each, grpc.aio.Call)] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
