@@ -22,8 +22,8 @@ _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIR
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
-_TAKES_NOTHING: Final = "service not available now"
-"""What a broker says whose disk is full, or that ends; the code is only INTERNAL_SERVER_ERROR."""
+_TAKES_NOTHING: Final = ("service not available now", "RemotingConnectException")
+"""Words of an INTERNAL_SERVER_ERROR: the broker's disk is full, or it ends; the proxy does not reach it."""
 _CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
 _TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
@@ -36,7 +36,7 @@ def answer(given: Any) -> Reply:
     status = Code.Name(code) if code in Code.values() else str(code)
     if code in _REJECTED:
         return Reply(Result.REJECTED, status, text)
-    if code in _AWAY or _TAKES_NOTHING in text:
+    if code in _AWAY or any(words in text for words in _TAKES_NOTHING):
         return Reply(Result.AWAY, status, text)
     return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
 

@@ -103,10 +103,18 @@ async def test_codes_of_a_route(proxy: FakeProxy) -> None:
     await outlet.close()
 
 
-async def test_a_broker_whose_disk_is_full_is_away(proxy: FakeProxy) -> None:
-    proxy.answer = lambda context: int(Code.INTERNAL_SERVER_ERROR)
-    proxy.words = "ProxyException: service not available now. It may be caused by: the broker's disk is full"
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ProxyException: service not available now. It may be caused by: the broker's disk is full",
+        "connect to 127.0.0.1:10911 failed. RemotingConnectException. NettyRemotingClient.java:817",
+    ],
+)
+async def test_a_broker_that_takes_nothing_is_away(proxy: FakeProxy, words: str) -> None:
+    """As RocketMQ 5.5.0 says it; the second where the proxy is a process of its own, and the broker is killed."""
+    proxy.answer, proxy.words = lambda context: int(Code.INTERNAL_SERVER_ERROR), words
     assert (await reply_of(outlet_of(proxy))).result is Result.AWAY
+    assert len(proxy.requests) == 3  # another broker may take it
 
 
 async def test_a_topic_that_is_read_only_for_a_time(proxy: FakeProxy) -> None:
