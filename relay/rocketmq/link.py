@@ -32,6 +32,7 @@ from duemq.relay.rocketmq.tls import secure
 
 _ATTEMPTS: Final = 3  # for each message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
+_ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
 
 class _Producer(Producer):  # type: ignore[misc]
@@ -138,12 +139,13 @@ class Link:
             return CLOSED  # the client cancels what was asked
         if self._note(reply).result is not Result.ACCEPTED:
             return reply
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ROUTE_ATTEMPTS):
             # An answer that is there before the client waits for it is handled in this thread, which has no event loop:
-            # the client forgets it then.
+            # the client forgets it then. On a busy machine that happens several times in a row.
             with suppress(Exception):
                 await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
                 return None
+            await asyncio.sleep(_ROUTE_PAUSE_S)
         return NO_ROUTE._replace(detail=f"the client has no route to the topic {topic}")
 
     # --- requests ---------------------------------------------------------------------------------------------------
