@@ -39,12 +39,6 @@ def test_what_has_a_place_of_its_own() -> None:
     assert made.properties == {"duemq-id": ID, "duemq-due": DUE, "duemq-key": "k"}
 
 
-def test_the_client_does_not_change_the_message_id() -> None:
-    made = mapped()
-    made.message_id = "of the client"
-    assert made.message_id == ID
-
-
 def test_an_empty_payload_is_marked() -> None:
     made = Mapping(RocketMqOptions()).publication(out_message(7, payload=b""))
     assert (made.body, made.properties["duemq-empty"]) == (b"\x00", "true")
