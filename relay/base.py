@@ -66,5 +66,8 @@ class Outlet(Protocol):
         ...
 
 
+# An outlet that is a `Watcher` (client/consumer/base.py), too, is told what comes and what has ended.
+
+
 class OutletMissing(Exception):
     """The client library of a system is not installed; the message says which extra has it."""

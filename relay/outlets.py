@@ -9,6 +9,7 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Final, cast
 
 from duemq.model.destinations.destination import Credentials, Destination, System
+from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Outlet, OutletMissing
 
 _MODULES: Final = {
@@ -18,6 +19,7 @@ _MODULES: Final = {
     System.REDIS: ("duemq.relay.redis.outlet", "RedisOutlet"),
     System.ROCKETMQ: ("duemq.relay.rocketmq.outlet", "RocketMqOutlet"),
 }
+_STREAM: Final = ("duemq.relay.rabbitmq.stream.outlet", "StreamOutlet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,9 @@ class RelayPolicy:
 
 def open_outlet(destination: Destination, credentials: Credentials, policy: RelayPolicy) -> Outlet:
     """An outlet, not connected yet. Each class is made with these three. Raises OutletMissing."""
-    module, name = _MODULES[destination.system]
+    options = destination.options
+    is_stream = isinstance(options, RabbitMqOptions) and options.stream
+    module, name = _STREAM if is_stream else _MODULES[destination.system]
     try:
         made = getattr(import_module(module), name)(destination, credentials, policy)
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from duemq.client.consumer.base import ConsumerLog
+from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
@@ -198,7 +198,9 @@ class Relay:
         try:
             work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
             options = self._options(destination, outlet)
-            work.consumer = Consumer(destination.group, options=options, log=self._make_log(destination.group, options))
+            watcher = outlet if isinstance(outlet, Watcher) else None
+            log_of_group = self._make_log(destination.group, options)
+            work.consumer = Consumer(destination.group, options=options, log=log_of_group, watcher=watcher)
             for topic in (*destination.topics, destination.own_topic):
                 work.consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
             log.info("destination %s begins", destination.name, extra={"action": "destination"})

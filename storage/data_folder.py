@@ -28,6 +28,7 @@ SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the proc
 META = "duemq.json"
 SECRET = "id.key"
 LOCK = "lock"
+LOG_ID = "log.id"  # beside the log, in no backup: what is restored goes on otherwise than what was backed up
 BACKUP = "backup.json"  # what makes a folder a backup
 RESTORE = "restore.json"  # there while one is put in place
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the filesystem
@@ -134,6 +135,17 @@ def read_info(path: Path) -> FolderInfo:
     except OSError as error:
         raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
     return FolderInfo(cluster, shards, secret, path)
+
+
+def log_id_of(path: Path) -> str:
+    """What tells the log at this path, which is there, from any other, also from what it was before a restore. Made
+    when it is asked for first; where it is the same, each offset has the same record. Raises DiskFull or StoreFailed.
+    """
+    file = path / LOG_ID
+    with translate_errors(path):
+        if not file.exists():
+            write_durably(file, secrets.token_hex(8).encode())
+        return file.read_text()
 
 
 def _refuse_backup(path: Path) -> None:

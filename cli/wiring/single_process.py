@@ -75,7 +75,8 @@ async def serve(
             lambda name, topics: relay.ended(name, topics),
         )  # fmt: skip
         schedule = api.gateway.send if own_log else None
-        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics)
+        log = _log_path(folder.info.path) if own_log else None
+        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log)
         relays = FiguresReader(lambda: api.gateway.bus, clock)
         figures, readers = (relay.shown, ()) if own_log else (relays.shown, (relays.run,))
         grace_s = settings.http.shutdown_grace_s
@@ -92,9 +93,13 @@ async def serve(
             )
 
 
+def _log_path(data: Path) -> Path:
+    return data / "bus"
+
+
 def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
     async def open_embedded() -> Bus:
-        return await EmbeddedBus.open(data / "bus", buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
+        return await EmbeddedBus.open(_log_path(data), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
         return await open_bus(settings, clock)

@@ -6,12 +6,12 @@ Plugs: `kafka/log.py` (a group of Kafka's) and, inside a server on the embedded 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.assignors import Mismatch
-from duemq.client.consumer.message import Message
+from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.consumer.work.done_ranges import Ranges
 
@@ -61,6 +61,11 @@ class MessageSource(Protocol):
         """Behind the last record of a partition, as far as it is known without asking."""
         ...
 
+    def log_id(self, topic: str) -> str:
+        """What tells the topic's log from any other that had its name, or has it elsewhere: where it is the same, so is
+        the record at an offset. Empty where that is not known."""
+        ...
+
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Store these; durable when it returns True. False: not now."""
         ...
@@ -70,6 +75,20 @@ class MessageSource(Protocol):
         ...
 
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Is told what comes and what has ended, in any partition. What is taken away with a partition ends in silence."""
+
+    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+        """Records come, in the order of their offsets, before their handlers. Below `start` none comes again. `log_id`:
+        see `MessageSource`."""
+        ...
+
+    def ended(self, record: Record) -> None:
+        """A handler has done it, or the log has it for a retry or among the dead letters."""
+        ...
 
 
 class ConsumerLog(Protocol):

@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.stray_cancellation import own_cancellation_only
-from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource
+from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource, Watcher
 from duemq.client.consumer.ending import within
 from duemq.client.consumer.kafka.assignors import Mismatch
 from duemq.client.consumer.kafka.log import KafkaLog
@@ -76,13 +76,16 @@ class Consumer:
         options: ConsumerOptions | None = None,
         *,
         log: ConsumerLog | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
-        """`bootstrap`: Kafka's. `log`: another log than Kafka. Raises Rejected `bad_group`."""
+        """`bootstrap`: Kafka's. `log`: another log than Kafka. `watcher`: who is told of each message. Raises Rejected
+        `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
         """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
         self._log = log or KafkaLog(group, bootstrap, self.options)
+        self._watcher = watcher
         self._retry = retry_topic(group)
         self._routes = Routes()
         self._books: dict[TopicPartition, Book] = {}
@@ -343,7 +346,10 @@ class Consumer:
                 works.append(Work(message, route, book, record.offset, size, self._key(message) if keyed else None))
                 total += size
         self._room.add(len(works), total)
-        book.pulled([work.offset for work in works], records[-1].offset + 1)
+        start, offsets = book.commit, [work.offset for work in works]
+        book.pulled(offsets, records[-1].offset + 1)
+        if self._watcher is not None and self._source is not None:
+            self._watcher.pulled(partition, self._source.log_id(partition.topic), offsets, start)
         self._counts[partition.topic, "skipped"] += len(rest) - len(works)
         self._lanes.put(works)
 
@@ -368,6 +374,8 @@ class Consumer:
         work.route.done += 1
         if work.book.unsaved == 1 and self._saves_soon:
             self._moved.set()
+        if self._watcher is not None:
+            self._watcher.ended(work.message.record)
         room = self._room
         room.messages -= 1
         room.bytes -= work.size
@@ -411,6 +419,8 @@ class Consumer:
         work.book.done(work.offset)
         if self._saves_soon:
             self._moved.set()
+        if self._watcher is not None:
+            self._watcher.ended(work.message.record)
         self._counts[work.message.topic, outcome] += 1
         self.released(work)
 

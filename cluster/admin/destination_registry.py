@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from secrets import token_hex
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +35,10 @@ _TRIES: Final = 10  # a relay that disables a destination may come in between
 T = TypeVar("T")
 Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
 """Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
+
+
+def _start_id() -> str:
+    return token_hex(8)
 
 
 async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
@@ -130,6 +135,7 @@ class DestinationRegistry:
         if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
             raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, and may not be more")
         await begin(destination, (destination.own_topic, *destination.topics))
+        destination = destination.model_copy(update={"start_id": _start_id()})
         # Always, so that of two who declare the same name at the same time one loses before it has done anything.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
         await self._put(destination, by, version)
@@ -172,6 +178,8 @@ class DestinationRegistry:
         bound = before.topics if before is not None else ()
         if topics := [topic for topic in after.topics if topic not in bound]:
             await begin(after, topics)
+        start_id = before.start_id if before is not None and not topics else _start_id()
+        after = after.model_copy(update={"start_id": start_id})
         # Whichever comes first, what is between the two counts as disabled.
         if secrets is not None and secrets.names:
             await self._put_credentials(after, secrets, by, secret_version)

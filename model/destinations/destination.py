@@ -119,7 +119,8 @@ class Destination(_Declared):
 
     `topics`: what is delivered into these is handed on, besides what is for this destination alone (`own_topic`).
     `ordered`: messages with the same key one after another, and a failing one holds up only its key.
-    `disabled`: why the other side wants no more (a sentence); empty where it does.
+    `disabled`: why the other side wants no more (a sentence); empty where it does. `start_id`: another one each time
+    that its group was put at a start, so that records may come again that it has had.
     """
 
     name: str
@@ -133,6 +134,7 @@ class Destination(_Declared):
     options: Options = Field(default_factory=HttpOptions)
     paused: _Switch = False
     disabled: Annotated[str, Field(max_length=500)] = ""
+    start_id: Annotated[str, Field(max_length=64)] = ""
 
     @field_validator("name")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 SHORT_BYTES: Final = 255
 """The most that AMQP's short strings hold: names, routing keys, message ids."""
@@ -18,6 +18,9 @@ class RabbitMqOptions(BaseModel):
 
     `routing_key`: text in which `{topic}` and `{key}` stand for those of the message. `mandatory`: a message that no
     queue gets fails; otherwise it is gone. `persistent`: queues keep it over a restart of the broker.
+
+    `stream`: a stream that messages are published to by the stream protocol, and none of the other options; empty: by
+    AMQP. `stream_port`: of that protocol; 0 = 5552, and 5551 with TLS.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -26,6 +29,8 @@ class RabbitMqOptions(BaseModel):
     routing_key: Annotated[str, Field(max_length=SHORT_BYTES)] = "{topic}"
     persistent: bool = True
     mandatory: bool = True
+    stream: Annotated[str, Field(max_length=SHORT_BYTES)] = ""
+    stream_port: Annotated[int, Field(strict=True, ge=0, le=65_535)] = 0
 
     @field_validator("exchange", "routing_key")
     @classmethod
@@ -41,3 +46,20 @@ class RabbitMqOptions(BaseModel):
         if "{" in rest or "}" in rest:
             raise ValueError("its placeholders are {topic} and {key}, and it has no other braces")
         return text
+
+    @field_validator("stream")
+    @classmethod
+    def _check_stream(cls, stream: str, info: ValidationInfo) -> str:
+        if not stream.isascii() or any(character <= " " for character in stream):
+            raise ValueError("a stream's name has visible ASCII characters here")
+        for name in ("exchange", "routing_key", "persistent", "mandatory") if stream else ():
+            if info.data.get(name) != cls.model_fields[name].default:
+                raise ValueError(f"with it there is no {name}: messages go to the stream itself")
+        return stream
+
+    @field_validator("stream_port")
+    @classmethod
+    def _check_stream_port(cls, port: int, info: ValidationInfo) -> int:
+        if port and not info.data.get("stream"):
+            raise ValueError("it goes with stream")
+        return port

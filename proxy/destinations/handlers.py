@@ -115,7 +115,9 @@ def _json(service: Service, destination: Destination) -> dict[str, Any]:
     """What the API shows of a destination: of its credentials only which are given."""
     state = "disabled" if destination.disabled else "paused" if destination.paused else "active"
     figures = service.relay.figures(destination.name)
-    return destination.value() | {
+    fields = destination.value()
+    del fields["start_id"]  # nothing to its owner
+    return fields | {
         "system": destination.system, "state": state, "topic": destination.own_topic, "group": destination.group,
         "credentials": _registry(service).credentials_of(destination.name).names,
         "figures": None if figures is None else dict(figures),

@@ -32,10 +32,13 @@ class Scheduler(Protocol):
 
 
 class EmbeddedLog:
-    """See `ConsumerLog`. `clock` gives epoch ms."""
+    """See `ConsumerLog`. `clock` gives epoch ms. `log_id`: of all topics, see `MessageSource`."""
 
-    def __init__(self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int], log_id: str = ""
+    ) -> None:
         self._group, self._bus, self._schedule, self._clock = group, bus, schedule, clock
+        self._log_id = log_id
 
     async def open(
         self,
@@ -45,7 +48,7 @@ class EmbeddedLog:
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Any]], None],
     ) -> EmbeddedSource:
-        return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost)
+        return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes."""

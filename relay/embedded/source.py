@@ -47,9 +47,10 @@ class EmbeddedSource:
     """
 
     def __init__(
-        self, bus: Callable[[], Bus], group: str, topics: Sequence[str], gained: PartitionsMoved, lost: PartitionsMoved
-    ) -> None:
-        self._bus, self._group, self._topics = bus, group, topics
+        self, bus: Callable[[], Bus], group: str, topics: Sequence[str], gained: PartitionsMoved, lost: PartitionsMoved,
+        log_id: str = "",
+    ) -> None:  # fmt: skip
+        self._bus, self._group, self._topics, self._log_id = bus, group, topics, log_id
         self._gained, self._lost = gained, lost
         self._next: dict[TopicPartition, int] = {}  # what is read next
         self._stored: dict[TopicPartition, FetchPosition] = {}
@@ -167,6 +168,9 @@ class EmbeddedSource:
             return self._bus().reach(partition.topic, partition.partition)
         except (Unavailable, LogFailed):
             return None
+
+    def log_id(self, topic: str) -> str:
+        return self._log_id
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         stored = {**self._stored, **places}

@@ -33,7 +33,7 @@ from duemq.storage.backup.manifest import (
     names,
     read_backup,
 )
-from duemq.storage.data_folder import BACKUP, META, SECRET, FolderInfo
+from duemq.storage.data_folder import BACKUP, LOG_ID, META, SECRET, FolderInfo
 from duemq.storage.fsync import copy_durably, digest, make_folder, sync_folder, write_durably
 
 PARTIAL = ".partial"
@@ -236,7 +236,9 @@ def _sources(data: Path, at_rest: Path) -> Iterator[tuple[str, Path]]:
     for folder in (at_rest / "bus", *_shards(at_rest)):
         for path in sorted(folder.rglob("*")):
             name = str(path.relative_to(at_rest))
-            if path.is_file() and SAFE.fullmatch(name) and not _OF_A_PROCESS.fullmatch(path.name):
+            if path.name == LOG_ID or _OF_A_PROCESS.fullmatch(path.name):
+                continue
+            if path.is_file() and SAFE.fullmatch(name):
                 yield name, path
 
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 BODIES = [b"text", b"", bytes(range(256)), "ümläut \u2028".encode(), b"x" * 100_000]
 
-ON_SERVERS = ("nats", "nats-core", "rabbitmq", "redis_node", "redis_cluster", "rocketmq")
+ON_SERVERS = ("nats", "nats-core", "rabbitmq", "rabbitmq-stream", "redis_node", "redis_cluster", "rocketmq")
 _MARKS = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("destinations")]
 
 
@@ -40,6 +40,10 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[OutletSite]:
                 yield nats_core
         case "rabbitmq":
             yield RabbitMQSite(request.getfixturevalue("rabbitmq"))
+        case "rabbitmq-stream":
+            from tests.support.outlets.rabbitmq_stream_site import RabbitMQStreamSite  # rstream
+
+            yield RabbitMQStreamSite(request.getfixturevalue("rabbitmq"))
         case "redis_node" | "redis_cluster":
             yield RedisSite(request.getfixturevalue(request.param))
         case "rocketmq":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from os import getpid
+from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.relays.log import FiguresPublisher
+from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
     from duemq.client.consumer.base import ConsumerLog
@@ -35,8 +37,10 @@ class RelayOfProcess:
         bus: Callable[[], Bus],
         schedule: Scheduler | None,
         metrics: CollectorRegistry,
+        log: Path | None = None,
     ) -> None:
-        """`schedule`: of a server on its own log; None on Kafka."""
+        """`schedule`, `log`: of a server on its own log, which is at that path; None on Kafka."""
+        self._log = log
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
         self.relay: Relay | None = None
@@ -94,7 +98,8 @@ class RelayOfProcess:
         if self._schedule is not None:
             from duemq.relay.embedded.log import EmbeddedLog
 
-            return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock)
+            log_id = "" if self._log is None else log_id_of(self._log)
+            return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock, log_id)
         from duemq.client.consumer.kafka.log import KafkaLog
 
         return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)

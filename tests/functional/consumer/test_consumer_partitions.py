@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.kafka.topics import prepare
+from duemq.client.consumer.message import Record
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
@@ -58,8 +59,10 @@ class Member:
 
     def __init__(self, bootstrap: str, buffer: str, group: str, *topics: str, **options: object) -> None:
         settings: dict[str, object] = {"kafka": SOON, "commit_interval_s": 0.2, "stop_s": 5.0} | options
-        self.consumer = Consumer(group, bootstrap, ConsumerOptions(buffer_topic=buffer, **settings))  # type: ignore[arg-type]
+        options_ = ConsumerOptions(buffer_topic=buffer, **settings)  # type: ignore[arg-type]
+        self.consumer = Consumer(group, bootstrap, options_, watcher=self)
         self.seen: list[str] = []
+        self.logs: list[tuple[str, str]] = []  # topics and ids of logs, once in a row
         self.messages: list[Message] = []
         for topic in topics:
             self.consumer.add(topic, self.handle)
@@ -67,6 +70,12 @@ class Member:
     async def handle(self, message: Message) -> None:
         self.messages.append(message)
         self.seen.append(message.text)
+
+    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+        if (log := (partition.topic, log_id)) not in self.logs[-1:]:
+            self.logs.append(log)
+
+    def ended(self, record: Record) -> None: ...
 
     def has(self, *partitions: TopicPartition) -> bool:
         """Whether it has begun with these."""
@@ -196,6 +205,7 @@ async def test_members_that_begin_together_begin_once(kafka: KafkaServers, buffe
 @pytest.mark.parametrize("running", [True, False], ids=["while it runs", "while nobody runs"])
 async def test_a_topic_made_anew_is_read_from_its_first_record(running: bool, kafka: KafkaServers, buffer: str) -> None:
     topic, other, group = await new_topic(kafka.bootstrap), await new_topic(kafka.bootstrap), new_group()
+    logs: list[tuple[str, str]] = []
 
     async def anew() -> None:
         await delete_topic(kafka.bootstrap, topic)
@@ -212,10 +222,14 @@ async def test_a_topic_made_anew_is_read_from_its_first_record(running: bool, ka
             await until(lambda: len(member.seen) == 7, "the new ones")
             await send(kafka.bootstrap, other, [b"other"])
             await until(lambda: len(member.seen) == 8, "another topic, which goes on")
+        logs += member.logs
     if not running:
         await anew()
         async with Member(kafka.bootstrap, buffer, group, topic, other) as member:
             await until(lambda: len(member.seen) == 2, "the new ones")
+        logs += member.logs
+    assert [of for of, _ in logs] == [topic, topic] + [other] * running
+    assert all(id_ for _, id_ in logs) and logs[0] != logs[1], "what numbers messages can tell the two logs apart"
     expected = [f"old-{number}" for number in range(5)] * running + ["new-0", "new-1"] + ["other"] * running
     assert member.seen == expected
 

@@ -15,7 +15,7 @@ from duemq.cluster.shard_reader import Query
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused
 from duemq.storage.backup.manifest import Progress, check
 from duemq.storage.backup.restore import restore
-from duemq.storage.data_folder import Folder, take_lock
+from duemq.storage.data_folder import LOG_ID, Folder, log_id_of, take_lock
 from tests.support.node.backup_world import (
     NOW,
     Crash,
@@ -56,6 +56,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str
             await gateway.find(Query())
 
     asyncio.run(first())
+    log_id_of(data / "bus")
     one = back_up(data, into, NOW).path
     asyncio.run(more())
     two = back_up(data, into, NOW + 1).path
@@ -74,6 +75,7 @@ def test_a_restored_folder_is_sound_and_goes_on(made: tuple[Path, Path, list[str
     data = tmp_path / "elsewhere" / "data"
     assert restore(one, data, nothing) == intact(one)
     assert {path.name for path in data.iterdir()} == {"bus", "shards", "duemq.json", "id.key", "lock"}
+    assert not (data / "bus" / LOG_ID).exists(), "it goes on otherwise than what was backed up"
     assert (data / "id.key").stat().st_mode & 0o077 == 0
     assert wrong(data) == []
 

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka.structs import TopicPartition
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import decode_cursor
 from duemq.client.consumer.base import FetchPosition
-from duemq.client.consumer.message import Message
+from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import origin_in
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
@@ -115,7 +116,7 @@ class Site:
     @asynccontextmanager
     async def relay(self) -> AsyncIterator[Relay]:
         def log_of(group: str, options: ConsumerOptions) -> EmbeddedLog:
-            return EmbeddedLog(group, lambda: self.bus, self.schedule, lambda: 1_000)
+            return EmbeddedLog(group, lambda: self.bus, self.schedule, lambda: 1_000, "the log")
 
         relay = Relay(self, self.on_change, log_of, self.open, self.disable, lambda: 1_000)
         running = asyncio.create_task(relay.run())
@@ -125,6 +126,20 @@ class Site:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+class WatchingOutlet(MemoryOutlet):
+    """Told what comes and what has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[object] = []
+
+    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+        self.told.append((*partition, log_id, list(offsets), start))
+
+    def ended(self, record: Record) -> None:
+        self.told.append(record.offset)
 
 
 async def nobody(*_: object) -> None: ...
@@ -154,6 +169,15 @@ def metric(relay: Relay, name: str, **labels: str) -> float | None:
 @pytest.fixture
 def site() -> Site:
     return Site()
+
+
+async def test_an_outlet_that_watches_is_told_what_comes_of_which_log_and_what_has_ended(site: Site) -> None:
+    outlet = site.outlets["one"] = WatchingOutlet()
+    site.declare("one", topics=["orders"])
+    await site.deliver("orders", b"1", b"2", partition=1)
+    async with site.relay():
+        await until(lambda: len(outlet.told) == 3)
+    assert outlet.told == [("orders", 1, "the log", [0, 1], 0), 0, 1]
 
 
 async def test_what_is_delivered_is_handed_on_to_each_destination(site: Site) -> None:

@@ -40,8 +40,8 @@ class RabbitMQNode(ServerNode):
     """One node with quorum queues and streams, on the loopback alone; its data outlives it.
 
     `url`, and `tls_url` for those who trust `ca`: of the default virtual host. `cert`, `key`: its own, which a client
-    may show, too. `stream_port`: of the stream protocol. `process`: of the node, to be paused and weighed. `settings`:
-    more of rabbitmq.conf. Raises NotAvailable where Debian's packages cannot be had.
+    may show, too. `stream_port`, `stream_tls_port`: of the stream protocol. `process`: of the node, to be paused and
+    weighed. `settings`: more of rabbitmq.conf. Raises NotAvailable where Debian's packages cannot be had.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None) -> None:
@@ -51,7 +51,9 @@ class RabbitMQNode(ServerNode):
         self._files = unpacked(_PACKAGES)
         (self._home,) = self._files.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*")
         (self._binaries,) = self._files.glob("usr/lib/erlang/erts-*/bin")
-        self.port, self.tls_port, self.stream_port, self._http_port = (free_port() for _ in range(4))
+        self.port, self.tls_port, self.stream_port, self.stream_tls_port, self._http_port = (
+            free_port() for _ in range(5)
+        )
         self._peer_port, self._epmd_port = free_port(), free_port()
         self.url = f"amqp://guest:guest@{HOST}:{self.port}/"
         self.tls_url = f"amqps://guest:guest@{HOST}:{self.tls_port}/"
@@ -156,8 +158,10 @@ class RabbitMQNode(ServerNode):
             "ssl_options.verify": "verify_peer",
             "ssl_options.fail_if_no_peer_cert": "false",  # a client may show a certificate, and need not
             "stream.listeners.tcp.1": f"{HOST}:{self.stream_port}",
+            "stream.listeners.ssl.1": f"{HOST}:{self.stream_tls_port}",
             "stream.advertised_host": HOST,
             "stream.advertised_port": self.stream_port,
+            "stream.advertised_tls_port": self.stream_tls_port,
             "management.tcp.ip": HOST,
             "management.tcp.port": self._http_port,
             "management_agent.disable_metrics_collector": "true",  # rabbitmqadmin reads messages, not figures

@@ -21,6 +21,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
+from tests.support.outlets.rabbitmq_stream_site import count_of_stream, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -136,6 +137,30 @@ class RabbitMQReceiver(NodeReceiver):
         return Counter((each.headers["duemq-id"], each.body) for each in self._node.dump(NAME))
 
 
+class RabbitMQStreamReceiver(NodeReceiver):
+    """A stream, which drops repeats by their publishing ids. It is read by AMQP 0-9-1."""
+
+    most_twice = 0
+
+    _node: RabbitMQNode
+
+    def __init__(self, folder: Path) -> None:
+        self._node = RabbitMQNode(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        options = {"stream": NAME, "stream_port": self._node.stream_port}
+        return {"url": plain(self._node.url), "credentials": GUEST, "options": options}
+
+    def prepare(self) -> None:
+        declare_stream(self._node, NAME)
+
+    def count(self) -> int:
+        return count_of_stream(self._node, NAME)
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
+
+
 class NatsReceiver(NodeReceiver):
     """A stream of JetStream, which tells repeats apart."""
 
@@ -196,6 +221,7 @@ def rocketmq_receiver(folder: Path) -> Receiver:
 RECEIVERS: dict[str, Callable[[Path], Receiver]] = {
     "http": HttpReceiver,
     "rabbitmq": RabbitMQReceiver,
+    "rabbitmq-stream": RabbitMQStreamReceiver,
     "nats": NatsReceiver,
     "redis": RedisReceiver,
     "rocketmq": rocketmq_receiver,

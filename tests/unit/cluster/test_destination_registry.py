@@ -190,6 +190,33 @@ def test_topics_that_are_new_begin_before_they_count() -> None:
     run(scenario)
 
 
+def test_a_group_that_is_put_at_a_start_has_another_start_id() -> None:
+    """What numbers messages by their offsets may see old offsets again."""
+
+    async def scenario(registry: DestinationRegistry) -> None:
+        async def start_id() -> str:
+            return registry.by_name["shop"].start_id
+
+        await registry.declare(SHOP, None, "ann")
+        seen = [await start_id()]
+        for change in (
+            registry.update("shop", {"rate": 6}, "ann"),
+            registry.pause("shop", "ann"),
+            registry.declare(SHOP | {"rate": 7}, None, "ann", replace=True),
+            registry.update("shop", {"topics": []}, "ann"),
+        ):
+            await change
+            assert await start_id() == seen[0]
+        await registry.update("shop", {"topics": ["orders"]}, "ann")
+        seen.append(await start_id())
+        await registry.remove("shop", "ann")
+        await registry.declare(SHOP, None, "ann")
+        seen.append(await start_id())
+        assert all(seen) and len(set(seen)) == 3
+
+    run(scenario)
+
+
 def test_an_item_of_another_version_is_left_out_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(registry: DestinationRegistry) -> None:
         await registry.declare(SHOP, None, "ann")

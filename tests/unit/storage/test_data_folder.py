@@ -9,7 +9,7 @@ import pytest
 
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import FolderRefused
-from duemq.storage.data_folder import VERSION, Folder, disk_bytes, read_info
+from duemq.storage.data_folder import VERSION, Folder, disk_bytes, log_id_of, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
@@ -22,6 +22,13 @@ def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None
     other = Folder.open(tmp_path / "c")
     assert other.info.secret != first.info.secret and other.info.cluster != first.info.cluster
     other.close()
+
+
+def test_a_log_keeps_its_id_and_no_other_has_it(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = log_id_of(tmp_path / "a")
+    assert log_id_of(tmp_path / "a") == first != log_id_of(tmp_path / "b")
 
 
 def test_secrets_are_for_their_owner_only(tmp_path: Path) -> None:

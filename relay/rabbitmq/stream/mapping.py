@@ -1,0 +1,55 @@
+"""What a message is in a stream: the sections of AMQP 1.0; see `docs/destinations/rabbitmq.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from duemq.client.consumer.message import Message
+from duemq.relay.rabbitmq.stream.sections import Value, application_properties, data, properties
+
+_PROPERTIES: Final = ("content-type", "content-encoding")
+"""Headers that have a property of their own in AMQP, which holds ASCII."""
+_SYMBOL_BYTES: Final = 255
+
+
+def encoded(message: Message) -> bytes:
+    """Properties, application properties and body of a message, byte for byte."""
+    id_, due_ms, key = message.id, message.due_ms, message.key
+    pairs: list[tuple[str, Value]] = [("duemq-id", id_)]
+    if due_ms is not None:
+        pairs.append(("duemq-due", due_ms))
+    if key is not None:
+        pairs.append(("duemq-key", _text(key)))
+    own: dict[str, str] = {}
+    if headers := message.headers:
+        own = _put(headers, pairs)
+    head = properties(id_, message.topic, own.get("content-type"), own.get("content-encoding"), due_ms)
+    return head + application_properties(pairs) + data(message.payload)
+
+
+def _put(headers: Sequence[tuple[str, bytes]], pairs: list[tuple[str, Value]]) -> dict[str, str]:
+    """Put the producer's headers among the application properties, but for those that are properties. Returns these."""
+    own: dict[str, str] = {}
+    names = {name for name, _ in pairs}
+    for name, raw in headers:
+        raw = raw or b""  # a Kafka producer may leave it out
+        lower = name.lower()
+        if lower in _PROPERTIES and lower not in own and 0 < len(raw) <= _SYMBOL_BYTES and raw.isascii():
+            own[lower] = raw.decode()
+            continue
+        unique, count = name, 1
+        while unique in names:  # a map holds a name once
+            count += 1
+            unique = f"{name}#{count}"
+        names.add(unique)
+        pairs.append((unique, _text(raw)))
+    return own
+
+
+def _text(raw: bytes) -> str | bytes:
+    """UTF-8 as text, other bytes as they are."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw

@@ -1,0 +1,155 @@
+"""Publishes messages to a stream of RabbitMQ, by the stream protocol with publishing ids: the broker drops repeats.
+
+It watches the consumer (`client/consumer/base.py`, `Watcher`): which id is safe depends on what was pulled and what has
+ended (`numbering`). A message that nobody told of is written without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from aiokafka.structs import TopicPartition
+
+from duemq.client.consumer.message import Message, Record
+from duemq.model.destinations.destination import Credentials, Destination
+from duemq.model.destinations.rabbitmq import RabbitMqOptions
+from duemq.relay.base import Reply, Result
+from duemq.relay.outlets import RelayPolicy
+from duemq.relay.rabbitmq.stream.link import Link, Login
+from duemq.relay.rabbitmq.stream.mapping import encoded
+from duemq.relay.rabbitmq.stream.producers import Producers
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, unreachable
+from duemq.relay.tls import client_context
+
+_PORT: Final = 5552
+_TLS_PORT: Final = 5551
+_MAX_CONNECT_S: Final = 5.0
+_MAX_UNSENT_BYTES: Final = 16 << 20  # a broker that reads nothing, for want of memory or disk
+_MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # a stream without a majority: what timed out is kept
+
+
+class StreamOutlet:
+    """See `relay/base.py`."""
+
+    concurrency = 1000
+
+    def __init__(self, destination: Destination, credentials: Credentials, policy: RelayPolicy) -> None:
+        options = destination.options
+        assert isinstance(options, RabbitMqOptions)
+        self._stream, self._start_id = options.stream, destination.start_id
+        self._secure = destination.url.startswith("amqps:")
+        parts = urlsplit(destination.url)
+        self._place = parts.hostname or "", options.stream_port or (_TLS_PORT if self._secure else _PORT)
+        self._virtual_host = unquote(parts.path[1:]) or "/"
+        self._credentials = credentials
+        self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
+        self._producers = Producers(destination.name, self._stream)
+        self._link: Link | None = None
+        self._opening: asyncio.Task[Reply | None] | None = None
+
+    # --- what the consumer tells ----------------------------------------------------------------------------------
+
+    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+        """See `Watcher`."""
+        if log_id:  # else records of another log might have the same offsets
+            log_id = f"{log_id}/{self._start_id}"
+            self._producers.pulled((partition.topic, partition.partition), log_id, offsets, start)
+
+    def ended(self, record: Record) -> None:
+        """See `Watcher`."""
+        self._producers.ended((record.topic, record.partition), record.offset)
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> Reply:
+        data, record, producers = b"", message.record, self._producers
+        place = record.topic, record.partition
+        while True:
+            if (self._link is None or not self._link.open) and (failure := await self._open()) is not None:
+                return failure
+            link = self._link
+            if link is None or not link.open:
+                return Reply(Result.AWAY, "connection lost")
+            if producers.stored_late(message.id):
+                return ACCEPTED
+            if (answer := producers.under_way(message.id)) is not None:
+                return await answer
+            if link.unsent_bytes > _MAX_UNSENT_BYTES:
+                return Reply(Result.AWAY, "blocked", "the broker reads nothing")
+            if producers.unconfirmed_bytes > _MAX_UNCONFIRMED_BYTES:
+                return Reply(Result.AWAY, "unconfirmed", "the broker confirms nothing: has the stream a majority?")
+            data = data or encoded(message)
+            if len(data) > link.message_bytes:
+                detail = f"it has {len(data)} bytes with its headers, and may have {link.message_bytes} here"
+                return Reply(Result.REJECTED, "FRAME_TOO_LARGE", detail)
+            if (answer := producers.write(place, record.offset, message.id, data)) is not None:
+                return await answer
+            await producers.wait(place, record.offset)
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._opening
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    # --- connecting -----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Reply | None:
+        """Connect, once for all who wait. Returns why it did not work."""
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open_once(), name="connect to RabbitMQ")
+        return await asyncio.shield(self._opening)
+
+    async def _open_once(self) -> Reply | None:
+        try:
+            tls = client_context(self._credentials) if self._secure else None
+        except ValueError as error:
+            return Reply(Result.AWAY, "tls", str(error))
+        try:
+            async with asyncio.timeout(self._connect_s):
+                link = await self._to_leader(tls)
+        except TimeoutError:
+            return Reply(Result.AWAY, "timeout", f"the broker answers nothing within {self._connect_s:g} s")
+        except Lost as error:
+            return error.reply
+        self._link = link
+        self._producers.connected(link)
+        return None
+
+    async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
+        """A connection to the broker that writes the stream. By another one the order of messages would not be sure:
+        where two brokers lose their connection, what was under way between them is lost, and later ones are not."""
+        place = self._place
+        for _ in range(2):
+            link = await self._connect(place, tls)
+            try:
+                leader = await link.leader(self._stream)
+            except BaseException:
+                link.abort(CLOSED)
+                raise
+            if leader == (link.advertised or place):
+                return link
+            await link.close()
+            place = leader
+        detail = f"{self._stream} is written by {leader[0]}:{leader[1]}, where another broker answers"
+        raise Lost(Reply(Result.AWAY, "leader", detail))
+
+    async def _connect(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
+        link = Link(self._producers.confirmed, self._producers.lost)
+        credentials = self._credentials
+        username, password = credentials.username, credentials.password.get_secret_value()
+        if not username and not credentials.cert:
+            username, password = "guest", "guest"
+        try:
+            await link.connect(*place, tls, Login(self._virtual_host, username, password))
+        except OSError as error:
+            raise Lost(unreachable(error, f"{place[0]}:{place[1]}")) from error
+        return link

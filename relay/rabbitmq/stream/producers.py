@@ -1,0 +1,247 @@
+"""What is on its way to a stream: producers, their publishing ids, and the messages that are not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Final
+
+from duemq.relay.base import Reply
+from duemq.relay.rabbitmq.stream.link import Link
+from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED
+
+Partition = tuple[str, int]
+"""Topic and number."""
+
+MAX_PRODUCERS: Final = 255
+"""With an id of one byte each, and one for what has no publishing id. A broker keeps the last publishing ids of 255
+names for a stream."""
+_UNNUMBERED: Final = 255  # the id of the publisher without a name
+_WAIT_S: Final = 0.05  # for a record before this one to come
+_MAX_LATE: Final = 10_000  # ids of messages that were stored after nobody waited for them
+_READABLE: Final = 100  # characters of a topic
+
+
+def producer_name(destination: str, log_id: str, topic: str, partition: int) -> str:
+    """Of up to 209 ASCII characters, another one for each log of a partition."""
+    whole = "\0".join((destination, log_id, topic, str(partition)))
+    digest = blake2b(whole.encode(), digest_size=16).hexdigest()
+    return f"{destination}.{topic[:_READABLE]}.{partition}.{digest}"
+
+
+class Entry:
+    """A message that is written and not confirmed."""
+
+    __slots__ = ("data", "id", "waiting")
+
+    def __init__(self, id_: str, data: bytes) -> None:
+        self.id, self.data = id_, data
+        self.waiting: list[asyncio.Future[Reply]] = []
+
+    def wait(self) -> asyncio.Future[Reply]:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    def answer(self, reply: Reply) -> bool:
+        """Whether somebody still waited for it."""
+        waited = False
+        for future in self.waiting:
+            if not future.done():
+                future.set_result(reply)
+                waited = True
+        self.waiting.clear()
+        return waited
+
+
+class Producer:
+    """One name. `publisher`: its id on the connection, None where it has none there."""
+
+    def __init__(self, name: str, log_id: str) -> None:
+        self.name, self.log_id = name, log_id
+        self.numbering = Numbering()
+        self.publisher: int | None = None
+        self.entries: dict[int, Entry] = {}
+        self._waiting: dict[int, asyncio.Future[None]] = {}  # by offset
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def wait(self, offset: int) -> None:
+        """Wait for the turn of a record, or for a moment: then later ones do not wait either."""
+        loop = asyncio.get_running_loop()
+        turn = self._waiting[offset] = loop.create_future()
+        if self._timer is None:
+            self._timer = loop.call_later(_WAIT_S, self._look, self.numbering.first)
+        try:
+            await turn
+        finally:
+            self._waiting.pop(offset, None)
+
+    def move(self) -> None:
+        """The first open record may be another one: if that waits, its turn has come."""
+        if self._waiting and (first := self.numbering.first) is not None:
+            _wake(self._waiting.get(first))
+
+    def wake_all(self) -> None:
+        for turn in self._waiting.values():
+            _wake(turn)
+
+    def _look(self, first: int | None) -> None:
+        """`first`: the first open record when this was asked for."""
+        self._timer = None
+        if not self._waiting:
+            return
+        if first == self.numbering.first:
+            self.numbering.stop_waiting()
+            self.wake_all()
+        else:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_WAIT_S, self._look, self.numbering.first)
+
+
+def _wake(turn: asyncio.Future[None] | None) -> None:
+    if turn is not None and not turn.done():
+        turn.set_result(None)
+
+
+class Producers:
+    """Of one destination, whose name is `destination`, and one stream."""
+
+    def __init__(self, destination: str, stream: str) -> None:
+        self._destination, self._stream = destination, stream
+        self._by_partition: dict[Partition, Producer] = {}
+        self._of_publisher: list[Producer] = []  # on this connection, by publisher id
+        self._former: list[Producer] = []  # of logs that are no more, with entries
+        self._unnumbered: dict[int, Entry] = {}
+        self._last_unnumbered = 0
+        self._by_id: dict[str, Entry] = {}
+        self._late: OrderedDict[str, None] = OrderedDict()
+        self._link: Link | None = None
+        self.unconfirmed_bytes = 0
+        """Of all messages that are written and not confirmed."""
+
+    # --- what the consumer tells ----------------------------------------------------------------------------------
+
+    def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
+        producer = self._by_partition.get(partition)
+        if producer is None or producer.log_id != log_id:
+            if producer is not None:
+                self._former.append(producer)
+            name = producer_name(self._destination, log_id, *partition)
+            producer = self._by_partition[partition] = Producer(name, log_id)
+        producer.numbering.pulled(offsets, start)
+        producer.move()
+
+    def ended(self, partition: Partition, offset: int) -> None:
+        producer = self._by_partition.get(partition)
+        if producer is not None:
+            producer.numbering.ended(offset)
+            producer.move()
+
+    # --- connection -----------------------------------------------------------------------------------------------
+
+    def connected(self, link: Link) -> None:
+        """Write all again that has a publishing id, before anything else is written."""
+        self._without_publishers()
+        self._link = link
+        link.declare(_UNNUMBERED, "", self._stream)
+        self._former = [producer for producer in self._former if producer.entries]
+        for producer in (*self._former, *self._by_partition.values()):
+            if producer.entries:
+                publisher = self._publisher(link, producer)
+                assert publisher is not None, "there were no more on the last connection"
+                for number in producer.numbering.unconfirmed:
+                    link.publish(publisher, number, producer.entries[number].data)
+
+    def lost(self, reply: Reply) -> None:
+        """What has a publishing id is kept; who waits is told."""
+        self._link = None
+        self._without_publishers()
+        entries = list(self._by_id.values())
+        for entry in self._unnumbered.values():
+            self._forget(entry)
+        self._unnumbered.clear()
+        for entry in entries:
+            entry.answer(reply)
+        for producer in self._by_partition.values():
+            producer.wake_all()
+
+    def confirmed(self, publisher: int, numbers: Iterable[int]) -> None:
+        producer = self._of_publisher[publisher] if publisher != _UNNUMBERED else None
+        entries = self._unnumbered if producer is None else producer.entries
+        for number in numbers:
+            entry = entries.pop(number, None)
+            if producer is not None:
+                producer.numbering.confirmed(number)
+            if entry is not None:
+                self._forget(entry)
+                if not entry.answer(ACCEPTED):
+                    self._remember_late(entry.id)
+
+    def _forget(self, entry: Entry) -> None:
+        if self._by_id.get(entry.id) is entry:
+            del self._by_id[entry.id]
+        self.unconfirmed_bytes -= len(entry.data)
+
+    def _remember_late(self, id_: str) -> None:
+        self._late[id_] = None
+        if len(self._late) > _MAX_LATE:
+            self._late.popitem(last=False)
+
+    def _without_publishers(self) -> None:
+        for producer in self._of_publisher:
+            producer.publisher = None
+        self._of_publisher.clear()
+
+    def _publisher(self, link: Link, producer: Producer) -> int | None:
+        """Its id on this connection; None where there are too many."""
+        if producer.publisher is None and len(self._of_publisher) < MAX_PRODUCERS:
+            producer.publisher = len(self._of_publisher)
+            self._of_publisher.append(producer)
+            link.declare(producer.publisher, producer.name, self._stream)
+        return producer.publisher
+
+    # --- messages -------------------------------------------------------------------------------------------------
+
+    def stored_late(self, id_: str) -> bool:
+        """Whether a message was stored after nobody waited for it any more; then this is forgotten."""
+        return bool(self._late) and self._late.pop(id_, 0) is None
+
+    def under_way(self, id_: str) -> asyncio.Future[Reply] | None:
+        """The answer to the message of this id that is written and not confirmed, if there is one."""
+        entry = self._by_id.get(id_)
+        return None if entry is None else entry.wait()
+
+    def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
+        """Write a message; there is a connection. The broker's answer, or None where it has to wait for its turn."""
+        link, producer = self._link, self._by_partition.get(partition)
+        assert link is not None
+        publisher = None if producer is None else self._publisher(link, producer)
+        if producer is None or publisher is None:
+            return self._write_unnumbered(link, id_, data)
+        match producer.numbering.turn(offset):
+            case Turn.WAIT:
+                return None
+            case Turn.UNNUMBERED:
+                return self._write_unnumbered(link, id_, data)
+        link.publish(publisher, offset, data)
+        entry = producer.entries[offset] = self._entry(id_, data)
+        producer.move()
+        return entry.wait()
+
+    def _write_unnumbered(self, link: Link, id_: str, data: bytes) -> asyncio.Future[Reply]:
+        self._last_unnumbered += 1
+        link.publish(_UNNUMBERED, self._last_unnumbered, data)
+        entry = self._unnumbered[self._last_unnumbered] = self._entry(id_, data)
+        return entry.wait()
+
+    def _entry(self, id_: str, data: bytes) -> Entry:
+        entry = self._by_id[id_] = Entry(id_, data)
+        self.unconfirmed_bytes += len(data)
+        return entry
+
+    async def wait(self, partition: Partition, offset: int) -> None:
+        """Wait until it is worth to `write` again. Returns, too, when the connection is lost."""
+        await self._by_partition[partition].wait(offset)

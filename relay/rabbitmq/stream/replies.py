@@ -1,0 +1,43 @@
+"""What a broker says by the stream protocol, as replies. All of it is for the operator to mend, or passes: a stream
+refuses no message of its own."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from duemq.relay.base import Reply, Result
+
+OK: Final = 1
+ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")
+CLOSED: Final = Reply(Result.AWAY, "connection lost", "closed here")
+
+_WORDS: Final = {
+    2: "STREAM_DOES_NOT_EXIST", 6: "STREAM_NOT_AVAILABLE", 7: "SASL_MECHANISM_NOT_SUPPORTED",
+    8: "AUTHENTICATION_FAILURE", 9: "SASL_ERROR", 11: "AUTHENTICATION_FAILURE_LOOPBACK",
+    12: "VIRTUAL_HOST_ACCESS_FAILURE", 13: "UNKNOWN_FRAME", 14: "FRAME_TOO_LARGE", 15: "INTERNAL_ERROR",
+    16: "ACCESS_REFUSED", 17: "PRECONDITION_FAILED", 18: "PUBLISHER_DOES_NOT_EXIST",
+}  # fmt: skip
+"""Response codes, in the protocol's own words."""
+
+
+class Lost(Exception):
+    """There is no connection, or there is none any more. `reply` says why."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.detail)
+        self.reply = reply
+
+
+def refused(code: int, detail: str) -> Reply:
+    """`detail`: what was asked for."""
+    return Reply(Result.AWAY, _WORDS.get(code, str(code)), detail)
+
+
+def unreachable(error: OSError | ssl.SSLError, place: str) -> Reply:
+    """Why a broker cannot be reached. `place`: its host and port."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Reply(Result.AWAY, "certificate", error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return Reply(Result.AWAY, "tls", str(error))
+    return Reply(Result.AWAY, "unreachable", f"{place}: {error}")
