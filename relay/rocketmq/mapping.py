@@ -11,7 +11,8 @@ from typing import Final
 from urllib.parse import quote
 
 from duemq.client.consumer.message import Message
-from duemq.model.destinations.rocketmq import LABEL_PLACEHOLDER, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
+from duemq.model.destinations.rocketmq import NAMES, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
+from duemq.model.destinations.template import LABEL, fill, parse_name
 from duemq.relay.base import Reply, Result
 from duemq.relay.http.request import headers_json
 
@@ -58,8 +59,8 @@ class Mapping:
     """By the options of a destination."""
 
     def __init__(self, options: RocketMqOptions) -> None:
-        self._topic, self._fifo = options.topic, options.fifo
-        self._by_label = options.tag == LABEL_PLACEHOLDER
+        self._topic, self._fifo = parse_name(options.topic, NAMES), options.fifo
+        self._by_label = parse_name(options.tag, ("label",)) == (LABEL,)
         self._tag = None if self._by_label else options.tag or None
         self._topics: dict[str, str] = {}
 
@@ -85,7 +86,7 @@ class Mapping:
         return made
 
     def _topic_of(self, topic: str) -> str:
-        there = self._topic.replace("{topic}", topic.replace(".", "_"))
+        there = fill(self._topic, {"topic": topic.replace(".", "_")})
         if len(there) > TOPIC_CHARACTERS:
             raise NotMapped("bad_topic", f"the topic has {len(there)} characters; RocketMQ holds {TOPIC_CHARACTERS}")
         self._topics[topic] = there  # as many as the destination has topics

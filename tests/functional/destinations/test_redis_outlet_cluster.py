@@ -27,7 +27,7 @@ pytestmark = [
 async def test_a_master_that_is_away_holds_up_its_own_slots(redis_cluster: RedisCluster) -> None:
     first, second, _ = redis_cluster.nodes
     messages = [out_message(number, key=b"{k}%%%d}" % number) for number in range(60)]
-    async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{key}") as outlet:
+    async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{{ key }}") as outlet:
         for _ in range(2):  # the second time they are known
             replies = await asyncio.gather(*map(outlet.send, messages))
             assert {reply.result for reply in replies} == {Result.ACCEPTED}
@@ -43,7 +43,7 @@ async def test_a_master_that_is_away_holds_up_its_own_slots(redis_cluster: Redis
 
 
 async def test_slots_that_move_are_followed(redis_cluster: RedisCluster) -> None:
-    async with outlet_to(redis_cluster.url, cluster=True, name="{topic}") as outlet:
+    async with outlet_to(redis_cluster.url, cluster=True, name="{{ topic }}") as outlet:
         assert (await outlet.send(out_message(2))).status == "ok"
         slot = redis_cluster.nodes[0].ask("CLUSTER", "KEYSLOT", "orders").strip()
         owner = int(slot) * 3 // 16_384
@@ -74,7 +74,7 @@ async def test_channels_and_lists(redis_cluster: RedisCluster) -> None:
 
 
 async def test_the_option_and_the_server_have_to_agree(redis_cluster: RedisCluster) -> None:
-    async with outlet_to(redis_cluster.url, name="of-{key}") as outlet:
+    async with outlet_to(redis_cluster.url, name="of-{{ key }}") as outlet:
         replies = [await outlet.send(out_message(number, key=b"%d" % number)) for number in range(20)]
         moved = [reply for reply in replies if reply.status == "MOVED"]
         assert moved and {reply.result for reply in moved} == {Result.AWAY}
@@ -96,7 +96,7 @@ async def test_a_replica_that_takes_over_is_found(redis_cluster: RedisCluster, t
         await until(lambda: master in replica.ask("CLUSTER", "NODES"))
         replica.ask("CLUSTER", "REPLICATE", master)
         await until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
-        async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{key}") as outlet:
+        async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{{ key }}") as outlet:
             await asyncio.gather(*map(outlet.send, messages[:30]))
             second.kill()
             for message in messages:

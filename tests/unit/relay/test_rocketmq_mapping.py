@@ -136,7 +136,7 @@ def test_topics() -> None:
     def topic(of: str, **options: Any) -> str:
         return Mapping(RocketMqOptions(**options)).publication(Message(OutRecord(topic=of))).topic
 
-    assert topic("orders", topic="duemq-{topic}") == "duemq-orders"
+    assert topic("orders", topic="duemq-{{ topic }}") == "duemq-orders"
     assert topic("orders.eu") == "orders_eu"
     assert topic("x" * 127) == "x" * 127
     with pytest.raises(NotMapped) as error:
@@ -150,12 +150,14 @@ def test_topics() -> None:
         ({"options": {"topic": ""}}, "options.topic"),
         ({"options": {"topic": "a.b"}}, "options.topic"),
         ({"options": {"topic": "%RETRY%x"}}, "options.topic"),
-        ({"options": {"topic": "{key}"}}, "options.topic"),
+        ({"options": {"topic": "{{ key }}"}}, "options.topic"),
         ({"options": {"topic": "x" * 128}}, "options.topic"),
         ({"options": {"tag": "a|b"}}, "options.tag"),
         ({"options": {"tag": " "}}, "options.tag"),
-        ({"options": {"tag": "{key}"}}, "options.tag"),
-        ({"options": {"tag": "x{label}"}}, "options.tag"),
+        ({"options": {"tag": "{{ key }}"}}, "options.tag"),
+        ({"options": {"tag": "x{{ label }}"}}, "options.tag"),
+        ({"options": {"tag": "{label}"}}, "options.tag"),
+        ({"options": {"topic": "{topic}"}}, "options.topic"),
         ({"options": {"tag": "x" * 129}}, "options.tag"),
         ({"options": {"fifo": 1}}, "options.fifo"),
         ({"options": {"other": 1}}, "options.other"),
