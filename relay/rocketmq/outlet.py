@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from duemq.model.destinations.destination import Credentials as GivenCredentials
 from duemq.model.destinations.destination import Destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
 from duemq.relay.rocketmq.link import Link
@@ -45,7 +45,7 @@ class RocketMqOutlet:
             self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
         self._link: Link | None = None
-        self._connecting: asyncio.Task[Link | Reply] | None = None
+        self._connected = Connecting(self._connect, "RocketMQ")
         self._retiring: dict[asyncio.Task[None], Link] = {}
         self._closed = False
 
@@ -66,10 +66,7 @@ class RocketMqOutlet:
 
     async def close(self) -> None:
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._connecting
+        await self._connected.cancel()
         links = list(self._retiring.values())
         if self._link is not None:
             links.append(self._link)
@@ -77,12 +74,6 @@ class RocketMqOutlet:
         for retiring in self._retiring:
             retiring.cancel()
         await asyncio.gather(*(link.close() for link in links))
-
-    async def _connected(self) -> Link | Reply:
-        """Makes a link once for all who wait. Returns why it did not work."""
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect(), name="connect to RocketMQ")
-        return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> Link | Reply:
         given = self._credentials
