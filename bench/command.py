@@ -301,7 +301,9 @@ def bad_topics(
 
 @command("relay")
 def relay(
-    to: Annotated[Literal["http", "rabbitmq", "nats", "redis"], typer.Option(help="The other system.")] = "http",
+    to: Annotated[
+        Literal["http", "rabbitmq", "nats", "redis", "rocketmq"], typer.Option(help="The other system.")
+    ] = "http",
     destination: Annotated[
         str | None, typer.Option(help="Its URL. Default: its usual port here; for http a sink of the bench's own.")
     ] = None,

@@ -69,7 +69,9 @@ def _of_all_destinations(relay: Relay) -> Iterator[Metric]:
         "duemq_relay_send_seconds", "How long a destination took to accept a message", labels=_LABELS
     )
     lateness = HistogramMetricFamily(
-        "duemq_relay_lateness_seconds", "From a message's due time until its destination accepted it", labels=_LABELS
+        "duemq_relay_lateness_seconds",
+        "From when a message, or its retry, was due until it was accepted",
+        labels=_LABELS,
     )
     for name in relay.names:
         troubled.add_metric([name], bool(relay.trouble(name)))

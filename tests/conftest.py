@@ -32,6 +32,7 @@ settings.load_profile("untimed")
 _SERVERS = ("kafka", "own_kafka", "kafka_secure", "zookeeper", "zookeeper_tls", "redis_url", "spark", "past", "s3")
 _DESTINATIONS = (
     "rabbitmq", "own_rabbitmq", "nats_server", "own_nats", "redis_node", "own_redis", "redis_cluster", "rocketmq",
+    "rocketmq_closed",
 )  # fmt: skip
 _PLUGS = ("kafka", "zookeeper", "redis")
 

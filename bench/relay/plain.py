@@ -104,8 +104,31 @@ async def redis(link: WorkerLink, url: str, name: str, payloads: tuple[int, int,
         return _since(began, len(bodies))
 
 
+async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
+    """Apache's client, `send_async`."""
+    from duemq.bench.relay.rocketmq import TOPIC, configuration
+    from duemq.relay.rocketmq.client import Producer
+
+    # isort: split
+    # After the module above, which keeps the client from opening a log file.
+    from rocketmq import Message
+
+    producer = Producer(configuration(url), (TOPIC,))
+    await asyncio.to_thread(producer.startup)
+
+    async def send(payload: Payload) -> None:
+        message = Message()
+        message.topic, message.tag, message.body = TOPIC, name, payload
+        await asyncio.wrap_future(producer.send_async(message))
+
+    try:
+        return await _in_lanes(link, send, payloads, at_once)
+    finally:
+        await asyncio.to_thread(producer.shutdown)
+
+
 CLIENTS: dict[str, Callable[..., Awaitable[Consumed]]] = {
-    "http": http, "rabbitmq": rabbitmq, "nats": nats, "redis": redis,
+    "http": http, "rabbitmq": rabbitmq, "nats": nats, "redis": redis, "rocketmq": rocketmq,
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import psutil
 
+from duemq.bench.relay.rocketmq import RocketMqTopic
 from duemq.bench.relay.sink import HOOK
 from duemq.bench.system.system import SiteError, free_port
 
@@ -19,6 +20,7 @@ DEFAULT_URLS = {
     "rabbitmq": "amqp://guest:guest@127.0.0.1:5672/",
     "nats": "nats://127.0.0.1:4222",
     "redis": "redis://127.0.0.1:6379",
+    "rocketmq": "rocketmq://127.0.0.1:8081",
 }
 
 
@@ -165,6 +167,7 @@ RECEIVERS: dict[str, Callable[[str, str], Receiver]] = {
     "rabbitmq": RabbitMQ,
     "nats": Nats,
     "redis": RedisStream,
+    "rocketmq": RocketMqTopic,
 }
 
 

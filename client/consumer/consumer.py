@@ -372,10 +372,10 @@ class Consumer:
         """See `Owner`."""
         work.book.done(work.offset)
         work.route.done += 1
-        if self._watcher is not None:
-            self._watcher.ended(work.message.record)
         if work.book.unsaved == 1 and self._saves_soon:
             self._moved.set()
+        if self._watcher is not None:
+            self._watcher.ended(work.message.record)
         room = self._room
         room.messages -= 1
         room.bytes -= work.size
@@ -417,10 +417,10 @@ class Consumer:
 
     def _end(self, work: Work, outcome: str) -> None:
         work.book.done(work.offset)
-        if self._watcher is not None:
-            self._watcher.ended(work.message.record)
         if self._saves_soon:
             self._moved.set()
+        if self._watcher is not None:
+            self._watcher.ended(work.message.record)
         self._counts[work.message.topic, outcome] += 1
         self.released(work)
 

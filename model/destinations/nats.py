@@ -7,7 +7,10 @@ from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator, model_validator
 
-_PLACEHOLDER: Final = re.compile(r"\{(?:topic|key)\}")
+from duemq.model.destinations.template import fill, parse_name
+
+NAMES: Final = ("topic", "key")
+"""Placeholders of a subject."""
 _STREAM: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
 _SERVERS_OWN: Final = ("$SYS", "$JS")
 _JWT: Final = re.compile(r"-BEGIN NATS USER JWT-+\s+([A-Za-z0-9_.-]+)\s+-+END NATS USER JWT-")
@@ -30,23 +33,21 @@ def read_user_key(text: str) -> UserKey:
 
 
 class NatsOptions(BaseModel):
-    """`subject`: where messages are published, with `{topic}` and `{key}` in it or not. `jetstream`: a stream
+    """`subject`: where messages are published, with `{{ topic }}` and `{{ key }}` in it or not. `jetstream`: a stream
     acknowledges each message; else core NATS, which keeps none. `stream`: the one that has to be behind the subject;
     empty = any.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    subject: Annotated[str, Field(max_length=500)] = "{topic}"
+    subject: Annotated[str, Field(max_length=500)] = "{{ topic }}"
     jetstream: StrictBool = True
     stream: Annotated[str, Field(max_length=255)] = ""
 
     @field_validator("subject")
     @classmethod
     def _check_subject(cls, subject: str) -> str:
-        example = _PLACEHOLDER.sub("x", subject)
-        if "{" in example or "}" in example:
-            raise ValueError("its placeholders are {topic} and {key}, no others")
+        example = fill(parse_name(subject, NAMES), dict.fromkeys(NAMES, "x"))
         if not all(re.fullmatch(r"[!-~]+", token) for token in example.split(".")):
             raise ValueError("it has tokens of ASCII characters, no spaces, none of them empty, with . between them")
         if "*" in example or ">" in example:

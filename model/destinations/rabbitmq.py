@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from duemq.model.destinations.template import parse_name
+
 SHORT_BYTES: Final = 255
 """The most that AMQP's short strings hold: names, routing keys, message ids."""
-_PLACEHOLDER: Final = re.compile(r"\{(.*?)\}")
-_PLACEHOLDERS: Final = ("topic", "key")
+NAMES: Final = ("topic", "key")
+"""Placeholders of a routing key."""
 
 
 class RabbitMqOptions(BaseModel):
     """`exchange`: where messages are published; empty = the default exchange, whose routing keys are names of queues.
 
-    `routing_key`: text in which `{topic}` and `{key}` stand for those of the message. `mandatory`: a message that no
-    queue gets fails; otherwise it is gone. `persistent`: queues keep it over a restart of the broker.
+    `routing_key`: text in which `{{ topic }}` and `{{ key }}` stand for those of the message. `mandatory`: a message
+    that no queue gets fails; otherwise it is gone. `persistent`: queues keep it over a restart of the broker.
 
     `stream`: a stream that messages are published to by the stream protocol, and none of the other options; empty: by
     AMQP. `stream_port`: of that protocol; 0 = 5552, and 5551 with TLS.
@@ -26,7 +27,7 @@ class RabbitMqOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     exchange: Annotated[str, Field(max_length=SHORT_BYTES)] = ""
-    routing_key: Annotated[str, Field(max_length=SHORT_BYTES)] = "{topic}"
+    routing_key: Annotated[str, Field(max_length=SHORT_BYTES)] = "{{ topic }}"
     persistent: bool = True
     mandatory: bool = True
     stream: Annotated[str, Field(max_length=SHORT_BYTES)] = ""
@@ -42,9 +43,7 @@ class RabbitMqOptions(BaseModel):
     @field_validator("routing_key")
     @classmethod
     def _check_placeholders(cls, text: str) -> str:
-        rest = _PLACEHOLDER.sub(lambda match: "" if match[1] in _PLACEHOLDERS else match[0], text)
-        if "{" in rest or "}" in rest:
-            raise ValueError("its placeholders are {topic} and {key}, and it has no other braces")
+        parse_name(text, NAMES)
         return text
 
     @field_validator("stream")

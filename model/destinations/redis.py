@@ -8,16 +8,17 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from duemq.model.destinations.template import parse_name
 from duemq.model.settings import Duration
 
-NAME_PLACEHOLDERS: Final = ("{topic}", "{key}")
-_PLACEHOLDER: Final = re.compile("|".join(map(re.escape, NAME_PLACEHOLDERS)))
+NAMES: Final = ("topic", "key")
+"""Placeholders of a name."""
 _DATABASE: Final = re.compile(r"/?|/[0-9]{1,5}")
 _LONGEST_WINDOW_MS: Final = 7 * 86_400_000
 
 
 class RedisOptions(BaseModel):
-    """`kind`, `name`: what messages are added to; `{topic}` and `{key}` in the name are those of the message.
+    """`kind`, `name`: what messages are added to; `{{ topic }}` and `{{ key }}` in the name are those of the message.
 
     `max_length`: entries; 0 = any. A stream drops its oldest about there, a list takes no more.
     `dedup_window` (ms): a repeat that comes so long after the last one is not added; 0: repeats are added.
@@ -29,7 +30,7 @@ class RedisOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["stream", "list", "pubsub"] = "stream"
-    name: Annotated[str, Field(min_length=1, max_length=512)] = "{topic}"
+    name: Annotated[str, Field(min_length=1, max_length=512)] = "{{ topic }}"
     max_length: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     dedup_window: Annotated[Duration, Field(le=_LONGEST_WINDOW_MS)] = 10_800_000
     envelope: Literal["json", "none"] = "json"
@@ -41,9 +42,7 @@ class RedisOptions(BaseModel):
     @field_validator("name")
     @classmethod
     def _check_name(cls, name: str) -> str:
-        rest = _PLACEHOLDER.sub("", name)
-        if "{" in rest or "}" in rest:
-            raise ValueError(f"its placeholders are {' and '.join(NAME_PLACEHOLDERS)}, and it has no other braces")
+        parse_name(name, NAMES)
         return name
 
     @model_validator(mode="after")
@@ -68,8 +67,3 @@ class RedisOptions(BaseModel):
 def database(url: str) -> int:
     """The number of the database in a URL that was checked."""
     return int(urlsplit(url).path.strip("/") or 0)
-
-
-def name_parts(name: str) -> tuple[str, ...]:
-    """The texts and placeholders of a name, in turn."""
-    return tuple(part for part in re.split(f"({_PLACEHOLDER.pattern})", name) if part)

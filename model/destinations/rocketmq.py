@@ -8,38 +8,41 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, field_validator
 
+from duemq.model.destinations.template import LABEL, fill, parse_name
+
 TOPIC_CHARACTERS: Final = 127
 _TOPIC: Final = re.compile(r"[A-Za-z0-9_-]+")
 _TAG: Final = re.compile(r"[^|\x00-\x1f\x7f-\x9f]*")
-LABEL_PLACEHOLDER: Final = "{label}"
+NAMES: Final = ("topic",)
+"""Placeholders of a topic."""
 
 
 class RocketMqOptions(BaseModel):
-    """`topic`: text in which `{topic}` stands for that of the message. `tag`: text, or `{label}`: the first label of
-    the message; empty = none. `fifo`: the topic is one of type FIFO, and the key of a message is its message group.
+    """`topic`: text in which `{{ topic }}` stands for that of the message. `tag`: text, or `{{ label }}`: the first
+    label of the message; empty = none. `fifo`: the topic is one of type FIFO, and the key of a message is its message
+    group.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    topic: Annotated[str, Field(min_length=1, max_length=TOPIC_CHARACTERS)] = "{topic}"
-    tag: Annotated[str, Field(max_length=128)] = LABEL_PLACEHOLDER
+    topic: Annotated[str, Field(min_length=1, max_length=TOPIC_CHARACTERS)] = "{{ topic }}"
+    tag: Annotated[str, Field(max_length=128)] = "{{ label }}"
     fifo: StrictBool = False
 
     @field_validator("topic")
     @classmethod
     def _check_topic(cls, topic: str) -> str:
-        if not _TOPIC.fullmatch(topic.replace("{topic}", "x")):
-            raise ValueError("it has characters of A-Z a-z 0-9 _ -, and the placeholder {topic}")
+        if not _TOPIC.fullmatch(fill(parse_name(topic, NAMES), dict.fromkeys(NAMES, "x"))):
+            raise ValueError("it has characters of A-Z a-z 0-9 _ -, and the placeholder {{ topic }}")
         return topic
 
     @field_validator("tag")
     @classmethod
     def _check_tag(cls, tag: str) -> str:
-        if tag == LABEL_PLACEHOLDER:
-            return tag
-        if "{" in tag or "}" in tag:
-            raise ValueError("it is text without braces, or {label} and nothing else")
-        if tag and not legal_tag(tag):
+        parts = parse_name(tag, ("label",))
+        if LABEL in parts and len(parts) > 1:
+            raise ValueError("it is text, or {{ label }} and nothing else")
+        if LABEL not in parts and tag and not legal_tag(tag):
             raise ValueError("it has no | and no control characters, and more than spaces")
         return tag
 

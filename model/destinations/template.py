@@ -1,4 +1,4 @@
-"""Texts with placeholders, for headers and bodies of HTTP requests: `{{ key }}`.
+"""Texts with placeholders, such as `{{ key }}`: headers and bodies of HTTP requests, and names of what brokers have.
 
 A closed set of names and nothing else: no expressions, no loops, no filters. So a template cannot take long, reach
 anything but the message, or fail on one message and not on another.
@@ -7,10 +7,11 @@ anything but the message, or fail on one message and not on another.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-NAMES: Final = ("id", "key", "topic", "due", "due_ms", "attempt", "payload", "payload_json")
 HEADER: Final = "header."
+NAMES: Final = ("id", "key", "topic", "due", "due_ms", "attempt", "payload", "payload_json", f"{HEADER}NAME")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_]+(?:\.[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256})?)\s*\}\}")
 
 
@@ -21,28 +22,46 @@ class Placeholder(NamedTuple):
     header: str = ""
 
 
-def parse_template(text: str) -> tuple[str | Placeholder, ...]:
-    """Its texts and placeholders, one after another. Raises ValueError, which says what it may have."""
+Parts = tuple[str | Placeholder, ...]
+"""Texts and placeholders, one after another."""
+TOPIC, KEY, LABEL = Placeholder("topic"), Placeholder("key"), Placeholder("label")
+
+
+def parse_template(text: str, names: Sequence[str] = NAMES) -> Parts:
+    """Raises ValueError, which says what it may have: placeholders of these `names`."""
     parts: list[str | Placeholder] = []
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         parts.append(text[end : match.start()])
-        parts.append(_placeholder(match[1]))
+        parts.append(_placeholder(match[1], names))
         end = match.end()
     parts.append(text[end:])
     for part in parts:
         if isinstance(part, str) and "{{" in part:
-            raise ValueError(f"{{{{ begins a placeholder: {_allowed()}")
+            raise ValueError(f"{{{{ begins a placeholder: {_allowed(names)}")
     return tuple(part for part in parts if part)
 
 
-def _placeholder(text: str) -> Placeholder:
-    if text.startswith(HEADER):
+def parse_name(text: str, names: Sequence[str]) -> Parts:
+    """As `parse_template`, of a name that has no other braces: one in single braces is a placeholder that was meant."""
+    parts = parse_template(text, names)
+    if any(brace in part for part in parts if isinstance(part, str) for brace in "{}"):
+        raise ValueError(f"braces are for placeholders: {_allowed(names)}")
+    return parts
+
+
+def fill(parts: Parts, values: Mapping[str, str]) -> str:
+    """The text, with `values` by the names of the placeholders."""
+    return "".join([part if isinstance(part, str) else values[part.name] for part in parts])
+
+
+def _placeholder(text: str, names: Sequence[str]) -> Placeholder:
+    if text.startswith(HEADER) and f"{HEADER}NAME" in names:
         return Placeholder("header", text.removeprefix(HEADER).lower())
-    if text not in NAMES:
-        raise ValueError(f"{{{{ {text} }}}} is no placeholder: {_allowed()}")
+    if text not in names:
+        raise ValueError(f"{{{{ {text} }}}} is no placeholder: {_allowed(names)}")
     return Placeholder(text)
 
 
-def _allowed() -> str:
-    return "there are " + ", ".join(f"{{{{ {name} }}}}" for name in (*NAMES, "header.NAME"))
+def _allowed(names: Sequence[str]) -> str:
+    return "there are " + ", ".join(f"{{{{ {name} }}}}" for name in names)

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, quote_from_bytes
 
 from duemq.client.consumer.message import Message
-from duemq.model.destinations.nats import NatsOptions
+from duemq.model.destinations.nats import NAMES, NatsOptions
+from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import Reply, Result
 
 BASE64_PREFIX: Final = "duemq-base64-"
@@ -44,9 +45,8 @@ class Mapping:
     """By the options of the destination `name`."""
 
     def __init__(self, name: str, options: NatsOptions) -> None:
-        self._name, self._template = name, options.subject
-        self._by_topic = options.subject == "{topic}"
-        self._by_key = "{key}" in options.subject
+        self._name, self._parts = name, parse_name(options.subject, NAMES)
+        self._by_topic, self._by_key = self._parts == (TOPIC,), KEY in self._parts
         self._jetstream, self._stream = options.jetstream, options.stream
 
     def publication(self, message: Message) -> Publication:
@@ -77,10 +77,8 @@ class Mapping:
     def _subject(self, message: Message) -> str:
         subject = _topic_tokens(message.topic)
         if not self._by_topic:
-            # The topic first: it has no braces, and what a key has in braces is encoded.
-            subject = self._template.replace("{topic}", subject)
-            if self._by_key:
-                subject = subject.replace("{key}", key_token(message.key))
+            key = key_token(message.key) if self._by_key else ""
+            subject = fill(self._parts, {"topic": subject, "key": key})
         if len(subject) > SUBJECT_BYTES:
             raise NotMapped("bad_subject", f"the subject has {len(subject):,} bytes, more than {SUBJECT_BYTES:,}")
         return subject

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,6 +9,7 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.nats import NatsOptions
 from duemq.relay.base import Reply
+from duemq.relay.connecting import Connecting
 from duemq.relay.nats.link import Link
 from duemq.relay.nats.mapping import Mapping, NotMapped
 from duemq.relay.nats.replies import away, too_large
@@ -35,7 +34,7 @@ class NatsOutlet:
         self._timeout_s = max(1, min(destination.timeout // 5_000, _MAX_CONNECT_S))
         self._link: Link | None = None
         self._servers: list[str] = []  # the others of the cluster, as the last one told of them
-        self._connecting: asyncio.Task[Link | Reply] | None = None
+        self._connected = Connecting(self._connect, "NATS")
 
     async def send(self, message: Message) -> Reply:
         link = self._link
@@ -55,19 +54,10 @@ class NatsOutlet:
         return await link.publish(subject, payload, headers, jetstream=self._jetstream)
 
     async def close(self) -> None:
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._connecting
+        await self._connected.cancel()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
-
-    async def _connected(self) -> Link | Reply:
-        """Connects once for all who wait. Returns why it did not work."""
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect(), name="connect to NATS")
-        return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> Link | Reply:
         if self._link is not None:  # it is lost, and may have a socket still

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 from pika import BasicProperties
 
 from duemq.client.consumer.message import Message
-from duemq.model.destinations.rabbitmq import SHORT_BYTES, RabbitMqOptions
+from duemq.model.destinations.rabbitmq import NAMES, SHORT_BYTES, RabbitMqOptions
+from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import Reply, Result
 
 Value = str | bytes | int | list[str | bytes]
@@ -44,11 +45,9 @@ class Mapping:
     """By the options of a destination."""
 
     def __init__(self, options: RabbitMqOptions) -> None:
-        template = options.routing_key
-        self._template = template
-        self._by_topic = template == "{topic}"
-        self._fixed = "{" not in template
-        self._by_key = "{key}" in template
+        self._parts = parse_name(options.routing_key, NAMES)
+        self._by_topic = self._parts == (TOPIC,)
+        self._by_key = KEY in self._parts
         self._mode = _PERSISTENT if options.persistent else 1
 
     def publication(self, message: Message) -> Publication:
@@ -72,16 +71,13 @@ class Mapping:
     def _routing_key(self, message: Message) -> str:
         if self._by_topic:
             return message.topic
-        if self._fixed:
-            return self._template
         key = ""
         if self._by_key:
             try:
                 key = (message.key or b"").decode()
             except UnicodeDecodeError:
                 raise NotMapped("routing_key", "the key is no UTF-8, and the routing key is made of it") from None
-        # The topic first: it has no braces, and what a key has in braces is no placeholder.
-        routing_key = self._template.replace("{topic}", message.topic).replace("{key}", key)
+        routing_key = fill(self._parts, {"topic": message.topic, "key": key})
         if len(routing_key.encode()) > SHORT_BYTES:
             raise NotMapped("routing_key", f"the routing key has more than {SHORT_BYTES} bytes")
         return routing_key

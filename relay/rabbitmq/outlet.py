@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +20,7 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
 from duemq.relay.rabbitmq.mapping import Mapping, NotMapped, Publication
@@ -47,7 +47,7 @@ class RabbitMqOutlet:
         self._url, self._credentials = destination.url, credentials
         self._link: Link | None = None
         self._publisher: Publisher | None = None
-        self._opening: asyncio.Task[Reply | None] | None = None
+        self._open = Connecting(self._open_once, "RabbitMQ")
         self._alone = asyncio.Lock()
         self._late: OrderedDict[str, None] = OrderedDict()
         if _LOGGER.level == logging.NOTSET:  # it tells of each attempt to connect; replies do, too
@@ -99,23 +99,15 @@ class RabbitMqOutlet:
         return reply._replace(result=Result.REJECTED) if reply.status == PRECONDITION_FAILED else reply
 
     async def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._opening
+        await self._open.cancel()
         link, self._link, self._publisher = self._link, None, None
         if link is not None:
             await link.close()
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Reply | None:
-        """Connect and open the channel, once for all who wait. Returns why it did not work."""
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._open_once(), name="connect to RabbitMQ")
-        return await asyncio.shield(self._opening)
-
     async def _open_once(self) -> Reply | None:
+        """Returns why it did not work."""
         try:
             parameters = _parameters(self._url, self._credentials, self._connect_s)
         except ValueError as error:

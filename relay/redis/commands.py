@@ -8,7 +8,8 @@ from typing import Final
 import orjson
 
 from duemq.client.consumer.message import Message
-from duemq.model.destinations.redis import RedisOptions, name_parts
+from duemq.model.destinations.redis import NAMES, RedisOptions
+from duemq.model.destinations.template import TOPIC, parse_name
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
@@ -27,7 +28,8 @@ class Commands:
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
-        self._name = [part if part in ("{topic}", "{key}") else part.encode() for part in name_parts(options.name)]
+        parts = parse_name(options.name, NAMES)
+        self._name = [part.encode() if isinstance(part, str) else part for part in parts]
         self._bounded_list = options.kind == "list" and options.max_length > 0
         self._trim: Words = ()
         if options.kind == "stream" and options.max_length:
@@ -58,7 +60,7 @@ class Commands:
         for part in self._name:
             if isinstance(part, bytes):
                 parts.append(part)
-            elif part == "{topic}":
+            elif part == TOPIC:
                 parts.append(message.topic.encode())
             elif message.key is None:
                 raise NoKey(f"the {self._options.kind} is named after the key, and the message has none")

@@ -7,6 +7,7 @@ module in the place of the one that does so prevents it. Replies tell what its l
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from types import ModuleType
 from typing import Final
@@ -21,28 +22,40 @@ if _LOG_CONFIG not in sys.modules:
 if _LOGGER.level == logging.NOTSET:
     _LOGGER.setLevel(logging.CRITICAL)
 
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line for each connection that TLS refuses
+
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
 from rocketmq import ClientConfiguration, Credentials, Producer  # noqa: E402
-from rocketmq.grpc_protocol import Code, MessagingServiceStub, QueryRouteRequest  # noqa: E402
+from rocketmq.grpc_protocol import (  # noqa: E402
+    Code,
+    Encoding,
+    MessageType,
+    MessagingServiceStub,
+    Permission,
+    QueryRouteRequest,
+    SendMessageRequest,
+)
+from rocketmq.v5.client.balancer import QueueSelector  # noqa: E402
 from rocketmq.v5.client.connection import RpcChannel, RpcClient  # noqa: E402
-from rocketmq.v5.exception import ClientException, IllegalArgumentException, IllegalStateException  # noqa: E402
-from rocketmq.v5.util import MessagingResultChecker  # noqa: E402
+from rocketmq.v5.exception import IllegalArgumentException  # noqa: E402
 
 __all__ = [
     "AioRpcError",
     "ClientConfiguration",
-    "ClientException",
     "Code",
     "Credentials",
+    "Encoding",
     "IllegalArgumentException",
-    "IllegalStateException",
-    "MessagingResultChecker",
+    "MessageType",
     "MessagingServiceStub",
+    "Permission",
     "Producer",
     "QueryRouteRequest",
+    "QueueSelector",
     "RpcChannel",
     "RpcClient",
+    "SendMessageRequest",
     "StatusCode",
 ]
 

@@ -1,4 +1,7 @@
-"""One producer of Apache's client, which works in threads of its own, for one event loop.
+"""One producer of Apache's client, for one event loop: its channels, routes and signatures.
+
+The client works in threads of its own. What it offers for sending takes one message a request, and costs several
+wake-ups of threads for each; here a request has many.
 
 Once its connection is lost it is of little use: gRPC waits up to two minutes before it connects again, and another
 producer connects at once.
@@ -8,57 +11,66 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from concurrent.futures import CancelledError, Future
+from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 from duemq.model.destinations.destination import Credentials
 from duemq.relay.base import Reply, Result
 from duemq.relay.rocketmq.client import (
     ClientConfiguration,
-    IllegalStateException,
-    MessagingResultChecker,
+    IllegalArgumentException,
     Producer,
     QueryRouteRequest,
+    QueueSelector,
 )
 from duemq.relay.rocketmq.mapping import Publication
-from duemq.relay.rocketmq.replies import ACCEPTED, CLOSED, failure, lost
+from duemq.relay.rocketmq.replies import CLOSED, NO_ROUTE, answer, failure, lost, may_be_passed_over
+from duemq.relay.rocketmq.requests import Batches, Sending, send_request
 from duemq.relay.rocketmq.tls import secure
 
-_ATTEMPTS: Final = 3  # of the client, for each message
+_ATTEMPTS: Final = 3  # for each message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
+_ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
 
-class _StoppableProducer(Producer):  # type: ignore[misc]
-    """Once it stops, the client has no routes any more, and repeats each message under way: it would ask for the route,
-    and wait for the answer in the one thread that can receive it, which serves all producers of the process."""
+class _Producer(Producer):  # type: ignore[misc]
+    """`selectors`: topic -> where to send its messages, as the last route says."""
 
-    stopping = False
+    def __init__(self, configuration: ClientConfiguration, tls: Credentials | None) -> None:
+        super().__init__(configuration, tls_enable=tls is not None)
+        self.selectors: dict[str, QueueSelector] = {}
+        if tls is not None:
+            secure(self, tls)
 
-    def _retrieve_topic_route_data(self, topic: str) -> Any:
-        if self.stopping:
-            raise IllegalStateException("the producer stops")
-        return super()._retrieve_topic_route_data(topic)
+    def update_queue_selector(self, topic: str, topic_route: Any) -> None:
+        """The client calls it with each new route."""
+        self.selectors[topic] = QueueSelector.producer_queue_selector(topic_route)
+
+    def forget(self, topic: str) -> None:
+        """The client itself asks for a route again after 30 s."""
+        self.selectors.pop(topic, None)
+        self.route_manager.remove_topic_route_data(topic)
 
 
 class Link:
     """`configuration`: where, and who. `tls`: with those of its credentials; None = without.
+    `timeout_s`: of a request. `requests`: that may be under way at once.
     `lost_at`: when a message failed by the connection first, on the monotonic clock; None while it is of use."""
 
-    def __init__(self, configuration: ClientConfiguration, tls: Credentials | None) -> None:
+    def __init__(
+        self, configuration: ClientConfiguration, tls: Credentials | None, timeout_s: float, requests: int
+    ) -> None:
         self.began = time.monotonic()
         self.lost_at: float | None = None
-        self._configuration = configuration
-        self._producer = _StoppableProducer(configuration, tls_enable=tls is not None)
-        if tls is not None:
-            secure(self._producer, tls)
+        self._configuration, self._timeout_s, self._requests = configuration, timeout_s, requests
+        self._producer = _Producer(configuration, tls)
         self._loop = asyncio.get_running_loop()
-        self._topics: set[str] = set()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
+        self._batches = Batches()
         self._waiting: set[asyncio.Future[Reply]] = set()
-        self._answered: deque[tuple[asyncio.Future[Reply], Future[Any]]] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
         self._woken = False
         self._closed = False
 
@@ -67,33 +79,32 @@ class Link:
 
     async def publish(self, publication: Publication) -> Reply:
         topic = publication.topic
-        if topic not in self._topics and (reply := await self._find(topic)) is not None:
+        if topic not in self._producer.selectors and (reply := await self._find(topic)) is not None:
             return reply
         if self._closed:
             return CLOSED
-        reply_: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting.add(reply_)
+        sending = Sending(publication, self._loop.create_future())
+        self._waiting.add(sending.reply)
+        self._batches.add(sending)
+        if not self._woken:  # it begins in the next turn of the loop, when all that are sent in this one wait
+            self._woken = True
+            self._loop.call_soon(self._begin_requests)
         try:
-            sending = self._producer.send_async(publication)
-        except Exception as error:
-            self._waiting.discard(reply_)
-            return failure(error)
-        sending.add_done_callback(partial(self._on_answer, reply_))
-        try:
-            return await reply_
+            return await sending.reply
         finally:
-            self._waiting.discard(reply_)
+            self._waiting.discard(sending.reply)
 
     async def close(self, *, patient: bool = False) -> None:
         """`patient`: what is under way is answered first, or times out. Idempotent."""
         if patient and self._waiting:
-            await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._configuration.request_timeout)
+            await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._timeout_s)
         if self._closed:
             return
-        self._closed = self._producer.stopping = True
+        self._closed = True
         for reply in self._waiting:
-            if not reply.done():
-                reply.set_result(CLOSED)
+            _resolve(reply, CLOSED)
+        for request in self._under_way:
+            request.cancel()
         with suppress(Exception):  # whatever it says: nothing is sent by it any more
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._producer.shutdown)
@@ -116,47 +127,69 @@ class Link:
         request.topic.name = topic
         request.endpoints.CopyFrom(self._configuration.rpc_endpoints.endpoints)
         try:
-            asking = producer.rpc_client.query_topic_route_async(
+            reply = await _answer(producer.rpc_client.query_topic_route_async(
                 self._configuration.rpc_endpoints, request, metadata=producer.sign(),
                 timeout=self._configuration.request_timeout,
-            )  # fmt: skip
-            MessagingResultChecker.check((await asyncio.wrap_future(asking)).status)
+            ))  # fmt: skip
         except Exception as error:
-            return self._note(failure(error))
+            reply = failure(error)
         except asyncio.CancelledError:
             if not self._closed:
                 raise
             return CLOSED  # the client cancels what was asked
-        for _ in range(_ATTEMPTS):
+        if self._note(reply).result is not Result.ACCEPTED:
+            return reply
+        for _ in range(_ROUTE_ATTEMPTS):
             # An answer that is there before the client waits for it is handled in this thread, which has no event loop:
-            # the client forgets it then.
+            # the client forgets it then. On a busy machine that happens several times in a row.
             with suppress(Exception):
                 await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
-                self._topics.add(topic)
                 return None
-        return Reply(Result.AWAY, "no route", f"the client has no route to the topic {topic}")
+            await asyncio.sleep(_ROUTE_PAUSE_S)
+        return NO_ROUTE._replace(detail=f"the client has no route to the topic {topic}")
 
-    # --- answers ----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
-    def _on_answer(self, reply: asyncio.Future[Reply], sent: Future[Any]) -> None:
-        """In a thread of the client. One call into the loop serves all answers that come before it runs."""
-        self._answered.append((reply, sent))
-        if not self._woken:
-            self._woken = True
-            with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._take_answers)
+    def _begin_requests(self) -> None:
+        self._woken = False
+        while len(self._under_way) < self._requests and not self._closed and (batch := self._batches.next()):
+            request = self._loop.create_task(self._send(batch), name="send to RocketMQ")
+            self._under_way.add(request)
+            request.add_done_callback(self._on_end)
 
-    def _take_answers(self) -> None:
-        self._woken = False  # before the first is taken: what comes later wakes the loop again
-        while self._answered:
-            reply, sent = self._answered.popleft()
-            error = CancelledError() if sent.cancelled() else sent.exception()
-            if error is None:
-                answer, self.lost_at = ACCEPTED, None
-            else:
-                answer = self._note(failure(error))
-            if not reply.done():  # its message was cancelled
-                reply.set_result(answer)
+    def _on_end(self, request: asyncio.Task[None]) -> None:
+        self._under_way.discard(request)
+        self._begin_requests()
+
+    async def _send(self, batch: Sequence[Sending], attempt: int = 1) -> None:
+        reply = await self._reply(batch)
+        alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault
+        if attempt < _ATTEMPTS and (alone or may_be_passed_over(reply)):
+            await asyncio.gather(*(self._send([one], attempt + 1) for one in batch if not one.reply.done()))
+        else:
+            for one in batch:
+                _resolve(one.reply, reply)
+
+    async def _reply(self, batch: Sequence[Sending]) -> Reply:
+        producer, task, topic = self._producer, asyncio.current_task(), batch[0].publication.topic
+        try:
+            queue = producer.selectors[topic].select_next_queue()
+            request = send_request(one.publication for one in batch)
+            reply = await _answer(
+                producer.rpc_client.send_message_async(
+                    queue.endpoints, request, producer.sign(), timeout=self._timeout_s
+                )
+            )
+        except (IllegalArgumentException, LookupError) as error:  # no queue that takes messages
+            producer.forget(topic)
+            reply = NO_ROUTE._replace(detail=str(error))
+        except Exception as error:
+            reply = failure(error)
+        except asyncio.CancelledError:
+            if task is not None and task.cancelling():
+                raise
+            reply = CLOSED  # the client has closed the channel
+        return self._note(reply)
 
     def _note(self, reply: Reply) -> Reply:
         if not lost(reply):
@@ -164,3 +197,19 @@ class Link:
         elif self.lost_at is None:
             self.lost_at = time.monotonic()
         return reply
+
+
+async def _answer(asking: Future[Any]) -> Reply:
+    """Raises AioRpcError."""
+    waiting = asyncio.wrap_future(asking)
+    try:
+        return answer((await waiting).status)
+    finally:
+        # An error knows this frame, and a future the error: in a circle they would keep the call, and with it the
+        # channel, which would connect for ever.
+        del asking, waiting
+
+
+def _resolve(reply: asyncio.Future[Reply], with_: Reply) -> None:
+    if not reply.done():  # its message was cancelled
+        reply.set_result(with_)

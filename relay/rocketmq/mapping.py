@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from duemq.client.consumer.message import Message
-from duemq.model.destinations.rocketmq import LABEL_PLACEHOLDER, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
+from duemq.model.destinations.rocketmq import NAMES, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
+from duemq.model.destinations.template import LABEL, fill, parse_name
 from duemq.relay.base import Reply, Result
 from duemq.relay.http.request import headers_json
 
@@ -35,36 +37,30 @@ class NotMapped(Exception):
         self.reply = Reply(Result.REJECTED, status, detail)
 
 
+@dataclass(slots=True)
 class Publication:
-    """What the client's producer reads of its own `Message`, which has checks, and a message id of the client's."""
+    """A message of RocketMQ. `message_id`: the same each time it is sent."""
 
-    __slots__ = ("_id", "body", "keys", "message_group", "message_type", "properties", "tag", "topic")
-
-    lite_topic = priority = delivery_timestamp = None
-
-    def __init__(self, id_: str, topic: str, body: bytes) -> None:
-        self._id, self.topic, self.body = id_, topic, body
-        self.properties: dict[str, str] = {}
-        self.keys: list[str] = [id_]
-        self.tag: str | None = None
-        self.message_group: str | None = None
-        self.message_type: Any = None
+    message_id: str
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    keys: list[str]
+    tag: str | None = None
+    message_group: str | None = None
 
     @property
-    def message_id(self) -> str:
-        """The same each time the message is sent."""
-        return self._id
-
-    @message_id.setter
-    def message_id(self, made_by_the_client: str) -> None: ...
+    def size(self) -> int:
+        """Characters and bytes: what it needs of a request, about."""
+        return len(self.body) + sum(map(len, self.properties)) + sum(map(len, self.properties.values()))
 
 
 class Mapping:
     """By the options of a destination."""
 
     def __init__(self, options: RocketMqOptions) -> None:
-        self._topic, self._fifo = options.topic, options.fifo
-        self._by_label = options.tag == LABEL_PLACEHOLDER
+        self._topic, self._fifo = parse_name(options.topic, NAMES), options.fifo
+        self._by_label = parse_name(options.tag, ("label",)) == (LABEL,)
         self._tag = None if self._by_label else options.tag or None
         self._topics: dict[str, str] = {}
 
@@ -73,9 +69,9 @@ class Mapping:
         id_, due_ms, key, body = message.id, message.due_ms, message.key, message.payload
         if not _PLAIN_ID.fullmatch(id_):
             id_ = quote(id_, safe=":", errors="replace")[:255]  # a header that anybody wrote
-        made = Publication(id_, self._topics.get(message.topic) or self._topic_of(message.topic), body or EMPTY_BODY)
-        properties = made.properties
-        properties["duemq-id"] = id_
+        topic = self._topics.get(message.topic) or self._topic_of(message.topic)
+        properties = {"duemq-id": id_}
+        made = Publication(id_, topic, body or EMPTY_BODY, properties, [id_])
         if due_ms is not None:
             properties["duemq-due"] = str(due_ms)
         if not body:
@@ -90,7 +86,7 @@ class Mapping:
         return made
 
     def _topic_of(self, topic: str) -> str:
-        there = self._topic.replace("{topic}", topic.replace(".", "_"))
+        there = fill(self._topic, {"topic": topic.replace(".", "_")})
         if len(there) > TOPIC_CHARACTERS:
             raise NotMapped("bad_topic", f"the topic has {len(there)} characters; RocketMQ holds {TOPIC_CHARACTERS}")
         self._topics[topic] = there  # as many as the destination has topics

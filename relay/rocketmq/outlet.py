@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from duemq.model.destinations.destination import Credentials as GivenCredentials
 from duemq.model.destinations.destination import Destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
 from duemq.relay.rocketmq.link import Link
@@ -20,7 +20,9 @@ from duemq.relay.rocketmq.mapping import Mapping, NotMapped
 from duemq.relay.rocketmq.replies import CLOSED, failure
 
 _PORT: Final = 8081
-_MAX_REQUEST_S: Final = 3
+_MAX_CONTROL_S: Final = 3  # of a request for a route, and a heartbeat: the client knows whole seconds
+_FIFO_REQUESTS: Final = 200
+_REQUESTS: Final = 4  # under way at once; more are no faster, and fuller ones cost less
 _RENEW_S: Final = 2.0
 """How long a connection is left to itself after a loss, and how old it is at least, before another is made."""
 
@@ -28,7 +30,7 @@ _RENEW_S: Final = 2.0
 class RocketMqOutlet:
     """See `relay/base.py`."""
 
-    concurrency = 200
+    concurrency = 500
 
     def __init__(self, destination: Destination, credentials: GivenCredentials, policy: RelayPolicy) -> None:
         options = destination.options
@@ -37,11 +39,13 @@ class RocketMqOutlet:
         self._tls = parts.scheme == "rocketmqs"
         self._endpoint = f"{parts.hostname}:{parts.port or _PORT}"
         self._credentials = credentials
-        # The client tries three times, and each may take so long.
-        self._request_s = max(1, min(destination.timeout // 4_000, _MAX_REQUEST_S))
+        self._request_s = destination.timeout / 2_000
+        self._requests = _REQUESTS
+        if options.fifo:  # a request for each message
+            self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
         self._link: Link | None = None
-        self._connecting: asyncio.Task[Link | Reply] | None = None
+        self._connected = Connecting(self._connect, "RocketMQ")
         self._retiring: dict[asyncio.Task[None], Link] = {}
         self._closed = False
 
@@ -62,10 +66,7 @@ class RocketMqOutlet:
 
     async def close(self) -> None:
         self._closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._connecting
+        await self._connected.cancel()
         links = list(self._retiring.values())
         if self._link is not None:
             links.append(self._link)
@@ -74,12 +75,6 @@ class RocketMqOutlet:
             retiring.cancel()
         await asyncio.gather(*(link.close() for link in links))
 
-    async def _connected(self) -> Link | Reply:
-        """Makes a link once for all who wait. Returns why it did not work."""
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.create_task(self._connect(), name="connect to RocketMQ")
-        return await asyncio.shield(self._connecting)
-
     async def _connect(self) -> Link | Reply:
         given = self._credentials
         old, self._link = self._link, None
@@ -87,8 +82,9 @@ class RocketMqOutlet:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())
         try:
-            configuration = ClientConfiguration(self._endpoint, keys, request_timeout=self._request_s)
-            link = Link(configuration, given if self._tls else None)
+            control_s = max(1, min(int(self._request_s), _MAX_CONTROL_S))
+            configuration = ClientConfiguration(self._endpoint, keys, request_timeout=control_s)
+            link = Link(configuration, given if self._tls else None, self._request_s, self._requests)
             await link.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)

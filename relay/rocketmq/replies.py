@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from concurrent.futures import CancelledError
-from typing import Final
+from typing import Any, Final
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.rocketmq.client import (
-    AioRpcError,
-    ClientException,
-    Code,
-    IllegalArgumentException,
-    IllegalStateException,
-    StatusCode,
-)
+from duemq.relay.rocketmq.client import AioRpcError, Code, StatusCode
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")
 CLOSED: Final = Reply(Result.AWAY, "closed")
+NO_ROUTE: Final = Reply(Result.AWAY, "no route")
 
 _REJECTED: Final = frozenset((
     Code.ILLEGAL_MESSAGE_TAG, Code.ILLEGAL_MESSAGE_KEY, Code.ILLEGAL_MESSAGE_GROUP, Code.ILLEGAL_MESSAGE_PROPERTY_KEY,
@@ -29,22 +22,30 @@ _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIR
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
-_TOO_LARGE: Final = "body size"  # the client's words when it refuses to send
+_TAKES_NOTHING: Final = ("service not available now", "RemotingConnectException")
+"""Words of an INTERNAL_SERVER_ERROR: the broker's disk is full, or it ends; the proxy does not reach it."""
+_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
+_TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
 
-def failure(error: BaseException) -> Reply:
-    """Why a message was not acknowledged; it may be stored all the same, but where RocketMQ refused it."""
+def answer(given: Any) -> Reply:
+    """Of the proxy: `given` is the `Status` of a response."""
+    code, text = given.code, given.message[:MAX_DETAIL]
+    if code == Code.OK:
+        return ACCEPTED
+    status = Code.Name(code) if code in Code.values() else str(code)
+    if code in _REJECTED:
+        return Reply(Result.REJECTED, status, text)
+    if code in _AWAY or any(words in text for words in _TAKES_NOTHING):
+        return Reply(Result.AWAY, status, text)
+    return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
+
+
+def failure(error: Exception) -> Reply:
+    """Why there is no answer. The messages may be stored all the same."""
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
-    if isinstance(error, IllegalArgumentException):
-        if _TOO_LARGE in text:
-            return Reply(Result.REJECTED, "MESSAGE_BODY_TOO_LARGE", text)
-        return Reply(Result.FAILED, "TOPIC_TYPE", text)  # the operator has to make the topic, or `fifo`, another
-    if isinstance(error, IllegalStateException | CancelledError):
-        return CLOSED._replace(detail=text)
-    if isinstance(error, ClientException) and error.code is not None:
-        return _of_code(error.code, text)
     return Reply(Result.FAILED, type(error).__name__, text)
 
 
@@ -53,16 +54,9 @@ def lost(reply: Reply) -> bool:
     return reply.status in _CONNECTION
 
 
-def _of_code(code: int, text: str) -> Reply:
-    status = Code.Name(code) if code in Code.values() else str(code)
-    if code in _REJECTED:
-        return Reply(Result.REJECTED, status, text)
-    if code in _AWAY:
-        return Reply(Result.AWAY, status, text)
-    return Reply(Result.FAILED, status, text, overloaded=code in _OVERLOADED)
-
-
-_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
+def may_be_passed_over(reply: Reply) -> bool:
+    """Whether the proxy has met a broker that does not work, and may choose another."""
+    return reply.status == "INTERNAL_SERVER_ERROR"
 
 
 def _of_grpc(error: AioRpcError) -> Reply:
@@ -72,6 +66,6 @@ def _of_grpc(error: AioRpcError) -> Reply:
         return Reply(Result.FAILED, code.name, text or "no answer from the proxy", overloaded=True)
     if code is StatusCode.RESOURCE_EXHAUSTED:
         return Reply(Result.FAILED, code.name, text, overloaded=True)
-    if code is StatusCode.UNAVAILABLE and ("handshake" in text.lower() or "certificate" in text.lower()):
+    if code is StatusCode.UNAVAILABLE and any(word in text.lower() for word in _TLS_WORDS):
         return Reply(Result.AWAY, "tls", text)
     return Reply(Result.AWAY, code.name, text)

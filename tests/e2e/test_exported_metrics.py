@@ -63,7 +63,9 @@ def test_a_relay_exports_what_is_asked_for(shared_server: Server) -> None:
     declared = {"name": "measured", "url": "http://127.0.0.1:9/"}
     assert shared_server.call("POST", "/v1/destinations", declared).status_code == 201
     try:
-        wait_for(lambda: 'destination="measured"' in shared_server.call("GET", "/metrics").text, "figures of a relay")
+        shared_server.send("destination.measured")
+        lag = 'duemq_relay_lag_messages{destination="measured"} 1.0'
+        wait_for(lambda: lag in shared_server.call("GET", "/metrics").text, "figures of a relay")
         assert OF_RELAYS
         assert missing(shared_server.call("GET", "/metrics").text, OF_RELAYS) == []
     finally:

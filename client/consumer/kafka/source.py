@@ -195,13 +195,13 @@ class Source:
         end: int | None = self._kafka.highwater(partition) if partition in self.partitions() else None
         return end
 
-    def log_id(self, topic: str) -> str:
-        """The topic's id, where the brokers have any."""
-        return self._starts.ids.get(topic, "")
-
     def done(self, partition: TopicPartition) -> Ranges:
         """What is done behind the offset that is committed. A broadcasting member does not store it."""
         return self._identity.done.get(partition, ())
+
+    def log_id(self, topic: str) -> str:
+        """The topic's id, where the brokers have any."""
+        return self._starts.ids.get(topic, "")
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
         """Store these places; durable when it returns True. False where the partitions are another member's by now,

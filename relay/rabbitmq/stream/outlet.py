@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -19,11 +18,12 @@ from duemq.client.consumer.message import Message, Record
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.link import Link, Login
 from duemq.relay.rabbitmq.stream.mapping import encoded
 from duemq.relay.rabbitmq.stream.producers import Producers
-from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, unreachable
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, refused, unreachable
 from duemq.relay.tls import client_context
 
 _PORT: Final = 5552
@@ -50,7 +50,7 @@ class StreamOutlet:
         self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
         self._producers = Producers(destination.name, self._stream)
         self._link: Link | None = None
-        self._opening: asyncio.Task[Reply | None] | None = None
+        self._open = Connecting(self._open_once, "RabbitMQ")
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
@@ -92,23 +92,15 @@ class StreamOutlet:
             await producers.wait(place, record.offset)
 
     async def close(self) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._opening
+        await self._open.cancel()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Reply | None:
-        """Connect, once for all who wait. Returns why it did not work."""
-        if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._open_once(), name="connect to RabbitMQ")
-        return await asyncio.shield(self._opening)
-
     async def _open_once(self) -> Reply | None:
+        """Returns why it did not work."""
         try:
             tls = client_context(self._credentials) if self._secure else None
         except ValueError as error:
@@ -127,6 +119,8 @@ class StreamOutlet:
     async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
         """A connection to the broker that writes the stream. By another one the order of messages would not be sure:
         where two brokers lose their connection, what was under way between them is lost, and later ones are not."""
+        if not self._virtual_host.isascii():  # rstream codes the lengths of texts in characters
+            raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII here"))
         place = self._place
         for _ in range(2):
             link = await self._connect(place, tls)

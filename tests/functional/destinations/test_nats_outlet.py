@@ -129,7 +129,7 @@ async def test_one_subject_that_is_not_allowed_holds_up_no_other(tmp_path: Path)
         async with await nats.connect(node.url, user="admin", password="all of it") as client:
             await client.jetstream().add_stream(name="ORDERS", subjects=["orders.>"])
         outlet = nats_outlet(
-            node, read_credentials({"username": "relay", "password": "s3cret word"}), subject="{key}.x"
+            node, read_credentials({"username": "relay", "password": "s3cret word"}), subject="{{ key }}.x"
         )
         keys = [b"orders", b"other"] * 50
         sent = await asyncio.gather(*(outlet.send(out_message(n, key=key)) for n, key in enumerate(keys)))

@@ -57,7 +57,7 @@ async def declare(node: RabbitMQNode, queue: str, **arguments: Any) -> None:
 
 async def test_a_message_that_no_queue_gets_fails(rabbitmq: RabbitMQNode, name: str) -> None:
     await declare(rabbitmq, name)
-    async with opened(rabbitmq, routing_key="{key}") as outlet:
+    async with opened(rabbitmq, routing_key="{{ key }}") as outlet:
         keys = [name, "nowhere"] * 50
         replies = await asyncio.gather(
             *(outlet.send(out_message(number, key=key.encode())) for number, key in enumerate(keys))

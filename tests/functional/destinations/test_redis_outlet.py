@@ -82,7 +82,7 @@ async def test_a_stream_drops_its_oldest(redis_node: RedisNode) -> None:
 
 async def test_a_channel_has_listeners_or_not(redis_node: RedisNode) -> None:
     message = out_message(1, key=b"k")
-    options: dict[str, Any] = {"kind": "pubsub", "name": "ch.{topic}", "require_receiver": True}
+    options: dict[str, Any] = {"kind": "pubsub", "name": "ch.{{ topic }}", "require_receiver": True}
     async with outlet_to(redis_node.url, **options) as outlet, Redis.from_url(redis_node.url) as client:
         assert (await outlet.send(message))[:2] == (Result.FAILED, "no_receiver")
         async with client.pubsub() as subscriber:

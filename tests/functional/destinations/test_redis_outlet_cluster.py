@@ -27,7 +27,7 @@ pytestmark = [
 async def test_a_master_that_is_away_holds_up_its_own_slots(redis_cluster: RedisCluster) -> None:
     first, second, _ = redis_cluster.nodes
     messages = [out_message(number, key=b"{k}%%%d}" % number) for number in range(60)]
-    async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{key}") as outlet:
+    async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{{ key }}") as outlet:
         for _ in range(2):  # the second time they are known
             replies = await asyncio.gather(*map(outlet.send, messages))
             assert {reply.result for reply in replies} == {Result.ACCEPTED}
@@ -43,7 +43,7 @@ async def test_a_master_that_is_away_holds_up_its_own_slots(redis_cluster: Redis
 
 
 async def test_slots_that_move_are_followed(redis_cluster: RedisCluster) -> None:
-    async with outlet_to(redis_cluster.url, cluster=True, name="{topic}") as outlet:
+    async with outlet_to(redis_cluster.url, cluster=True, name="{{ topic }}") as outlet:
         assert (await outlet.send(out_message(2))).status == "ok"
         slot = redis_cluster.nodes[0].ask("CLUSTER", "KEYSLOT", "orders").strip()
         owner = int(slot) * 3 // 16_384
@@ -74,7 +74,7 @@ async def test_channels_and_lists(redis_cluster: RedisCluster) -> None:
 
 
 async def test_the_option_and_the_server_have_to_agree(redis_cluster: RedisCluster) -> None:
-    async with outlet_to(redis_cluster.url, name="of-{key}") as outlet:
+    async with outlet_to(redis_cluster.url, name="of-{{ key }}") as outlet:
         replies = [await outlet.send(out_message(number, key=b"%d" % number)) for number in range(20)]
         moved = [reply for reply in replies if reply.status == "MOVED"]
         assert moved and {reply.result for reply in moved} == {Result.AWAY}
@@ -96,7 +96,7 @@ async def test_a_replica_that_takes_over_is_found(redis_cluster: RedisCluster, t
         await until(lambda: master in replica.ask("CLUSTER", "NODES"))
         replica.ask("CLUSTER", "REPLICATE", master)
         await until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
-        async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{key}") as outlet:
+        async with outlet_to(redis_cluster.url, cluster=True, timeout=2_000, name="of-{{ key }}") as outlet:
             await asyncio.gather(*map(outlet.send, messages[:30]))
             second.kill()
             for message in messages:
@@ -118,7 +118,7 @@ async def test_a_master_killed_on_the_way_loses_none_that_a_replica_had(tmp_path
 
     with need(lambda: RedisCluster(tmp_path, replicas=True)) as cluster:
         second, takes_over = cluster.nodes[1], cluster.replicas[1]
-        options: dict[str, Any] = {"cluster": True, "replicas": 1, "timeout": 2_000, "name": "of-{key}"}
+        options: dict[str, Any] = {"cluster": True, "replicas": 1, "timeout": 2_000, "name": "of-{{ key }}"}
         async with outlet_to(cluster.url, **options) as outlet:
             handing = asyncio.gather(*(hand_on(messages[start::200]) for start in range(200)))
             await until(lambda: accepted >= 2_000)
@@ -163,7 +163,7 @@ def _master_of(node: RedisNode, name: str) -> int:
 async def test_on_disk_in_a_cluster(tmp_path: Path) -> None:
     with need(lambda: RedisCluster(tmp_path, make="valkey")) as cluster:
         messages = [out_message(number, key=b"%d" % number) for number in range(30)]
-        async with outlet_to(cluster.url, cluster=True, fsync=True, name="of-{key}") as outlet:
+        async with outlet_to(cluster.url, cluster=True, fsync=True, name="of-{{ key }}") as outlet:
             assert {(await outlet.send(message)).status for message in messages} == {"ok"}
             cluster.nodes[1].ask("CONFIG", "SET", "appendonly", "no")
             replies = await asyncio.gather(*map(outlet.send, messages))
@@ -173,7 +173,7 @@ async def test_on_disk_in_a_cluster(tmp_path: Path) -> None:
 
 async def test_slots_that_move_are_followed_where_replicas_are_waited_for(tmp_path: Path) -> None:
     with need(lambda: RedisCluster(tmp_path, replicas=True)) as cluster:
-        options: dict[str, Any] = {"cluster": True, "replicas": 1, "name": "{topic}"}
+        options: dict[str, Any] = {"cluster": True, "replicas": 1, "name": "{{ topic }}"}
         async with outlet_to(cluster.url, **options) as outlet:
             assert (await outlet.send(out_message(1))).status == "ok"
             slot = cluster.nodes[0].ask("CLUSTER", "KEYSLOT", "orders").strip()
@@ -205,7 +205,7 @@ async def test_tls_and_users_of_a_cluster(cluster_by_tls: RedisCluster) -> None:
     relay = {"username": "relay", "password": "secret"}
     messages = [out_message(number, key=b"%d" % number) for number in range(30)]
     url, first = cluster.url, cluster.nodes[0]
-    async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="of-{key}") as outlet:
+    async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="of-{{ key }}") as outlet:
         replies = await asyncio.gather(*map(outlet.send, messages))
         assert {reply.status for reply in replies} == {"ok"}
         async with Redis.from_url(first.url, password="of the administrator") as client:
@@ -215,7 +215,7 @@ async def test_tls_and_users_of_a_cluster(cluster_by_tls: RedisCluster) -> None:
     for credentials, status in (
         ({"ca": ca, **relay, "password": "guess"}, "WRONGPASS"), ({"ca": ca}, "NOAUTH"), (relay, "tls"),
     ):  # fmt: skip
-        async with outlet_to(url, credentials, cluster=True, name="of-{key}") as outlet:
+        async with outlet_to(url, credentials, cluster=True, name="of-{{ key }}") as outlet:
             assert (await outlet.send(messages[0]))[:2] == (Result.AWAY, status)
-    async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="others-{key}") as outlet:
+    async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="others-{{ key }}") as outlet:
         assert (await outlet.send(messages[0]))[:2] == (Result.AWAY, "NOPERM")

@@ -88,7 +88,45 @@ async def test_what_it_answers(rocketmq: RocketMQServer) -> None:
         assert (await outlet.send(out_message(1, headers=many, key=b"\xff"))).result is Result.ACCEPTED
     async with opened(rocketmq, topic="nowhere", fifo=True) as outlet:
         reply = await outlet.send(out_message(1))
-        assert (reply.result, reply.status) == (Result.FAILED, "TOPIC_TYPE")
+        assert (reply.result, reply.status) == (Result.FAILED, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE")
+
+
+async def test_messages_that_it_refuses_take_no_others_with_them(rocketmq: RocketMQServer) -> None:
+    await asyncio.to_thread(rocketmq.create_topic, "refused")
+    messages = [out_message(number, payload=b"%d" % number, key=b"key-%d" % number) for number in range(300)]
+    messages[10] = out_message(10, payload=b"x" * ((4 << 20) + 1))
+    messages[150] = out_message(150, headers=[("h", b"x" * 16_384)])
+    async with opened(rocketmq, topic="refused", tag="paid") as outlet:
+        replies = await asyncio.gather(*map(outlet.send, messages))
+    assert (replies[10].result, replies[10].status) == (Result.REJECTED, "MESSAGE_BODY_TOO_LARGE")
+    assert (replies[150].result, replies[150].status) == (Result.REJECTED, "MESSAGE_PROPERTIES_TOO_LARGE")
+    assert sum(reply.result is Result.ACCEPTED for reply in replies) == 298
+    stored = await asyncio.to_thread(rocketmq.stored, "refused")
+    assert sorted(int(one.body) for one in stored) == [n for n in range(300) if n not in (10, 150)]
+    for one in stored:
+        id_ = messages[int(one.body)].id
+        assert one.message_id == one.properties["duemq-id"] == id_
+        assert one.keys == {id_, f"key-{int(one.body)}"}
+        assert one.tag == "paid"
+
+
+async def test_a_broker_that_takes_nothing(rocketmq: RocketMQServer) -> None:
+    await asyncio.to_thread(rocketmq.create_topic, "taken")
+    async with opened(rocketmq, topic="taken") as outlet:
+        assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
+        with rocketmq.full_disk():
+            replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 20)))
+        assert {(reply.result, reply.status) for reply in replies} == {(Result.AWAY, "INTERNAL_SERVER_ERROR")}
+        replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 20)))
+        assert {reply.result for reply in replies} == {Result.ACCEPTED}
+        await asyncio.to_thread(rocketmq.make_read_only, "taken")
+        async with asyncio.timeout(120):  # the proxy asks for routes from time to time
+            while (reply := await outlet.send(out_message(0))).result is Result.ACCEPTED:  # noqa: ASYNC110
+                await asyncio.sleep(0.5)
+        assert (reply.result, reply.status) == (Result.AWAY, "FORBIDDEN")
+    stored = Counter(one.message_id for one in await asyncio.to_thread(rocketmq.stored, "taken"))
+    stored.pop(out_message(0).id)
+    assert stored == {out_message(number).id: 1 for number in range(1, 20)}
 
 
 async def test_a_key_is_a_message_group(rocketmq: RocketMQServer) -> None:

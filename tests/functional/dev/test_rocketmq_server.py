@@ -76,6 +76,7 @@ def test_a_killed_broker_comes_back_with_what_it_acknowledged(rocketmq: RocketMQ
     ids += send(rocketmq, "killed", [b"after"])
 
     kept = rocketmq.stored("killed")
+    assert rocketmq.count("killed") == len(kept)
     assert sorted((one.message_id, one.body) for one in kept) == sorted(zip(ids, [*before, b"after"], strict=True))
     for one in kept:
         assert one.tag == "paid"

@@ -21,10 +21,11 @@ _TOPIC: Final = "contract"
 
 
 def rocketmq_outlet(
-    endpoint: str, credentials: dict[str, str] | None = None, timeout: int = 10_000, **options: Any
-) -> RocketMqOutlet:
+    endpoint: str, credentials: dict[str, str] | None = None, timeout: int = 10_000, scheme: str = "rocketmq",
+    **options: Any,
+) -> RocketMqOutlet:  # fmt: skip
     """`endpoint`: HOST:PORT of the proxy."""
-    fields = {"name": "rocket", "url": f"rocketmq://{endpoint}", "timeout": timeout, "options": options}
+    fields = {"name": "rocket", "url": f"{scheme}://{endpoint}", "timeout": timeout, "options": options}
     return RocketMqOutlet(read_destination(fields), read_credentials(credentials or {}), RelayPolicy())
 
 

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from abc import abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -224,10 +225,17 @@ class RedisReceiver(NodeReceiver):
         return Counter((each.headers["id"].decode(), each.body) for each in self._node.dump(NAME))
 
 
-RECEIVERS: dict[str, type[Receiver]] = {
+def rocketmq_receiver(folder: Path) -> Receiver:
+    from tests.support.relay.rocketmq_receiver import RocketMQReceiver  # gRPC and the client: over a second
+
+    return RocketMQReceiver(folder)
+
+
+RECEIVERS: dict[str, Callable[[Path], Receiver]] = {
     "http": HttpReceiver,
     "rabbitmq": RabbitMQReceiver,
     "rabbitmq-stream": RabbitMQStreamReceiver,
     "nats": NatsReceiver,
     "redis": RedisReceiver,
+    "rocketmq": rocketmq_receiver,
 }

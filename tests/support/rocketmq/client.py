@@ -16,6 +16,7 @@ from duemq.relay.rocketmq.client import (
 from rocketmq import FilterExpression, Message, SimpleConsumer
 from rocketmq.grpc_protocol import AddressScheme
 from rocketmq.v5.exception import InternalErrorException
+from rocketmq.v5.util import Signature
 
 __all__ = [
     "AddressScheme",
@@ -28,5 +29,6 @@ __all__ = [
     "MessagingServiceStub",
     "Producer",
     "QueryRouteRequest",
+    "Signature",
     "SimpleConsumer",
 ]

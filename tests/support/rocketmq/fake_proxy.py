@@ -13,19 +13,23 @@ from duemq.relay.rocketmq.client import Code
 
 # isort: split
 # After the module above, which keeps the client from opening a log file.
-from rocketmq.grpc_protocol import AddressScheme
+from rocketmq.grpc_protocol import AddressScheme, Permission
 from rocketmq.grpc_protocol.service_pb2 import QueryRouteResponse, SendMessageResponse
 from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceServicer, add_MessagingServiceServicer_to_server
 
 
 class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
-    """`answer`: the code of each message; it may raise by the context. `route`: that of each question for a topic.
+    """`answer`: the code of each request; it may raise by the context. `route`: that of each question for a topic.
+    `bad`: ids of messages; a request with one of them is refused. `requests`: the ids of each request, as they came.
+    `words`: of an answer. `permission`: of the queue of each topic.
     `key`, `cert`: PEM; with them it speaks TLS. `ca`: PEM; whose certificates clients have to have."""
 
     def __init__(self, key: bytes = b"", cert: bytes = b"", ca: bytes | None = None) -> None:
         self.answer: Callable[[Any], int] = lambda context: Code.OK
         self.route = Code.OK
-        self.ids: list[str] = []
+        self.words, self.permission = "of the message", Permission.READ_WRITE
+        self.bad: set[str] = set()
+        self.requests: list[list[str]] = []
         self.peers: set[str] = set()
         self.signatures: set[str] = set()
         self._server = grpc.server(ThreadPoolExecutor(8))
@@ -49,7 +53,7 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         response.status.code, response.status.message = self.route, "of the route"
         queue = response.message_queues.add()
         queue.topic.name = request.topic.name
-        queue.permission = 3  # read and write
+        queue.permission = self.permission
         queue.accept_message_types.append(1)  # NORMAL
         queue.broker.name = "broker"
         queue.broker.endpoints.scheme = AddressScheme.IPv4
@@ -60,9 +64,11 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         self.peers.add(context.peer())
         self.signatures.add(dict(context.invocation_metadata())["authorization"])
         response = SendMessageResponse()
-        response.status.code, response.status.message = self.answer(context), "of the message"
-        response.entries.add(message_id=request.messages[0].system_properties.message_id)
-        self.ids.append(request.messages[0].system_properties.message_id)
+        ids = [message.system_properties.message_id for message in request.messages]
+        self.requests.append(ids)
+        code = Code.ILLEGAL_MESSAGE_KEY if self.bad.intersection(ids) else self.answer(context)
+        response.status.code, response.status.message = code, self.words
+        response.entries.add(message_id=ids[0])
         return response
 
     def Telemetry(self, requests: Iterator[Any], context: Any) -> Iterator[Any]:

@@ -21,3 +21,18 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQServe
     need_servers(JARS)
     with RocketMQServer(tmp_path_factory.mktemp("rocketmq")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def rocketmq_closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQServer]:
+    """One server with TLS and access keys (see `Closed`), topics `allowed` and `forbidden`, and a user of `ACCESS`."""
+    from tests.support.rocketmq.security import ACCESS, Closed
+    from tests.support.rocketmq.server import JARS, RocketMQServer
+
+    need_servers(JARS)
+    folder = tmp_path_factory.mktemp("rocketmq-closed")
+    with RocketMQServer(folder / "server", security=Closed(folder / "tls")) as server:
+        for topic in ("allowed", "forbidden"):
+            server.create_topic(topic)
+        server.create_user(*ACCESS, "allowed")
+        yield server

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -21,30 +22,36 @@ from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process, wait_for
 from duemq.dev.servers.running import Running
 from tests.support.rocketmq.client import AddressScheme, Code, MessagingServiceStub, QueryRouteRequest
+from tests.support.rocketmq.offsets import count
+from tests.support.rocketmq.security import Open
 from tests.support.rocketmq.stored import Stored, stored
 
 JARS = Path(__file__).with_name("jars.txt")
-_RULES = Path(__file__).with_name("loopback.btm")
+_RULES = Path(__file__).with_name("rules.btm")
 _READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
 _CLUSTER = "tests"
-_NO_TLS = "-Dtls.server.mode=disabled"  # with TLS the proxy needs a native library, even where nobody uses it
+_TOOLS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 
 
 class RocketMQServer(Running):
     """`endpoint`: HOST:PORT of the proxy.
 
     `folder`: settings, logs and data; a server that was killed starts again on it. `extra`: more lines of
-    broker.conf. Raises LocalError; NotAvailable where there is neither Java nor a way to fetch the jars.
+    broker.conf. `security`: none by default. Raises LocalError; NotAvailable where there is neither Java nor a way to
+    fetch the jars.
     """
 
-    def __init__(self, folder: Path, *, heap_mib: int = 512, extra: Mapping[str, str] | None = None) -> None:
-        self.folder = folder.absolute()
+    def __init__(
+        self, folder: Path, *, heap_mib: int = 512, extra: Mapping[str, str] | None = None,
+        security: Open | None = None,
+    ) -> None:  # fmt: skip
+        self.folder, self.security = folder.absolute(), security or Open()
         self.name_server_port, self.broker_port = free_port(), _broker_port()
         self._proxy_port, self._remoting_port = free_port(), free_port()
         self.endpoint = f"{HOST}:{self._proxy_port}"
         self._name_server_address = f"{HOST}:{self.name_server_port}"
         self._extra = dict(extra or {})
-        self._topics: set[str] = set()
+        self._topics: dict[str, int] = {}
         byteman = next(jars(None, JARS).glob("byteman-*.jar"))
         self.name_server = self._process(
             "name-server", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(self.folder / "name-server.conf"),
@@ -52,7 +59,7 @@ class RocketMQServer(Running):
         )  # fmt: skip
         self.broker = self._process(
             "broker", "org.apache.rocketmq.proxy.ProxyStartup", "-pc", str(self.folder / "proxy.json"),
-            heap_mib=heap_mib, options=(_NO_TLS, f"-javaagent:{byteman}=script:{_RULES}"),
+            heap_mib=heap_mib, options=(*self.security.java_options, f"-javaagent:{byteman}=script:{_RULES}"),
         )  # fmt: skip
 
     def start(self) -> None:
@@ -86,11 +93,44 @@ class RocketMQServer(Running):
             "-a", f"+message.type={kind}",
         )  # fmt: skip
         wait_for(lambda: self.serves(name), f"RocketMQ to serve the topic {name}", _READY_WITHIN_S)
-        self._topics.add(name)
+        self._topics[name] = queues
 
     def create_group(self, name: str) -> None:
         """Of consumers: the proxy takes none of a group that the broker does not know. Raises LocalError."""
         self.admin("updateSubGroup", "-b", f"{HOST}:{self.broker_port}", "-g", name)
+
+    def create_user(self, access_key: str, secret_key: str, *topics: str) -> None:
+        """Who may send to these topics and do nothing else. Raises LocalError."""
+        broker = f"{HOST}:{self.broker_port}"
+        self.admin("createUser", "-b", broker, "-u", access_key, "-p", secret_key, "-t", "Normal")
+        for topic in topics:
+            self.admin(
+                "createAcl",
+                "-b",
+                broker,
+                "-s",
+                f"User:{access_key}",
+                "-r",
+                f"Topic:{topic}",
+                "-a",
+                "Pub",
+                "-d",
+                "Allow",
+            )
+
+    def make_read_only(self, topic: str) -> None:
+        """From now on it has no queue that takes messages. Raises LocalError."""
+        self.admin("updateTopicPerm", "-b", f"{HOST}:{self.broker_port}", "-t", topic, "-p", "4")
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The broker takes no message in the meantime, as where too much of its disk is used (see rules.btm)."""
+        sign = self.folder / "disk-is-full"
+        sign.touch()
+        try:
+            yield
+        finally:
+            sign.unlink()
 
     def serves(self, topic: str) -> bool:
         """Whether the proxy knows the way to it."""
@@ -98,14 +138,17 @@ class RocketMQServer(Running):
         request.topic.name = topic
         request.endpoints.scheme = AddressScheme.IPv4
         request.endpoints.addresses.add(host=HOST, port=self._proxy_port)
-        with grpc.insecure_channel(self.endpoint) as channel:
+        with self.security.channel(self.endpoint) as channel:
             try:
-                answer = MessagingServiceStub(channel).QueryRoute(
-                    request, timeout=5, metadata=[("x-mq-client-id", "tests"), ("x-mq-language", "PYTHON")]
-                )
+                metadata = self.security.signed(self.endpoint)
+                answer = MessagingServiceStub(channel).QueryRoute(request, timeout=5, metadata=metadata)
             except grpc.RpcError:
                 return False
         return bool(answer.status.code == Code.OK)
+
+    def count(self, topic: str) -> int:
+        """Messages of a topic that was made here, in a ms."""
+        return count(HOST, self.broker_port, topic, self._topics[topic])
 
     def stored(self, topic: str) -> list[Stored]:
         """Every message of a topic, acknowledged by a consumer or not, as the broker has it."""
@@ -114,7 +157,7 @@ class RocketMQServer(Running):
     def admin(self, *arguments: str) -> str:
         """What RocketMQ's `mqadmin` prints. Raises LocalError when the command failed."""
         done = subprocess.run(
-            self._command("org.apache.rocketmq.tools.command.MQAdminStartup", *arguments, heap_mib=256),
+            self._command(_TOOLS, *arguments, heap_mib=256, options=self.security.tool_options),
             env=self._environment(), capture_output=True, text=True, encoding="utf-8", errors="replace",
         )  # fmt: skip
         if done.returncode or "SubCommandException" in done.stderr:
@@ -141,6 +184,7 @@ class RocketMQServer(Running):
 
     def _write_settings(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.security.write_tools(self.folder)
         _write(
             self.folder / "name-server.conf",
             {"listenPort": str(self.name_server_port), "bindAddress": HOST},
@@ -163,6 +207,7 @@ class RocketMQServer(Running):
                 "maxHashSlotNum": "50000",  # of an index file of 4 MiB; 400 MiB by default
                 "maxIndexNum": "200000",
                 "diskSpaceWarningLevelRatio": "99",  # percent; above it nothing is written
+                **self.security.broker(),
                 **self._extra,
             },
         )
@@ -175,6 +220,7 @@ class RocketMQServer(Running):
             "brokerConfigPath": str(self.folder / "broker.conf"),
             "grpcServerPort": self._proxy_port,
             "remotingListenPort": self._remoting_port,
+            **self.security.proxy(),
         }
         (self.folder / "proxy.json").write_text(json.dumps(proxy))
 

@@ -68,7 +68,9 @@ def test_operators_pause_resume_and_test() -> None:
         for step, state in (("pause", "paused"), ("resume", "active")):
             done = await site.ask("POST", "/destinations/shop", {"step": step})
             assert (done.status_code, done.headers["Location"]) == (303, "../destinations/shop")
-            assert f'<span class="badge {state}">' in await site.page("/destinations/shop")
+            page = await site.page("/destinations/shop")
+            assert f'<span class="badge {state}">' in page
+            assert ("until it is resumed" in page) is (step == "pause")
         tested = await site.ask("POST", "/destinations/shop", {"step": "test"})
         assert "Test message failed after 12 ms: 500, &lt;out of order&gt;" in tested.text
         await site.admin.destinations.disable("shop", "410 <Gone>", "relay")

@@ -90,15 +90,15 @@ def test_the_stream_is_named_and_core_nats_has_no_headers_of_jetstream() -> None
 @pytest.mark.parametrize(
     ("template", "key", "subject"),
     [
-        ("{topic}", b"k", "orders.new"),
+        ("{{ topic }}", b"k", "orders.new"),
         ("fixed", b"k", "fixed"),
-        ("{topic}.{key}", b"k-1", "orders.new.k-1"),
-        ("{topic}.{key}", None, "orders.new._"),
-        ("{topic}.{key}", b"", "orders.new._"),
-        ("a.{key}.z", b"a.b c*>", "a.a%2Eb%20c%2A%3E.z"),
-        ("{key}", b"$JS.API.STREAM.DELETE.ORDERS", "%24JS%2EAPI%2ESTREAM%2EDELETE%2EORDERS"),
-        ("{key}", b"{topic}\r\nPUB x", "%7Btopic%7D%0D%0APUB%20x"),
-        ("{key}", b"\xff", "%FF"),
+        ("{{ topic }}.{{ key }}", b"k-1", "orders.new.k-1"),
+        ("{{ topic }}.{{ key }}", None, "orders.new._"),
+        ("{{ topic }}.{{ key }}", b"", "orders.new._"),
+        ("a.{{ key }}.z", b"a.b c*>", "a.a%2Eb%20c%2A%3E.z"),
+        ("{{ key }}", b"$JS.API.STREAM.DELETE.ORDERS", "%24JS%2EAPI%2ESTREAM%2EDELETE%2EORDERS"),
+        ("{{ key }}", b"{{ topic }}\r\nPUB x", "%7B%7B%20topic%20%7D%7D%0D%0APUB%20x"),
+        ("{{ key }}", b"\xff", "%FF"),
     ],
 )
 def test_a_template_makes_the_subject(template: str, key: bytes | None, subject: str) -> None:
@@ -119,9 +119,9 @@ def test_no_token_of_a_topic_is_empty(topic: str, subject: str) -> None:
 
 
 def test_a_subject_is_not_too_long_for_a_line_of_the_protocol() -> None:
-    assert len(mapped(out_message(key=b"k" * 2_000), subject="{key}")[0]) == 2_000
+    assert len(mapped(out_message(key=b"k" * 2_000), subject="{{ key }}")[0]) == 2_000
     with pytest.raises(NotMapped) as refused:
-        mapped(out_message(key=b"k" * 2_001), subject="{key}")
+        mapped(out_message(key=b"k" * 2_001), subject="{{ key }}")
     assert refused.value.reply.status == "bad_subject"
 
 
@@ -130,12 +130,14 @@ def test_a_subject_is_not_too_long_for_a_line_of_the_protocol() -> None:
     [
         ({"subject": ""}, "options.subject", "none of them empty"),
         ({"subject": "a..b"}, "options.subject", "none of them empty"),
-        ({"subject": ".{topic}"}, "options.subject", "none of them empty"),
+        ({"subject": ".{{ topic }}"}, "options.subject", "none of them empty"),
         ({"subject": "a b"}, "options.subject", "no spaces"),
         ({"subject": "ü"}, "options.subject", "ASCII"),
         ({"subject": "orders.*"}, "options.subject", "subscriptions"),
         ({"subject": "orders.>"}, "options.subject", "subscriptions"),
-        ({"subject": "{id}"}, "options.subject", "placeholders"),
+        ({"subject": "{{ id }}"}, "options.subject", "there are {{ topic }}, {{ key }}"),
+        ({"subject": "{key}"}, "options.subject", "there are {{ topic }}, {{ key }}"),
+        ({"subject": "{{key"}, "options.subject", "there are {{ topic }}, {{ key }}"),
         ({"subject": "{topic"}, "options.subject", "placeholders"),
         ({"subject": "$JS.API.STREAM.PURGE.A"}, "options.subject", "commands"),
         ({"subject": "$SYS.x"}, "options.subject", "commands"),
@@ -153,6 +155,6 @@ def test_options_that_cannot_be_are_refused(options: dict[str, Any], field: str,
     assert refused.value.detail.startswith(field)
 
 
-@pytest.mark.parametrize("subject", ["{topic}", "$KV.bucket.{key}", "a.{topic}-{key}.z", "orders"])
+@pytest.mark.parametrize("subject", ["{{ topic }}", "$KV.bucket.{{ key }}", "a.{{ topic }}-{{ key }}.z", "orders"])
 def test_subjects_that_can_be(subject: str) -> None:
     NatsOptions(subject=subject)

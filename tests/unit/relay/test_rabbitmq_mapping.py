@@ -65,9 +65,10 @@ def test_what_amqp_cannot_hold_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("template", "key", "expected"),
     [
-        ("{topic}", b"k", "orders"), ("fixed", b"k", "fixed"), ("", b"k", ""), ("{topic}.{key}", b"k.1", "orders.k.1"),
-        ("{key}", None, ""), ("{key}", b"{topic}", "{topic}"), ("{key}", "ü".encode(), "ü"),
-        ("{key}", b"x" * 255, "x" * 255),
+        ("{{ topic }}", b"k", "orders"), ("fixed", b"k", "fixed"), ("", b"k", ""),
+        ("{{topic}}.{{ key }}", b"k.1", "orders.k.1"),
+        ("{{ key }}", None, ""), ("{{ key }}", b"{{ topic }}", "{{ topic }}"), ("{{ key }}", "ü".encode(), "ü"),
+        ("{{ key }}", b"x" * 255, "x" * 255),
     ],
 )  # fmt: skip
 def test_routing_keys(template: str, key: bytes | None, expected: str) -> None:
@@ -78,7 +79,7 @@ def test_routing_keys(template: str, key: bytes | None, expected: str) -> None:
 @pytest.mark.parametrize("key", [b"\xff", b"x" * 256, "ü".encode() * 128])
 def test_keys_that_are_no_routing_keys_are_rejected(key: bytes) -> None:
     with pytest.raises(NotMapped) as error:
-        Mapping(RabbitMqOptions(routing_key="{key}")).publication(out_message(key=key))
+        Mapping(RabbitMqOptions(routing_key="{{ key }}")).publication(out_message(key=key))
     assert (error.value.reply.result, error.value.reply.status) == (Result.REJECTED, "routing_key")
     assert Mapping(RabbitMqOptions()).publication(out_message(key=key)).routing_key == "orders"
 

@@ -21,8 +21,9 @@ ID = b"%032x" % 7
     ("url", "options", "says"),
     [
         ("redis://h", {"kind": "queue"}, "kind"),
-        ("redis://h", {"name": "{id}"}, "placeholders are {topic} and {key}"),
-        ("redis://h", {"name": "a}"}, "no other braces"),
+        ("redis://h", {"name": "{{ id }}"}, "there are {{ topic }}, {{ key }}"),
+        ("redis://h", {"name": "{key}"}, "there are {{ topic }}, {{ key }}"),
+        ("redis://h", {"name": "a}"}, "braces are for placeholders"),
         ("redis://h", {"name": ""}, "name"),
         ("redis://h", {"max_length": -1}, "max_length"),
         ("redis://h", {"dedup_window": "8d"}, "dedup_window"),
@@ -57,7 +58,7 @@ def test_what_did_not_come_by_duemq_has_no_due_time() -> None:
 
 
 def test_the_marker_is_in_the_slot_of_what_it_marks() -> None:
-    words = Commands(RedisOptions(name="to.{topic}.{key}")).words(out_message(7, key=b"{a}%\xff"))
+    words = Commands(RedisOptions(name="to.{{ topic }}.{{ key }}")).words(out_message(7, key=b"{a}%\xff"))
     name = b"to.orders.%7Ba%7D%25\xff"
     assert words[:9] == ("EVALSHA", SHA, 2, name, b"duemq:{" + name + b"}:" + ID, 10_800_000, 0, "XADD", b"*")
     assert with_script(words) == ("EVAL", SCRIPT, *words[2:])
@@ -73,7 +74,7 @@ def test_without_a_window_it_is_the_plain_command() -> None:
 
 
 def test_a_name_of_the_key_needs_a_key() -> None:
-    commands = Commands(RedisOptions(kind="pubsub", name="{key}", envelope="none"))
+    commands = Commands(RedisOptions(kind="pubsub", name="{{ key }}", envelope="none"))
     assert commands.words(out_message(7, key=b"")) == ("PUBLISH", b"", b"payload")
     with pytest.raises(NoKey):
         commands.words(out_message(7))

@@ -39,12 +39,6 @@ def test_what_has_a_place_of_its_own() -> None:
     assert made.properties == {"duemq-id": ID, "duemq-due": DUE, "duemq-key": "k"}
 
 
-def test_the_client_does_not_change_the_message_id() -> None:
-    made = mapped()
-    made.message_id = "of the client"
-    assert made.message_id == ID
-
-
 def test_an_empty_payload_is_marked() -> None:
     made = Mapping(RocketMqOptions()).publication(out_message(7, payload=b""))
     assert (made.body, made.properties["duemq-empty"]) == (b"\x00", "true")
@@ -142,7 +136,7 @@ def test_topics() -> None:
     def topic(of: str, **options: Any) -> str:
         return Mapping(RocketMqOptions(**options)).publication(Message(OutRecord(topic=of))).topic
 
-    assert topic("orders", topic="duemq-{topic}") == "duemq-orders"
+    assert topic("orders", topic="duemq-{{ topic }}") == "duemq-orders"
     assert topic("orders.eu") == "orders_eu"
     assert topic("x" * 127) == "x" * 127
     with pytest.raises(NotMapped) as error:
@@ -156,12 +150,14 @@ def test_topics() -> None:
         ({"options": {"topic": ""}}, "options.topic"),
         ({"options": {"topic": "a.b"}}, "options.topic"),
         ({"options": {"topic": "%RETRY%x"}}, "options.topic"),
-        ({"options": {"topic": "{key}"}}, "options.topic"),
+        ({"options": {"topic": "{{ key }}"}}, "options.topic"),
         ({"options": {"topic": "x" * 128}}, "options.topic"),
         ({"options": {"tag": "a|b"}}, "options.tag"),
         ({"options": {"tag": " "}}, "options.tag"),
-        ({"options": {"tag": "{key}"}}, "options.tag"),
-        ({"options": {"tag": "x{label}"}}, "options.tag"),
+        ({"options": {"tag": "{{ key }}"}}, "options.tag"),
+        ({"options": {"tag": "x{{ label }}"}}, "options.tag"),
+        ({"options": {"tag": "{label}"}}, "options.tag"),
+        ({"options": {"topic": "{topic}"}}, "options.topic"),
         ({"options": {"tag": "x" * 129}}, "options.tag"),
         ({"options": {"fifo": 1}}, "options.fifo"),
         ({"options": {"other": 1}}, "options.other"),

@@ -1,0 +1,30 @@
+"""Connects an outlet once for all messages that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Connecting(Generic[T]):
+    """`connect` returns what all who wait get: why it did not work, or what it made."""
+
+    def __init__(self, connect: Callable[[], Coroutine[Any, Any, T]], system: str) -> None:
+        self._connect, self._system = connect, system
+        self._task: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        """A cancel of one who waits stops no other."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._connect(), name=f"connect to {self._system}")
+        return await asyncio.shield(self._task)
+
+    async def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task

@@ -1,0 +1,78 @@
+"""Requests of RocketMQ's gRPC protocol, and which messages go in one."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from duemq.relay.base import Reply
+from duemq.relay.rocketmq.client import Encoding, MessageType, SendMessageRequest
+from duemq.relay.rocketmq.mapping import Publication
+
+_MESSAGES: Final = 64
+_BYTES: Final = 1 << 20
+"""A broker takes so much in one request as in one message: 4 MiB, if it is not told otherwise."""
+_HOST: Final = socket.gethostname()
+
+
+class Sending(NamedTuple):
+    """A message that waits for its reply."""
+
+    publication: Publication
+    reply: asyncio.Future[Reply]
+
+
+class Batches:
+    """Messages that wait to be sent, by topic: those of one request have the same."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Sending]] = {}
+
+    def add(self, sending: Sending) -> None:
+        self._waiting.setdefault(sending.publication.topic, deque()).append(sending)
+
+    def next(self) -> list[Sending]:
+        """What goes in the next request, without what was cancelled. Empty where nothing waits.
+
+        A message with a group goes alone: with several, the proxy does not choose the queue by the group.
+        """
+        while self._waiting:
+            topic, waiting = next(iter(self._waiting.items()))
+            del self._waiting[topic]
+            batch, size = list[Sending](), 0
+            while waiting and len(batch) < _MESSAGES:
+                publication, reply = waiting[0]
+                if not reply.done():
+                    size += publication.size
+                    if batch and (size > _BYTES or publication.message_group is not None):
+                        break
+                    batch.append(waiting[0])
+                waiting.popleft()
+            if waiting:
+                self._waiting[topic] = waiting  # behind the other topics
+            if batch:
+                return batch
+        return []
+
+
+def send_request(publications: Iterable[Publication]) -> SendMessageRequest:
+    """All of one topic. The broker stores all of them, or none."""
+    request, now = SendMessageRequest(), int(time.time())
+    for one in publications:
+        message = request.messages.add(body=one.body, user_properties=one.properties)
+        message.topic.name = one.topic
+        system = message.system_properties
+        system.message_id, system.born_host, system.born_timestamp.seconds = one.message_id, _HOST, now
+        system.body_encoding = Encoding.IDENTITY
+        system.keys.extend(one.keys)
+        if one.tag:
+            system.tag = one.tag
+        if one.message_group is None:
+            system.message_type = MessageType.NORMAL
+        else:
+            system.message_type, system.message_group = MessageType.FIFO, one.message_group
+    return request

@@ -1,0 +1,86 @@
+"""RocketMQ as what a relay hands messages to; what arrived is counted by Apache's own consumer."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from duemq.relay.rocketmq.outlet import RocketMqOutlet
+from tests.support.relay.receivers import NAME, Receiver
+from tests.support.rocketmq.client import (
+    ClientConfiguration,
+    Credentials,
+    FilterExpression,
+    InternalErrorException,
+    Message,
+    SimpleConsumer,
+)
+from tests.support.rocketmq.server import RocketMQServer
+
+_READERS = 4
+_AT_A_TIME = 32  # what the proxy gives at most
+_INVISIBLE_S = 600
+_WITHIN_S = 300.0
+
+
+class RocketMQReceiver(Receiver):
+    """A topic; the name server lives on. RocketMQ does not tell repeats apart: what was in flight may be there twice,
+    and what was done since the relay last stored how far it is, which it does every 20 ms."""
+
+    most_twice = RocketMqOutlet.concurrency + 15_000 // 50
+
+    def __init__(self, folder: Path) -> None:
+        self._server = RocketMQServer(folder)
+
+    def declaration(self) -> dict[str, Any]:
+        return {"url": f"rocketmq://{self._server.endpoint}", "options": {"topic": NAME}}
+
+    def start(self) -> None:
+        self._server.start()
+
+    def close(self) -> None:
+        self._server.close()
+
+    def prepare(self) -> None:
+        self._server.create_topic(NAME)
+        self._server.create_group(NAME)
+
+    def kill(self) -> None:
+        """kill -9 of broker and proxy."""
+        self._server.kill()
+
+    def count(self) -> int:
+        return self._server.count(NAME)
+
+    def arrived(self) -> Counter[tuple[str, bytes]]:
+        total, arrived = self.count(), Counter[tuple[str, bytes]]()
+        configuration = ClientConfiguration(self._server.endpoint, Credentials(), request_timeout=10)
+        consumer = SimpleConsumer(configuration, NAME, {NAME: FilterExpression()}, await_duration=2)
+        deadline, lock = time.monotonic() + _WITHIN_S, Lock()
+
+        def read() -> None:
+            while arrived.total() < total and time.monotonic() < deadline:
+                with suppress(InternalErrorException):  # until the proxy has the settings, which the client sends apart
+                    messages = consumer.receive(_AT_A_TIME, _INVISIBLE_S)
+                    with lock:
+                        arrived.update(map(_arrival, messages))
+
+        consumer.startup()
+        try:
+            with ThreadPoolExecutor(_READERS) as readers:
+                for reading in [readers.submit(read) for _ in range(_READERS)]:
+                    reading.result()
+        finally:
+            consumer.shutdown()
+        return arrived
+
+
+def _arrival(message: Message) -> tuple[str, bytes]:
+    assert message.delivery_attempt == 1, "it is given to a consumer once"
+    assert message.message_id == message.properties["duemq-id"]
+    return message.properties["duemq-id"], message.body
