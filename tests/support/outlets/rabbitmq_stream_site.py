@@ -43,39 +43,49 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
-class StreamReader:
-    """Reads a stream by AMQP 0-9-1 from its first message on. `messages`: what has come."""
+class StreamEnd:
+    """Looks at the end of a stream again and again."""
 
     def __init__(self, node: RabbitMQNode, stream: str) -> None:
-        self.messages: list[tuple[pika.BasicProperties, bytes]] = []
+        self._stream, self._last_chunk = stream, 0
         self._connection = pika.BlockingConnection(pika.URLParameters(node.url))
-        channel = self._connection.channel()
-        channel.basic_qos(prefetch_count=1_000)
-        channel.basic_consume(stream, self._take, arguments={"x-stream-offset": "first"})
+        self._channel = self._connection.channel()
+        self._channel.basic_qos(prefetch_count=1)  # pika refuses what it has when it cancels, which streams do not know
+
+    def count(self) -> int:
+        """Messages that were stored: all before the last chunk at once, the others after some seconds, when the broker
+        counts them. Raises pika's AMQPError."""
+        tag = self._channel.basic_consume(self._stream, self._take, arguments={"x-stream-offset": "last"})
+        self._connection.process_data_events(0.1)
+        self._channel.basic_cancel(tag)
+        counted = self._channel.queue_declare(self._stream, passive=True).method.message_count
+        return max(int(counted), self._last_chunk)
 
     def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        self.messages.append((properties, body))
-        channel.basic_ack(method.delivery_tag)
-
-    def read(self, within_s: float) -> int:
-        """Read what comes now, or what comes first within this time. How many have come by now."""
-        self._connection.process_data_events(within_s)
-        return len(self.messages)
+        self._last_chunk = max(self._last_chunk, properties.headers["x-stream-offset"] + 1)
 
     def close(self) -> None:
-        self._connection.close()
+        if self._connection.is_open:
+            self._connection.close()
 
 
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:
-    """All messages, once nothing more comes for a second; fewer than `at_least` after some seconds."""
-    reader, seen = StreamReader(node, stream), -1
-    try:
-        while len(reader.messages) > seen:
-            seen = len(reader.messages)
-            reader.read(_QUIET_S if seen >= at_least else _WITHIN_S)
-    finally:
-        reader.close()
-    return reader.messages
+    """All messages by AMQP 0-9-1, once nothing more comes for a second; fewer than `at_least` after some seconds."""
+    messages: list[tuple[pika.BasicProperties, bytes]] = []
+
+    def take(channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        messages.append((properties, body))
+        channel.basic_ack(method.delivery_tag)
+
+    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1_000)
+        channel.basic_consume(stream, take, arguments={"x-stream-offset": "first"})
+        seen = -1
+        while len(messages) > seen:
+            seen = len(messages)
+            connection.process_data_events(_QUIET_S if seen >= at_least else _WITHIN_S)
+    return messages
 
 
 class WatchedOutlet:

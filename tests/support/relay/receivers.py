@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import aio_pika
 import nats
+import pika.exceptions
 
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process
@@ -21,7 +22,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.rabbitmq_stream_site import StreamReader, declare_stream, read_stream
+from tests.support.outlets.rabbitmq_stream_site import StreamEnd, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -146,7 +147,7 @@ class RabbitMQStreamReceiver(NodeReceiver):
 
     def __init__(self, folder: Path) -> None:
         self._node = RabbitMQNode(folder)
-        self._reader: StreamReader | None = None
+        self._end: StreamEnd | None = None
 
     def declaration(self) -> dict[str, Any]:
         options = {"stream": NAME, "stream_port": self._node.stream_port}
@@ -156,21 +157,25 @@ class RabbitMQStreamReceiver(NodeReceiver):
         declare_stream(self._node, NAME)
 
     def count(self) -> int:
-        if self._reader is None:
-            self._reader = StreamReader(self._node, NAME)
-        return self._reader.read(0.02)
+        try:
+            if self._end is None:
+                self._end = StreamEnd(self._node, NAME)
+            return self._end.count()
+        except pika.exceptions.AMQPError:  # it has just begun
+            self._close_end()
+            return 0
 
     def kill(self) -> None:
-        self._close_reader()
+        self._close_end()
         super().kill()
 
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+    def _close_end(self) -> None:
+        if self._end is not None:
+            self._end.close()
+            self._end = None
 
     def arrived(self) -> Counter[tuple[str, bytes]]:
-        self._close_reader()
+        self._close_end()
         return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
 
 
