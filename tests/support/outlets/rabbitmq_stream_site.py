@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from itertools import count
+from threading import Event, Thread
 from typing import Any, Final
 
 import pika
 from aiokafka.structs import TopicPartition
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
 from rstream import AMQPMessage, Consumer, ConsumerOffsetSpecification, MessageContext, OffsetType, amqp_decoder
 
 from duemq.client.consumer.message import Message
@@ -43,30 +45,41 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
-class StreamEnd:
-    """Looks at the end of a stream again and again."""
+class StreamCounter:
+    """Reads a stream from its first message on, in a thread, for what the broker says of its length is seconds old.
+    `count`: messages that have come; it begins anew with the broker."""
 
     def __init__(self, node: RabbitMQNode, stream: str) -> None:
-        self._stream, self._last_chunk = stream, 0
-        self._connection = pika.BlockingConnection(pika.URLParameters(node.url))
-        self._channel = self._connection.channel()
-        self._channel.basic_qos(prefetch_count=1)  # pika refuses what it has when it cancels, which streams do not know
-
-    def count(self) -> int:
-        """Messages that were stored: all before the last chunk at once, the others after some seconds, when the broker
-        counts them. Raises pika's AMQPError."""
-        tag = self._channel.basic_consume(self._stream, self._take, arguments={"x-stream-offset": "last"})
-        self._connection.process_data_events(0.1)
-        self._channel.basic_cancel(tag)
-        counted = self._channel.queue_declare(self._stream, passive=True).method.message_count
-        return max(int(counted), self._last_chunk)
-
-    def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        self._last_chunk = max(self._last_chunk, properties.headers["x-stream-offset"] + 1)
+        self.count = 0
+        self._node, self._stream = node, stream
+        self._ending = Event()
+        self._thread = Thread(target=self._run, name="count of a stream", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        if self._connection.is_open:
-            self._connection.close()
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.1):
+            with suppress(AMQPError, OSError):
+                self._read(pika.BlockingConnection(pika.URLParameters(self._node.url)))
+
+    def _read(self, connection: pika.BlockingConnection) -> None:
+        self.count = 0
+        try:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=1_000)
+            channel.basic_consume(self._stream, self._take, arguments={"x-stream-offset": "first"})
+            while not self._ending.is_set():
+                connection.process_data_events(0.05)
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        self.count += 1
+        channel.basic_ack(method.delivery_tag)
 
 
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import aio_pika
 import nats
-import pika.exceptions
 
 from duemq.dev.servers.ports import HOST, free_port, is_open
 from duemq.dev.servers.process import Process
@@ -22,7 +21,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.rabbitmq_stream_site import StreamEnd, declare_stream, read_stream
+from tests.support.outlets.rabbitmq_stream_site import StreamCounter, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -147,7 +146,7 @@ class RabbitMQStreamReceiver(NodeReceiver):
 
     def __init__(self, folder: Path) -> None:
         self._node = RabbitMQNode(folder)
-        self._end: StreamEnd | None = None
+        self._counter: StreamCounter | None = None
 
     def declaration(self) -> dict[str, Any]:
         options = {"stream": NAME, "stream_port": self._node.stream_port}
@@ -157,25 +156,21 @@ class RabbitMQStreamReceiver(NodeReceiver):
         declare_stream(self._node, NAME)
 
     def count(self) -> int:
-        try:
-            if self._end is None:
-                self._end = StreamEnd(self._node, NAME)
-            return self._end.count()
-        except pika.exceptions.AMQPError:  # it has just begun
-            self._close_end()
-            return 0
+        if self._counter is None:
+            self._counter = StreamCounter(self._node, NAME)
+        return self._counter.count
 
-    def kill(self) -> None:
-        self._close_end()
-        super().kill()
+    def close(self) -> None:
+        self._close_counter()
+        super().close()
 
-    def _close_end(self) -> None:
-        if self._end is not None:
-            self._end.close()
-            self._end = None
+    def _close_counter(self) -> None:
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
 
     def arrived(self) -> Counter[tuple[str, bytes]]:
-        self._close_end()
+        self._close_counter()
         return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
 
 
