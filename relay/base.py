@@ -11,6 +11,8 @@ What a plug promises:
   on.
 * The same message has the same `id` each time it is sent; where the other side can tell repeats apart, it is told so.
 * Key, headers and payload arrive byte for byte, as `docs/destinations.md` maps them.
+
+One that is a `Watcher` (`client/consumer/base.py`), too, is told what comes and what has ended.
 """
 
 from __future__ import annotations
@@ -64,9 +66,6 @@ class Outlet(Protocol):
     async def close(self) -> None:
         """Close connections, within some seconds. Idempotent."""
         ...
-
-
-# An outlet that is a `Watcher` (client/consumer/base.py), too, is told what comes and what has ended.
 
 
 class OutletMissing(Exception):

@@ -260,12 +260,14 @@ class Link(asyncio.Protocol):
 
     async def close(self) -> None:
         """End it in the protocol's way, within about a second. Idempotent."""
-        if self.open:
-            self._flush()
-            with suppress(TimeoutError, Lost):
-                async with asyncio.timeout(_CLOSE_S):
-                    await self.ask(lambda number: schema.Close(number, OK, "closed"), schema.CloseResponse)
-        self.abort(CLOSED)
+        try:
+            if self.open:
+                self._flush()
+                with suppress(TimeoutError, Lost):
+                    async with asyncio.timeout(_CLOSE_S):
+                        await self.ask(lambda number: schema.Close(number, OK, "closed"), schema.CloseResponse)
+        finally:
+            self.abort(CLOSED)
 
     def _end(self, reply: Reply) -> None:
         if self._beat is not None:

@@ -23,7 +23,7 @@ from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.link import Link, Login
 from duemq.relay.rabbitmq.stream.mapping import encoded
 from duemq.relay.rabbitmq.stream.producers import Producers
-from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, unreachable
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, refused, unreachable
 from duemq.relay.tls import client_context
 
 _PORT: Final = 5552
@@ -119,6 +119,8 @@ class StreamOutlet:
     async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
         """A connection to the broker that writes the stream. By another one the order of messages would not be sure:
         where two brokers lose their connection, what was under way between them is lost, and later ones are not."""
+        if not self._virtual_host.isascii():  # rstream codes the lengths of texts in characters
+            raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII here"))
         place = self._place
         for _ in range(2):
             link = await self._connect(place, tls)

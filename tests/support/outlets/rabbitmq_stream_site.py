@@ -43,29 +43,39 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
-def count_of_stream(node: RabbitMQNode, stream: str) -> int:
-    """Messages, as the broker says."""
-    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
-        return int(connection.channel().queue_declare(stream, passive=True).method.message_count)
+class StreamReader:
+    """Reads a stream by AMQP 0-9-1 from its first message on. `messages`: what has come."""
+
+    def __init__(self, node: RabbitMQNode, stream: str) -> None:
+        self.messages: list[tuple[pika.BasicProperties, bytes]] = []
+        self._connection = pika.BlockingConnection(pika.URLParameters(node.url))
+        channel = self._connection.channel()
+        channel.basic_qos(prefetch_count=1_000)
+        channel.basic_consume(stream, self._take, arguments={"x-stream-offset": "first"})
+
+    def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        self.messages.append((properties, body))
+        channel.basic_ack(method.delivery_tag)
+
+    def read(self, within_s: float) -> int:
+        """Read what comes now, or what comes first within this time. How many have come by now."""
+        self._connection.process_data_events(within_s)
+        return len(self.messages)
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:
-    """All messages by AMQP 0-9-1, once nothing more comes for a second; fewer than `at_least` after some seconds."""
-    messages: list[tuple[pika.BasicProperties, bytes]] = []
-
-    def take(channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        messages.append((properties, body))
-        channel.basic_ack(method.delivery_tag)
-
-    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
-        channel = connection.channel()
-        channel.basic_qos(prefetch_count=1_000)
-        channel.basic_consume(stream, take, arguments={"x-stream-offset": "first"})
-        seen = -1
-        while len(messages) > seen:
-            seen = len(messages)
-            connection.process_data_events(_QUIET_S if seen >= at_least else _WITHIN_S)
-    return messages
+    """All messages, once nothing more comes for a second; fewer than `at_least` after some seconds."""
+    reader, seen = StreamReader(node, stream), -1
+    try:
+        while len(reader.messages) > seen:
+            seen = len(reader.messages)
+            reader.read(_QUIET_S if seen >= at_least else _WITHIN_S)
+    finally:
+        reader.close()
+    return reader.messages
 
 
 class WatchedOutlet:

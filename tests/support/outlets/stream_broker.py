@@ -18,12 +18,13 @@ _OK = 1
 
 class StreamBroker:
     """`leader`: the port that it names as the stream's writer; 0: its own. `codes`: of answers, instead of OK.
-    `silent`: it confirms nothing. `published`: publishers and publishing ids. Context manager."""
+    `silent`: it confirms nothing. `deaf`: it answers nothing. `published`: publishers and publishing ids. Context
+    manager."""
 
     def __init__(self, leader: int = 0, frame_bytes: int = 1 << 20, heartbeat_s: int = 60) -> None:
         self.leader, self._frame_bytes, self._heartbeat_s = leader, frame_bytes, heartbeat_s
         self.codes: dict[type[schema.Frame], int] = {}
-        self.silent = False
+        self.silent = self.deaf = False
         self.published: list[tuple[int, int]] = []
         self.names: list[str] = []
         self.connections = self.largest_frame = 0
@@ -39,9 +40,9 @@ class StreamBroker:
         for writer in self.writers:
             writer.close()
 
-    def outlet(self, timeout: int = 10_000) -> StreamOutlet:
+    def outlet(self, timeout: int = 10_000, virtual_host: str = "") -> StreamOutlet:
         options = {"stream": "orders", "stream_port": self.port}
-        fields = {"name": "there", "url": f"amqp://{HOST}/", "timeout": timeout, "options": options}
+        fields = {"name": "there", "url": f"amqp://{HOST}/{virtual_host}", "timeout": timeout, "options": options}
         return StreamOutlet(read_destination(fields), Credentials(username="u"), RelayPolicy())
 
     def say(self, frame: schema.Frame) -> None:
@@ -55,7 +56,7 @@ class StreamBroker:
             while True:
                 size = int.from_bytes(await reader.readexactly(4), "big")
                 self.largest_frame = max(self.largest_frame, 4 + size)
-                for answer in self._answers(decode_frame(await reader.readexactly(size))):
+                for answer in [] if self.deaf else self._answers(decode_frame(await reader.readexactly(size))):
                     raw = bytearray(encode_frame(answer))
                     if hasattr(answer, "correlation_id"):
                         raw[4] |= 0x80  # rstream codes requests alone

@@ -21,7 +21,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.rabbitmq_stream_site import count_of_stream, declare_stream, read_stream
+from tests.support.outlets.rabbitmq_stream_site import StreamReader, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -146,6 +146,7 @@ class RabbitMQStreamReceiver(NodeReceiver):
 
     def __init__(self, folder: Path) -> None:
         self._node = RabbitMQNode(folder)
+        self._reader: StreamReader | None = None
 
     def declaration(self) -> dict[str, Any]:
         options = {"stream": NAME, "stream_port": self._node.stream_port}
@@ -155,9 +156,21 @@ class RabbitMQStreamReceiver(NodeReceiver):
         declare_stream(self._node, NAME)
 
     def count(self) -> int:
-        return count_of_stream(self._node, NAME)
+        if self._reader is None:
+            self._reader = StreamReader(self._node, NAME)
+        return self._reader.read(0.02)
+
+    def kill(self) -> None:
+        self._close_reader()
+        super().kill()
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def arrived(self) -> Counter[tuple[str, bytes]]:
+        self._close_reader()
         return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
 
 

@@ -85,6 +85,20 @@ async def test_what_it_refuses(
     assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
 
 
+async def test_a_virtual_host_that_rstream_cannot_name(broker: StreamBroker) -> None:
+    outlet = broker.outlet(virtual_host="%C3%BC")
+    assert told(await outlet.send(out_message(0))) == (Result.AWAY, "VIRTUAL_HOST_ACCESS_FAILURE")
+    assert broker.connections == 0
+
+
+async def test_a_broker_that_answers_nothing_is_given_up(broker: StreamBroker) -> None:
+    broker.deaf = True
+    outlet = broker.outlet(timeout=200)
+    assert told(await outlet.send(out_message(0))) == (Result.AWAY, "timeout")
+    await outlet.close()
+    await until(lambda: all(writer.is_closing() for writer in broker.writers))
+
+
 async def test_a_message_that_it_refuses_ends_the_connection_and_is_written_again_first(
     broker: StreamBroker, outlet: StreamOutlet
 ) -> None:
