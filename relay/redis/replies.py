@@ -26,13 +26,14 @@ _CODES: Final = (
     (exceptions.AuthenticationError, "WRONGPASS"), (exceptions.ReadOnlyError, "READONLY"),
     (exceptions.BusyLoadingError, "LOADING"), (exceptions.MasterDownError, "MASTERDOWN"),
     (exceptions.ClusterDownError, "CLUSTERDOWN"), (exceptions.MovedError, "MOVED"), (exceptions.AskError, "ASK"),
-    (exceptions.TryAgainError, "TRYAGAIN"),
+    (exceptions.TryAgainError, "TRYAGAIN"), (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )  # fmt: skip
 
 # How servers say that a command in the script is not allowed: they forget the code there.
 _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure in script")
-# A server that wants a password reads no long command before it, and ends the connection.
-_NO_PASSWORD: Final = "Protocol error: unauthenticated"
+# A server that wants a password reads no long command before it, and ends the connection. The second as the client
+# says it before its version 7.
+_NO_PASSWORD: Final = ("Protocol error: unauthenticated", "Authentication required")
 
 
 def refusal(error: Exception, *, cluster: bool = False) -> Reply:
