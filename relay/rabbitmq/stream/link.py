@@ -67,6 +67,11 @@ class Link(asyncio.Protocol):
         return self._ready and not self._ended.done()
 
     @property
+    def trouble(self) -> Reply:
+        """Why it is not open."""
+        return self._ended.result() if self._ended.done() else CLOSED
+
+    @property
     def message_bytes(self) -> int:
         """The most that a message may have, encoded."""
         return self._frame_bytes - _HEAD_BYTES - _MESSAGE_BYTES

@@ -73,8 +73,8 @@ class StreamOutlet:
             if (self._link is None or not self._link.open) and (failure := await self._open()) is not None:
                 return failure
             link = self._link
-            if link is None or not link.open:
-                return Reply(Result.AWAY, "connection lost")
+            if link is None or not link.open:  # the broker may have refused a publisher by now
+                return CLOSED if link is None else link.trouble
             if producers.stored_late(message.id):
                 return ACCEPTED
             if (answer := producers.under_way(message.id)) is not None:

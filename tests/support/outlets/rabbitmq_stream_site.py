@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from itertools import count
+from threading import Event, Thread
 from typing import Any, Final
 
 import pika
 from aiokafka.structs import TopicPartition
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
 from rstream import AMQPMessage, Consumer, ConsumerOffsetSpecification, MessageContext, OffsetType, amqp_decoder
 
 from duemq.client.consumer.message import Message
@@ -43,39 +45,60 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
         connection.channel().queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
 
 
-class StreamReader:
-    """Reads a stream by AMQP 0-9-1 from its first message on. `messages`: what has come."""
+class StreamCounter:
+    """Reads a stream from its first message on, in a thread, for what the broker says of its length is seconds old.
+    `count`: messages that have come; it begins anew with the broker."""
 
     def __init__(self, node: RabbitMQNode, stream: str) -> None:
-        self.messages: list[tuple[pika.BasicProperties, bytes]] = []
-        self._connection = pika.BlockingConnection(pika.URLParameters(node.url))
-        channel = self._connection.channel()
-        channel.basic_qos(prefetch_count=1_000)
-        channel.basic_consume(stream, self._take, arguments={"x-stream-offset": "first"})
-
-    def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-        self.messages.append((properties, body))
-        channel.basic_ack(method.delivery_tag)
-
-    def read(self, within_s: float) -> int:
-        """Read what comes now, or what comes first within this time. How many have come by now."""
-        self._connection.process_data_events(within_s)
-        return len(self.messages)
+        self.count = 0
+        self._node, self._stream = node, stream
+        self._ending = Event()
+        self._thread = Thread(target=self._run, name="count of a stream", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
-        self._connection.close()
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(0.1):
+            with suppress(AMQPError, OSError):
+                self._read(pika.BlockingConnection(pika.URLParameters(self._node.url)))
+
+    def _read(self, connection: pika.BlockingConnection) -> None:
+        self.count = 0
+        try:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=1_000)
+            channel.basic_consume(self._stream, self._take, arguments={"x-stream-offset": "first"})
+            while not self._ending.is_set():
+                connection.process_data_events(0.05)
+        finally:
+            if connection.is_open:
+                connection.close()
+
+    def _take(self, channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        self.count += 1
+        channel.basic_ack(method.delivery_tag)
 
 
 def read_stream(node: RabbitMQNode, stream: str, at_least: int = 0) -> list[tuple[pika.BasicProperties, bytes]]:
-    """All messages, once nothing more comes for a second; fewer than `at_least` after some seconds."""
-    reader, seen = StreamReader(node, stream), -1
-    try:
-        while len(reader.messages) > seen:
-            seen = len(reader.messages)
-            reader.read(_QUIET_S if seen >= at_least else _WITHIN_S)
-    finally:
-        reader.close()
-    return reader.messages
+    """All messages by AMQP 0-9-1, once nothing more comes for a second; fewer than `at_least` after some seconds."""
+    messages: list[tuple[pika.BasicProperties, bytes]] = []
+
+    def take(channel: BlockingChannel, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
+        messages.append((properties, body))
+        channel.basic_ack(method.delivery_tag)
+
+    with pika.BlockingConnection(pika.URLParameters(node.url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1_000)
+        channel.basic_consume(stream, take, arguments={"x-stream-offset": "first"})
+        seen = -1
+        while len(messages) > seen:
+            seen = len(messages)
+            connection.process_data_events(_QUIET_S if seen >= at_least else _WITHIN_S)
+    return messages
 
 
 class WatchedOutlet:

@@ -21,7 +21,7 @@ from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
 from tests.support.destinations.server_node import ServerNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.rabbitmq_stream_site import StreamReader, declare_stream, read_stream
+from tests.support.outlets.rabbitmq_stream_site import StreamCounter, declare_stream, read_stream
 
 NAME = "arrivals"
 _READY_WITHIN_S = 60.0
@@ -146,7 +146,7 @@ class RabbitMQStreamReceiver(NodeReceiver):
 
     def __init__(self, folder: Path) -> None:
         self._node = RabbitMQNode(folder)
-        self._reader: StreamReader | None = None
+        self._counter: StreamCounter | None = None
 
     def declaration(self) -> dict[str, Any]:
         options = {"stream": NAME, "stream_port": self._node.stream_port}
@@ -156,21 +156,21 @@ class RabbitMQStreamReceiver(NodeReceiver):
         declare_stream(self._node, NAME)
 
     def count(self) -> int:
-        if self._reader is None:
-            self._reader = StreamReader(self._node, NAME)
-        return self._reader.read(0.02)
+        if self._counter is None:
+            self._counter = StreamCounter(self._node, NAME)
+        return self._counter.count
 
-    def kill(self) -> None:
-        self._close_reader()
-        super().kill()
+    def close(self) -> None:
+        self._close_counter()
+        super().close()
 
-    def _close_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+    def _close_counter(self) -> None:
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
 
     def arrived(self) -> Counter[tuple[str, bytes]]:
-        self._close_reader()
+        self._close_counter()
         return Counter((properties.headers["duemq-id"], body) for properties, body in read_stream(self._node, NAME))
 
 
