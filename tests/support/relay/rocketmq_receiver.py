@@ -32,8 +32,8 @@ class RocketMQReceiver(Receiver):
     """A topic; the name server lives on.
 
     RocketMQ does not tell repeats apart: what was in flight may be there twice, and what was done since the relay last
-    stored how far it is. It stores that every 20 ms; 100 ms are allowed, for on a busy machine it takes longer: 756 were
-    seen, where 20 ms would allow 800.
+    stored how far it is. It stores that every 20 ms; 100 ms are allowed, for on a busy machine it takes longer: 756
+    were seen, where 20 ms would allow 800.
     """
 
     most_twice = RocketMqOutlet.concurrency + 15_000 // 10
