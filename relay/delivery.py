@@ -68,7 +68,7 @@ class Delivery:
             if self._waiting:
                 self._wake()
             if reply.result is Result.ACCEPTED:
-                self._figures.accepted(self._clock(), took_ms, message.due_ms, reply.status)
+                self._figures.accepted(self._clock(), took_ms, message.origin.due_ms, reply.status)
             elif not cancelled_early:
                 self._note(message, reply, took_ms)
         if reply.result is not Result.ACCEPTED:

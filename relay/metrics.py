@@ -70,7 +70,7 @@ def _of_all_destinations(relay: Relay) -> Iterator[Metric]:
     )
     lateness = HistogramMetricFamily(
         "duemq_relay_lateness_seconds",
-        "From when a message, or its retry, was due until it was accepted",
+        "From a message's due time until it was accepted, by a retry too",
         labels=_LABELS,
     )
     for name in relay.names:

@@ -83,7 +83,7 @@ class Relay:
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
         self._working: dict[str, _Work] = {}
-        self._ending: list[_Work] = []  # told to stop; also those whose end a cancelled `_stop` did not see
+        self._ending: list[_Work] = []
         self._figures: dict[str, DestinationFigures] = {}
         self._changed = asyncio.Event()
         on_change(self._changed.set)
@@ -143,36 +143,46 @@ class Relay:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
-                await self._follow()
+                self._follow()
         finally:
-            await asyncio.shield(self._stop(list(self._working)))
+            for name in list(self._working):
+                self._end(name)
+            if tasks := [work.task for work in self._ending if work.task is not None]:
+                await asyncio.shield(asyncio.wait(tasks))
 
-    async def _follow(self) -> None:
-        """Begin what is new, end what is gone or paused, and begin anew what was changed."""
+    def _follow(self) -> None:
+        """Begin what is new, end what is gone or paused, and begin anew what was changed, once it has ended. None of
+        them waits for another."""
         active = {
             name: (destination, self._declared.credentials_of(name))
             for name, destination in self._declared.by_name.items()
             if destination.active
         }
-        await self._stop([name for name, work in self._working.items() if active.get(name) != work.declared])
+        for name in [name for name, work in self._working.items() if active.get(name) != work.declared]:
+            self._end(name)
         for name in self._figures.keys() - self._declared.by_name.keys():
             del self._figures[name]
         for name in self._declared.by_name:
             self._figures.setdefault(name, DestinationFigures())
+        ending = {work.declared[0].name for work in self._ending}
         for name, declared in active.items():
-            if name not in self._working:
+            if name not in self._working and name not in ending:
                 work = _Work(declared, self._figures[name])
                 work.figures.trouble = ""  # of what it was before
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
 
-    async def _stop(self, names: list[str]) -> None:
-        self._ending += [self._working.pop(name) for name in names]
-        for work in self._ending:
-            work.stop.set()
-        if tasks := [work.task for work in self._ending if work.task is not None]:
-            await asyncio.wait(tasks)
-        self._ending.clear()
+    def _end(self, name: str) -> None:
+        work = self._working.pop(name)
+        work.stop.set()
+        self._ending.append(work)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._ending.remove(work)
+            self._changed.set()
+
+        if work.task is not None:
+            work.task.add_done_callback(ended)
 
     async def _keep_working(self, work: _Work) -> None:
         """Until it is stopped, whatever ends its consumer."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any, Protocol
 
 import orjson
 
-from duemq.client.consumer.retry.headers import NULL, Headers, Origin, labels_in, origin_in, own
+from duemq.client.consumer.retry.headers import NULL, Headers, Origin, epoch_ms, labels_in, origin_in, own
 from duemq.model.dead_letters import REDRIVEN_ID
-
-_EPOCH_MS = re.compile(r"\d{1,15}", re.ASCII)
 
 
 class Record(Protocol):
@@ -42,8 +39,8 @@ class Message:
             record = self.record
             # A topic that was made anew has the same offsets again, but not at the same times.
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
-            id_ = self._system(REDRIVEN_ID) or self._system("duemq-id") or place
-            self._origin = Origin(record.topic, record.partition, record.offset, id_)
+            id_ = self._text(REDRIVEN_ID) or self._text("duemq-id") or place
+            self._origin = Origin(record.topic, record.partition, record.offset, id_, due_ms=self.due_ms)
         return self._origin
 
     @property
@@ -104,17 +101,18 @@ class Message:
     @property
     def due_ms(self) -> int | None:
         """When this delivery was due, epoch ms; None for a record that did not come by duemq."""
-        due = self._system("duemq-due")
-        return int(due) if due is not None and _EPOCH_MS.fullmatch(due) else None
+        return epoch_ms(self._value("duemq-due"))
 
     @property
     def lateness_ms(self) -> float | None:
         """How long after its due time it is now, ms."""
         return None if (due := self.due_ms) is None else time.time() * 1000 - due
 
-    def _system(self, header: str) -> str | None:
-        values = (value for name, value in self.record.headers if name == header and value is not None)
-        value = next(values, None)
+    def _value(self, header: str) -> bytes | None:
+        return next((value for name, value in self.record.headers if name == header and value is not None), None)
+
+    def _text(self, header: str) -> str | None:
+        value = self._value(header)
         return None if value is None else value.decode(errors="replace")
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ class RequestFormat:
         id_ = message.id
         if not _PLAIN_ID.fullmatch(id_):
             id_ = quote(id_, safe=":~", errors="replace")[:512]  # a header that anybody wrote; no line ends in ours
-        due_ms, key = message.due_ms, message.key
+        due_ms, key = message.origin.due_ms, message.key
         headers = [
             ("webhook-id", id_), ("webhook-timestamp", str(now_s)), ("idempotency-key", id_), ("duemq-id", id_),
             ("duemq-topic", _topic(message.topic)),

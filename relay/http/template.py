@@ -77,7 +77,7 @@ def _value(part: Placeholder, message: Message) -> str:
         case "due":
             return timestamp(message)
         case "due_ms":
-            return str(message.record.timestamp if message.due_ms is None else message.due_ms)
+            return str(message.record.timestamp if message.origin.due_ms is None else message.origin.due_ms)
         case "attempt":
             return str(message.attempt)
         case "header":

@@ -15,7 +15,7 @@ _SECONDS: Final = re.compile(r"\d{1,10}", re.ASCII)
 
 def timestamp(message: Message) -> str:
     """Its due time in RFC 3339 with ms; that of its record where it did not come by duemq."""
-    due_ms = message.record.timestamp if message.due_ms is None else message.due_ms
+    due_ms = message.record.timestamp if message.origin.due_ms is None else message.origin.due_ms
     try:
         moment = datetime.fromtimestamp(due_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):

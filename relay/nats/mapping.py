@@ -51,7 +51,7 @@ class Mapping:
 
     def publication(self, message: Message) -> Publication:
         """Raises NotMapped."""
-        id_, due_ms, key = message.id, message.due_ms, message.key
+        id_, due_ms, key = message.id, message.origin.due_ms, message.key
         headers: dict[str, str] = {}
         if self._jetstream:
             # A stream tells repeats apart whatever their subject: with the id alone, what two destinations publish

@@ -52,7 +52,7 @@ class Mapping:
 
     def publication(self, message: Message) -> Publication:
         """Raises NotMapped."""
-        id_, due_ms, key = message.id, message.due_ms, message.key
+        id_, due_ms, key = message.id, message.origin.due_ms, message.key
         headers: dict[str, Value] = {"duemq-id": id_}
         if due_ms is not None:
             headers["duemq-due"] = due_ms

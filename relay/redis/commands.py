@@ -87,7 +87,7 @@ def with_script(words: Words) -> Words:
 def fields(message: Message) -> list[bytes]:
     """Fields and values of an entry, in turn."""
     entry = [b"id", message.id.encode()]
-    if (due_ms := message.due_ms) is not None:
+    if (due_ms := message.origin.due_ms) is not None:
         entry += b"due", b"%d" % due_ms
     if (key := message.key) is not None:
         entry += b"key", key
@@ -102,7 +102,7 @@ def envelope(message: Message) -> bytes:
     key = message.key
     return orjson.dumps({
         "id": message.id,
-        "due": message.due_ms,
+        "due": message.origin.due_ms,
         "key": None if key is None else _text(key),
         "headers": [(name, _text(value)) for name, value in message.headers],
         "payload": _text(message.payload),

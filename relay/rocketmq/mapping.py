@@ -66,7 +66,7 @@ class Mapping:
 
     def publication(self, message: Message) -> Publication:
         """Raises NotMapped."""
-        id_, due_ms, key, body = message.id, message.due_ms, message.key, message.payload
+        id_, due_ms, key, body = message.id, message.origin.due_ms, message.key, message.payload
         if not _PLAIN_ID.fullmatch(id_):
             id_ = quote(id_, safe=":", errors="replace")[:255]  # a header that anybody wrote
         topic = self._topics.get(message.topic) or self._topic_of(message.topic)

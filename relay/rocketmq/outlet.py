@@ -22,7 +22,7 @@ from duemq.relay.rocketmq.replies import CLOSED, failure
 _PORT: Final = 8081
 _MAX_CONTROL_S: Final = 3  # of a request for a route, and a heartbeat: the client knows whole seconds
 _FIFO_REQUESTS: Final = 200
-_REQUESTS: Final = 4  # under way at once; more are no faster, and fuller ones cost less
+_REQUESTS: Final = 8  # under way at once, each with many messages
 _RENEW_S: Final = 2.0
 """How long a connection is left to itself after a loss, and how old it is at least, before another is made."""
 

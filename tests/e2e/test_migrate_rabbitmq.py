@@ -18,9 +18,9 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.e2e.celery_site import Process
+from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import BIN, Server, environment, wait_for
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
-from tests.support.page_blocks import PageBlocks
 
 PAGE: Final = "migrate-rabbitmq.md"
 BODY: Final = bytes(range(256))

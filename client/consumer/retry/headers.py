@@ -8,6 +8,7 @@ as if it were not there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
@@ -26,15 +27,18 @@ LABELS: Final = "x-duemq-labels"
 RETRIED: Final = "x-duemq-retried"
 REASON: Final = "x-duemq-reason"
 ERROR: Final = "x-duemq-error"
+DUE: Final = "x-duemq-due"
+"""When its first delivery was due, epoch ms."""
 NULL: Final = "x-duemq-null"
 """The value was null, which a schedule cannot hold: it is sent as an empty one."""
 ATTEMPTS: Final = "x-duemq-attempts"
 """The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
 """Bytes of a value that a dead letter had no room for."""
-_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, NULL, SIZE, ATTEMPTS))
+_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS))
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
+_EPOCH_MS: Final = re.compile(rb"[0-9]{1,15}")
 _ERROR_BYTES, _HEADER_BYTES = 1_000, 32
 _MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # kept of one message, and of the error of each
 ERRORS: Final = ("text", "class")
@@ -50,7 +54,8 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message was first, how often it was retried since, and the attempts that failed."""
+    """Where a message was first, how often it was retried since, the attempts that failed, and when the first one was
+    due (epoch ms; None where it did not come by duemq)."""
 
     topic: str
     partition: int
@@ -58,6 +63,7 @@ class Origin:
     id: str
     retried: int = 0
     attempts: tuple[Attempt, ...] = ()
+    due_ms: int | None = None
 
     def failed(self, at: int, error: str) -> Origin:
         """The origin after one failed attempt more, at epoch ms."""
@@ -77,10 +83,16 @@ def origin_in(headers: Headers) -> Origin | None:
         origin = Origin(
             values[TOPIC].decode(), int(values[PARTITION]), int(values[OFFSET]),
             values[ID].decode(errors="replace"), int(values[RETRIED]), _attempts_in(values.get(ATTEMPTS)),
+            epoch_ms(values.get(DUE)),
         )  # fmt: skip
     except (KeyError, ValueError):
         return None
     return origin if origin.id and origin.retried >= 0 else None
+
+
+def epoch_ms(value: bytes | None) -> int | None:
+    """The time in a header; None where it is none."""
+    return int(value) if value is not None and _EPOCH_MS.fullmatch(value) else None
 
 
 def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
@@ -103,6 +115,8 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
         pairs.append((LABELS, labels))
     if origin.attempts:
         pairs.append((ATTEMPTS, orjson.dumps([list(attempt) for attempt in origin.attempts])))
+    if origin.due_ms is not None:
+        pairs.append((DUE, b"%d" % origin.due_ms))
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))

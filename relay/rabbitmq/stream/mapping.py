@@ -15,7 +15,7 @@ _SYMBOL_BYTES: Final = 255
 
 def encoded(message: Message) -> bytes:
     """Properties, application properties and body of a message, byte for byte."""
-    id_, due_ms, key = message.id, message.due_ms, message.key
+    id_, due_ms, key = message.id, message.origin.due_ms, message.key
     pairs: list[tuple[str, Value]] = [("duemq-id", id_)]
     if due_ms is not None:
         pairs.append(("duemq-due", due_ms))

@@ -73,6 +73,7 @@ async def test_a_creds_file_that_expires_while_it_is_in_use(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "creds", ["guess", "SUAAA", Nkey.make().public, Nkey.make().seed * 2, f"{Nkey.make().seed}\n{Nkey.make().seed}",
               f"a {Nkey.make().seed}", "-----BEGIN NATS USER JWT-----\nx.y.z\n------END NATS USER JWT------\n"],
+    ids=["a word", "short", "public", "twice", "two lines", "with a word", "only a token"],  # the keys are random
 )  # fmt: skip
 def test_what_is_no_key_is_refused_and_not_repeated(creds: str) -> None:
     with pytest.raises(Rejected) as refusal:

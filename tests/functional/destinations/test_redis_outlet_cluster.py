@@ -185,7 +185,7 @@ async def test_slots_that_move_are_followed_where_replicas_are_waited_for(tmp_pa
                 node.ask("CLUSTER", "SETSLOT", slot, "NODE", id_)
             moved = await outlet.send(out_message(2))
             assert moved[:2] == (Result.AWAY, "MOVED") and "set the option" not in moved.detail
-            assert (await outlet.send(out_message(2))).status == "ok"
+            await until_accepted(outlet, out_message(2))  # as soon as all nodes tell of it
         assert len(read_stream(target, "orders")) == 1
 
 

@@ -469,6 +469,43 @@ async def test_a_group_begins_where_it_was_put_though_the_one_before_it_ends_slo
     assert payloads(outlet)[1:] == [*again, b"3"]
 
 
+async def test_one_that_ends_slowly_holds_up_no_other(site: Site) -> None:
+    slow, other = site.declare("slow", topics=["orders"]), site.declare("other", topics=["mail"])
+    slow.gate = asyncio.Event()
+    await site.deliver("orders", b"1", b"2")
+    async with site.relay() as relay:
+        await until(lambda: slow.in_flight)
+        site.declare("slow", topics=["orders"], rate=7)
+        site.declare("new", topics=["mail"])
+        site.declare("other", topics=["mail"], paused=True)
+        await until(lambda: set(relay.measured()) == {"new"})
+        await site.deliver("mail", b"3")
+        await until(lambda: site.outlets["new"].messages)
+        assert slow.in_flight and not other.messages
+        slow.gate.set()
+        await until(lambda: payloads(slow) == [b"1", b"2"])
+        await until(lambda: "slow" in relay.measured())
+        await site.deliver("orders", b"4")
+        await until(lambda: payloads(slow) == [b"1", b"2", b"4"])
+
+
+async def test_a_retry_is_late_by_its_first_due_time(site: Site) -> None:
+    """And the other side is told of no other: a body that is signed stays the same."""
+    outlet, dues = site.declare("one", topics=["orders"]), list[int | None]()
+
+    def answer(message: Message) -> Reply:
+        dues.append(message.origin.due_ms)
+        return FAILED if message.attempt < 3 else Reply(Result.ACCEPTED, "200")
+
+    outlet.answer = answer
+    await site.bus.create_topic("orders", 1)
+    await site.bus.append({("orders", 0): [pack_record(None, [("duemq-id", b"a"), ("duemq-due", b"400")], b"1")]})
+    async with site.relay() as relay:
+        await until(lambda: outlet.messages)
+        assert relay.measured()["one"].shown()["lateness_ms"]["p50"] == 1_000, "600 ms: its clock says 1,000"
+    assert dues == [400, 400, 400]
+
+
 async def test_a_group_at_work_is_put_nowhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duemq.relay.relay._ENDED_S", 0.05)
     site.declare("one", topics=["orders"])

@@ -32,7 +32,7 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         self.requests: list[list[str]] = []
         self.peers: set[str] = set()
         self.signatures: set[str] = set()
-        self._server = grpc.server(ThreadPoolExecutor(8))
+        self._server = grpc.server(ThreadPoolExecutor(32))
         add_MessagingServiceServicer_to_server(self, self._server)
         if key:
             credentials = grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)

@@ -104,19 +104,8 @@ class RocketMQServer(Running):
         broker = f"{HOST}:{self.broker_port}"
         self.admin("createUser", "-b", broker, "-u", access_key, "-p", secret_key, "-t", "Normal")
         for topic in topics:
-            self.admin(
-                "createAcl",
-                "-b",
-                broker,
-                "-s",
-                f"User:{access_key}",
-                "-r",
-                f"Topic:{topic}",
-                "-a",
-                "Pub",
-                "-d",
-                "Allow",
-            )
+            right = ("-s", f"User:{access_key}", "-r", f"Topic:{topic}", "-a", "Pub", "-d", "Allow")
+            self.admin("createAcl", "-b", broker, *right)
 
     def make_read_only(self, topic: str) -> None:
         """From now on it has no queue that takes messages. Raises LocalError."""

@@ -92,7 +92,7 @@ async def test_many_go_in_few_requests(proxy: FakeProxy) -> None:
     assert len(proxy.requests) < 20
 
 
-async def test_what_comes_while_four_are_under_way_waits_for_a_full_request(proxy: FakeProxy) -> None:
+async def test_what_comes_while_eight_are_under_way_waits_for_a_full_request(proxy: FakeProxy) -> None:
     outlet, answered = rocketmq_outlet(proxy.endpoint), threading.Event()
     assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
     proxy.answer = lambda context: int(Code.OK if answered.wait(30) else Code.BAD_REQUEST)
@@ -100,11 +100,11 @@ async def test_what_comes_while_four_are_under_way_waits_for_a_full_request(prox
     for number in range(1, 101):
         sending.append(asyncio.create_task(outlet.send(out_message(number))))
         await asyncio.sleep(0)
-    await asyncio.to_thread(wait_for, lambda: len(proxy.requests) == 5, "four requests", 30)
+    await asyncio.to_thread(wait_for, lambda: len(proxy.requests) == 9, "eight requests", 30)
     answered.set()
     assert {reply.result for reply in await asyncio.gather(*sending)} == {Result.ACCEPTED}
     await outlet.close()
-    assert len(proxy.requests) <= 5 + 2
+    assert len(proxy.requests) <= 9 + 2
 
 
 async def test_a_message_that_is_refused_takes_no_other_with_it(proxy: FakeProxy) -> None:
