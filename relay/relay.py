@@ -27,6 +27,7 @@ _IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
 _COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
 _ENDED_S = 20.0  # a consumer has stopped in `_STOP_S`, and its outlet is closed
+_RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # of Kafka's 7 days, by default, without a member
 _TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
 
 
@@ -139,12 +140,14 @@ class Relay:
 
     async def run(self) -> None:
         """Work until cancelled; then finish what is in flight and store how far each is."""
+        renewing = asyncio.create_task(self._renew_often(), name="groups of paused destinations")
         try:
             while True:
                 await self._changed.wait()
                 self._changed.clear()
                 self._follow()
         finally:
+            renewing.cancel()
             for name in list(self._working):
                 self._end(name)
             if tasks := [work.task for work in self._ending if work.task is not None]:
@@ -171,6 +174,19 @@ class Relay:
                 work.figures.trouble = ""  # of what it was before
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
+
+    async def _renew_often(self) -> None:
+        """Where a log forgets the position of who is away for long, a paused destination is not forgotten."""
+        pause_s = _RENEW_SOON_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = _RENEW_S
+            for destination in [each for each in self._declared.by_name.values() if not each.active]:
+                consumer_log = self._make_log(destination.group, ConsumerOptions(kafka=self._kafka))
+                try:
+                    await consumer_log.renew((*destination.topics, destination.own_topic))
+                except Exception as error:
+                    log.warning("the position of %s cannot be renewed: %r", destination.group, error)
 
     def _end(self, name: str) -> None:
         work = self._working.pop(name)

@@ -111,6 +111,11 @@ class ConsumerLog(Protocol):
         cancel ends it, with an unknown outcome."""
         ...
 
+    async def renew(self, topics: Sequence[str]) -> None:
+        """Keep the positions of a group without members from being forgotten by their age. Does nothing to a group that
+        has any. Raises errors of the log."""
+        ...
+
     async def close(self) -> None:
         """Takes a few seconds at most, also where the log is away."""
         ...

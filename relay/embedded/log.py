@@ -92,5 +92,8 @@ class EmbeddedLog:
             await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
             failures += 1
 
+    async def renew(self, topics: Sequence[str]) -> None:
+        """Cursors are not forgotten."""
+
     async def close(self) -> None:
         """Nothing is open."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
 from duemq.client.consumer.base import PartitionsMoved
 from duemq.client.consumer.kafka.assignors import Mismatch, assignor
@@ -13,6 +18,8 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.consumer.retry.publisher import Returns
+
+_JOIN_S: Final = 60.0
 
 
 class KafkaLog:
@@ -39,6 +46,29 @@ class KafkaLog:
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         return await self._returns.send(message, to, error)
+
+    async def renew(self, topics: Sequence[str]) -> None:
+        """See `ConsumerLog`. Brokers forget the offsets of a group once it has had no member for
+        `offsets.retention.minutes`: one comes, and goes again."""
+        joined = asyncio.Event()
+
+        async def gained(_: object) -> None:
+            joined.set()
+
+        async def lost(_: object) -> None: ...
+
+        options = self._options
+        kafka = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False,
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,), **options.kafka_of(AIOKafkaConsumer),
+        )  # fmt: skip
+        kafka.subscribe(list(topics), listener=Rebalance(gained, lost))
+        try:
+            async with asyncio.timeout(_JOIN_S):
+                await kafka.start()
+                await joined.wait()
+        finally:
+            await kafka.stop()
 
     async def close(self) -> None:
         await self._returns.stop()

@@ -469,6 +469,24 @@ async def test_a_group_begins_where_it_was_put_though_the_one_before_it_ends_slo
     assert payloads(outlet)[1:] == [*again, b"3"]
 
 
+async def test_the_position_of_a_paused_destination_is_renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what fails for one fails for no other."""
+    renewed = list[tuple[str, Sequence[str]]]()
+
+    async def renew(log: EmbeddedLog, topics: Sequence[str]) -> None:
+        renewed.append((log._group, topics))
+        if log._group == "destination.bad":
+            raise RuntimeError("no broker")
+
+    monkeypatch.setattr(EmbeddedLog, "renew", renew)
+    monkeypatch.setattr("duemq.relay.relay._RENEW_SOON_S", 0.01)
+    for name, fields in (("bad", {"disabled": "410"}), ("paused", {"paused": True}), ("active", {})):
+        site.declare(name, topics=["orders"], **fields)
+    async with site.relay():
+        await until(lambda: len(renewed) == 2)
+    assert renewed == [(f"destination.{each}", ("orders", f"destination.{each}")) for each in ("bad", "paused")]
+
+
 async def test_one_that_ends_slowly_holds_up_no_other(site: Site) -> None:
     slow, other = site.declare("slow", topics=["orders"]), site.declare("other", topics=["mail"])
     slow.gate = asyncio.Event()
