@@ -60,7 +60,7 @@ class Receiver(Running):
 
 
 class HttpReceiver(Receiver):
-    most_twice = 2_000
+    most_twice = 1_000  # in flight, and what is accepted in 100 ms
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
