@@ -399,9 +399,7 @@ class Shard(Shape):
 class Cluster(Shape):
     cluster: str = Field(description="The cluster's id.")
     nodes: list[Node]
-    destinations: dict[str, str] = Field(
-        description="Topics that refuse messages, up to 16 of them, each with a sentence."
-    )
+    topics: dict[str, str] = Field(description="Those that refuse messages, up to 16 of them, each with a sentence.")
     shards: list[Shard]
 
 
