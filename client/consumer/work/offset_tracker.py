@@ -50,7 +50,7 @@ class Book:
     def done(self, offset: int) -> None:
         """This one was handled, sent back or given up, and that is durable."""
         self.unsaved += 1
-        del self._open[offset]
+        self._open.pop(offset, None)
 
     @property
     def commit(self) -> int:
