@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 HOUR_MS: Final = 3_600_000
@@ -9,6 +10,11 @@ DAY_MS: Final = 24 * HOUR_MS
 HORIZONS_MS: Final = (0, HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS, 3650 * DAY_MS)
 """Ends of the horizons, from now on (ms). Counted are windows of 30 minutes by their start; the first horizon is the
 window that has begun, with all that is overdue, and behind the last end is one more."""
+
+
+def known_fields(fields: Collection[str], document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a JSON object has of these fields, with tuples in place of lists: what another version adds is left out."""
+    return {name: tuple(value) if type(value) is list else value for name, value in document.items() if name in fields}
 
 
 class Figures(NamedTuple):
@@ -37,12 +43,7 @@ class Figures(NamedTuple):
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Figures:
         """What a node of another version has beside these is left out."""
-        known: dict[str, Any] = {
-            name: tuple(value) if type(value) is list else value
-            for name, value in document.items()
-            if name in cls._fields
-        }
-        return cls(**known)
+        return cls(**known_fields(cls._fields, document))
 
 
 class SealedWindow(NamedTuple):

@@ -106,9 +106,14 @@ class Relay:
 
     def measured(self) -> dict[str, RelayFigures]:
         """What is counted of each destination that is at work here, by name."""
-        return {name: self._measured(work) for name, work in self._working.items()}
+        return {name: self._measure(work) for name, work in self._working.items()}
 
-    def _measured(self, work: _Work) -> RelayFigures:
+    def measured_of(self, name: str) -> RelayFigures | None:
+        """The same of one; None where it is not at work here."""
+        work = self._working.get(name)
+        return None if work is None else self._measure(work)
+
+    def _measure(self, work: _Work) -> RelayFigures:
         figures, consumer = work.figures, work.consumer
         throttle = None if work.delivery is None else work.delivery.throttle
         return RelayFigures(

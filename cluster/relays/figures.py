@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
+from duemq.cluster.figures import known_fields
+
 BUCKETS_MS: Final = (
     1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 60, 70, 80, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000,
     60_000, 300_000,
@@ -50,13 +52,8 @@ class RelayFigures(NamedTuple):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """What a relay of another version has beside these is left out. Raises ValueError."""
-        known: dict[str, Any] = {
-            name: tuple(value) if type(value) is list else value
-            for name, value in document.items()
-            if name in cls._fields
-        }
         try:
-            return cls(**known)
+            return cls(**known_fields(cls._fields, document))
         except TypeError as error:
             raise ValueError(f"these are no figures of a relay: {error}") from error
 

@@ -16,7 +16,7 @@ import orjson
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import RELAYS
 from duemq.cluster.relays.figures import RelayFigures, merged
-from duemq.model.errors import CorruptStore, DuemqError
+from duemq.model.errors import DuemqError
 from duemq.model.record import StoredRecord, pack_record, unpack_record
 
 log = logging.getLogger(__name__)
@@ -94,13 +94,16 @@ class FiguresReader:
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
         self._bus, self._clock = bus, clock
-        self._figures: dict[tuple[str, str], tuple[int, RelayFigures]] = {}  # by destination and relay, with when
+        self._figures: dict[str, dict[str, tuple[int, RelayFigures]]] = {}  # by destination and relay, with when
         self._next = 0
 
     def of(self, destination: str) -> RelayFigures | None:
         """Those of all relays that are at work for it; None where none is."""
+        return merged([each for _, each in self._fresh(self._figures.get(destination, {})).values()])
+
+    def _fresh(self, by_relay: Mapping[str, tuple[int, RelayFigures]]) -> dict[str, tuple[int, RelayFigures]]:
         since = self._clock() - int(_FRESH_S * 1000)
-        return merged([each for (name, _), (at, each) in self._figures.items() if name == destination and at >= since])
+        return {relay: each for relay, each in by_relay.items() if each[0] >= since}
 
     def shown(self, destination: str) -> dict[str, Any] | None:
         """The same as JSON-able values."""
@@ -116,7 +119,7 @@ class FiguresReader:
                     await self._follow(bus, subscription)
                 finally:
                     subscription.close()
-            except (DuemqError, CorruptStore) as error:
+            except DuemqError as error:
                 log.debug("figures of relays cannot be read: %s", error, extra={"action": "figures"})
                 await asyncio.sleep(_AGAIN_S)
 
@@ -133,15 +136,14 @@ class FiguresReader:
     def _take(self, record: StoredRecord) -> None:
         try:
             document = orjson.loads(unpack_record(record.frame).value)
-            place = document["destination"], document["relay"]
-            figures = document["figures"]
+            by_relay = self._figures.setdefault(document["destination"], {})
+            relay, figures = document["relay"], document["figures"]
             if figures is None:
-                self._figures.pop(place, None)
+                by_relay.pop(relay, None)
             else:
-                self._figures[place] = record.timestamp, RelayFigures.from_json(figures)
+                by_relay[relay] = record.timestamp, RelayFigures.from_json(figures)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.debug("figures of a relay cannot be read: %s", error, extra={"action": "figures"})
 
     def _drop_old(self) -> None:
-        since = self._clock() - int(_FRESH_S * 1000)
-        self._figures = {place: each for place, each in self._figures.items() if each[0] >= since}
+        self._figures = {name: fresh for name, by_relay in self._figures.items() if (fresh := self._fresh(by_relay))}

@@ -69,8 +69,8 @@ class RelayOfProcess:
 
     def shown(self, name: str) -> dict[str, Any] | None:
         """What this process has counted of a destination; None where it is not at work here."""
-        figures = {} if self.relay is None else self.relay.measured()
-        return figures[name].shown() if name in figures else None
+        figures = None if self.relay is None else self.relay.measured_of(name)
+        return None if figures is None else figures.shown()
 
     async def ended(self, name: str, topics: Collection[str]) -> None:
         """See `Relay.ended`."""
