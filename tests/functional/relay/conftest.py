@@ -1,4 +1,4 @@
-"""Endpoints of the tests' own, and outlets to them."""
+"""Endpoints of the tests' own, and a relay on a log in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.outlets.http_site import Endpoint
+from tests.support.relay.relay_site import Site
 
 
 @pytest.fixture
@@ -20,3 +21,8 @@ async def endpoint() -> AsyncIterator[Endpoint]:
     await endpoint.start()
     yield endpoint
     await endpoint.stop()
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()

@@ -31,17 +31,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def proxy() -> Iterator[FakeProxy]:
-    with FakeProxy() as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def pems(tmp_path: Path) -> dict[str, str]:
     """Of an authority of its own, and a certificate that it gave."""
     files = Authority.make(tmp_path).issue("proxy")

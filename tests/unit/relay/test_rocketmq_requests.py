@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,17 +17,6 @@ from tests.support.outlets.site import out_message
 from tests.support.rocketmq.fake_proxy import FakeProxy
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
-def proxy() -> Iterator[FakeProxy]:
-    with FakeProxy() as proxy:
-        yield proxy
 
 
 def sending(number: int, topic: str = "orders", *, body: bytes = b"x", group: str | None = None) -> Sending:

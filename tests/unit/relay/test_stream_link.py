@@ -38,14 +38,14 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def told(reply: Reply) -> tuple[Result, str]:
+def outcome(reply: Reply) -> tuple[Result, str]:
     return reply.result, reply.status
 
 
 async def test_the_leader_is_looked_up() -> None:
     async with StreamBroker() as leader, StreamBroker(leader=leader.port) as follower:
         outlet = follower.outlet()
-        assert told(await outlet.send(out_message(1))) == (Result.ACCEPTED, "confirm")
+        assert outcome(await outlet.send(out_message(1))) == (Result.ACCEPTED, "confirm")
         await outlet.close()
         assert (follower.published, len(leader.published)) == ([], 1)
 
@@ -53,7 +53,7 @@ async def test_the_leader_is_looked_up() -> None:
 async def test_where_the_leader_cannot_be_reached_nothing_is_written() -> None:
     async with StreamBroker(leader=1) as broker:
         outlet = broker.outlet()
-        assert told(await outlet.send(out_message(1))) == (Result.AWAY, "unreachable")
+        assert outcome(await outlet.send(out_message(1))) == (Result.AWAY, "unreachable")
         await outlet.close()
         assert broker.published == []
 
@@ -62,7 +62,7 @@ async def test_where_another_broker_answers_for_the_leader_nothing_is_written() 
     async with StreamBroker() as one, StreamBroker() as other:
         one.leader, other.leader = other.port, one.port
         outlet = one.outlet()
-        assert told(await outlet.send(out_message(1))) == (Result.AWAY, "leader")
+        assert outcome(await outlet.send(out_message(1))) == (Result.AWAY, "leader")
         await outlet.close()
         assert one.published == other.published == []
 
@@ -79,7 +79,7 @@ async def test_what_it_refuses(
     broker: StreamBroker, outlet: StreamOutlet, request_: type[schema.Frame], code: int, status: str
 ) -> None:
     broker.codes[request_], broker.silent = code, True
-    assert told(await outlet.send(out_message(0))) == (Result.AWAY, status)
+    assert outcome(await outlet.send(out_message(0))) == (Result.AWAY, status)
     broker.codes.clear()
     broker.silent = False
     assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
@@ -87,14 +87,14 @@ async def test_what_it_refuses(
 
 async def test_a_virtual_host_that_rstream_cannot_name(broker: StreamBroker) -> None:
     outlet = broker.outlet(virtual_host="%C3%BC")
-    assert told(await outlet.send(out_message(0))) == (Result.AWAY, "VIRTUAL_HOST_ACCESS_FAILURE")
+    assert outcome(await outlet.send(out_message(0))) == (Result.AWAY, "VIRTUAL_HOST_ACCESS_FAILURE")
     assert broker.connections == 0
 
 
 async def test_a_broker_that_answers_nothing_is_given_up(broker: StreamBroker) -> None:
     broker.deaf = True
     outlet = broker.outlet(timeout=200)
-    assert told(await outlet.send(out_message(0))) == (Result.AWAY, "timeout")
+    assert outcome(await outlet.send(out_message(0))) == (Result.AWAY, "timeout")
     await outlet.close()
     await until(lambda: all(writer.is_closing() for writer in broker.writers))
 
@@ -107,7 +107,7 @@ async def test_a_message_that_it_refuses_ends_the_connection_and_is_written_agai
     await until(lambda: len(broker.published) == 3)
     publisher = broker.published[0][0]
     broker.say(schema.PublishError(publisher, [schema.PublishingError(1, 16)]))
-    assert {told(reply) for reply in await asyncio.gather(*sending)} == {(Result.AWAY, "ACCESS_REFUSED")}
+    assert {outcome(reply) for reply in await asyncio.gather(*sending)} == {(Result.AWAY, "ACCESS_REFUSED")}
     broker.silent = False
     broker.published.clear()
     assert (await outlet.send(out_message(3))).result is Result.ACCEPTED
@@ -131,7 +131,7 @@ async def test_what_ends_a_connection(
     sending = asyncio.create_task(outlet.send(out_message(0)))
     await until(lambda: broker.published)
     broker.say(frame)
-    assert told(await sending) == (Result.AWAY, status)
+    assert outcome(await sending) == (Result.AWAY, status)
 
 
 async def test_a_silent_broker_is_away() -> None:
@@ -139,7 +139,7 @@ async def test_a_silent_broker_is_away() -> None:
         broker.silent = True
         outlet = broker.outlet()
         async with asyncio.timeout(30):
-            assert told(await outlet.send(out_message(0))) == (Result.AWAY, "heartbeat")
+            assert outcome(await outlet.send(out_message(0))) == (Result.AWAY, "heartbeat")
         await outlet.close()
 
 
@@ -199,8 +199,8 @@ async def test_frames_are_no_larger_than_the_broker_wants() -> None:
     async with StreamBroker(frame_bytes=8_192) as broker:
         outlet = broker.outlet()
         large = out_message(0, payload=b"x" * 8_000)
-        assert told(await outlet.send(large)) == (Result.ACCEPTED, "confirm")
-        assert told(await outlet.send(out_message(1, payload=b"x" * 8_192))) == (Result.REJECTED, "FRAME_TOO_LARGE")
+        assert outcome(await outlet.send(large)) == (Result.ACCEPTED, "confirm")
+        assert outcome(await outlet.send(out_message(1, payload=b"x" * 8_192))) == (Result.REJECTED, "FRAME_TOO_LARGE")
         replies = await asyncio.gather(*(outlet.send(out_message(n, payload=b"x" * 3_000)) for n in range(2, 20)))
         assert {reply.result for reply in replies} == {Result.ACCEPTED}
         assert broker.largest_frame <= 8_192
