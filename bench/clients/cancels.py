@@ -64,7 +64,7 @@ async def cancel_singly(
             if at_ms is not None and (ahead := (at_ms[row] - now_ms()) / 1000) > 0:
                 await asyncio.sleep(ahead)
             await lanes.acquire()
-            tasks.create_task(ask(row))
+            tasks.create_task(ask(row), name="cancel")
     return Answers(word, request_ms, wait, pending, refusal)
 
 
@@ -134,5 +134,5 @@ async def cancel_many(
                     link.progress(done)
 
         for _ in range(connections):
-            tasks.create_task(lane())
+            tasks.create_task(lane(), name="cancels")
     return Answers(word, request_ms, wait, pending, refusal)

@@ -239,7 +239,7 @@ async def send_steadily(
                     await asyncio.sleep(ahead)
                 if until > first:
                     sender.late_sends += (loop.time() - start - at_s) * 1000 > LATE_SEND_MS
-                    tasks.create_task(sender.batch(first, until - first, int(began_ms + at_s * 1000)))
+                    tasks.create_task(sender.batch(first, until - first, int(began_ms + at_s * 1000)), name="batch")
                 first, tick = until, tick + 1
         return sender.sent(began_ms)
 
@@ -272,4 +272,4 @@ async def _together(lanes: int, work: Iterable[int], do: Callable[[int], Any]) -
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(lanes):
-            tasks.create_task(lane())
+            tasks.create_task(lane(), name="lane")

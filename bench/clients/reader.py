@@ -142,9 +142,9 @@ class _Reader:
 
     async def polls(self) -> None:
         to_parse: int | None = None
-        stopped = asyncio.ensure_future(self.link.stopped.wait())
+        stopped = asyncio.create_task(self.link.stopped.wait(), name="stop")
         while not stopped.done():
-            request = asyncio.ensure_future(self.poll(_WAIT))
+            request = asyncio.create_task(self.poll(_WAIT), name="poll")
             if to_parse is not None:
                 await asyncio.sleep(0)  # lets the request leave first
                 self.pages.parse(to_parse)
@@ -162,8 +162,8 @@ class _Reader:
             self.take(*last)
 
     async def stream(self) -> None:
-        stopped = asyncio.ensure_future(self.link.stopped.wait())
-        reading = asyncio.ensure_future(self._follow())
+        stopped = asyncio.create_task(self.link.stopped.wait(), name="stop")
+        reading = asyncio.create_task(self._follow(), name="stream")
         await asyncio.wait((reading, stopped), return_when=asyncio.FIRST_COMPLETED)
         for task in (reading, stopped):
             task.cancel()

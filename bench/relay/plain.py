@@ -145,7 +145,7 @@ async def _in_lanes(
     began = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
-            group.create_task(lane())
+            group.create_task(lane(), name="lane")
     return _since(began, len(bodies))
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = sorted(path.parent for path in ROOT.glob("*/__init__.py"))
+from tests.support.house.tree import PACKAGES, ROOT
 
 OLD_NAMES = {
     r"[Aa]dopt(s|ed|er|ing|ion|ions)?(_\w+)?": "import",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("bus", "cli", "client", "cluster", "delay", "dev", "election", "pipeline", "proxy", "storage", "web")
+from tests.support.house.tree import ROOT, modules
 
 
 def nameless_tasks(source: str) -> list[int]:
@@ -22,8 +20,7 @@ def nameless_tasks(source: str) -> list[int]:
 
 
 def test_every_task_has_a_name() -> None:
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
-    found = {str(path.relative_to(ROOT)): nameless_tasks(path.read_text()) for path in files}
+    found = {str(path.relative_to(ROOT)): nameless_tasks(path.read_text()) for path in modules()}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 

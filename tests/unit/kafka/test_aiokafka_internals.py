@@ -12,10 +12,9 @@ from aiokafka.producer.sender import Sender
 from aiokafka.producer.transaction_manager import TransactionManager
 
 from duemq.bus.kafka import aiokafka_internals
+from tests.support.house.tree import ROOT, modules
 
-ROOT = Path(__file__).parents[3]
 INTERNALS = ROOT / "bus" / "kafka" / "aiokafka_internals.py"
-FOLDERS = ("bench", "bus", "cli", "client", "cluster", "delay", "dev", "pipeline")
 # Names of private parts of aiokafka that no object of ours has.
 PRIVATE = {
     "_batches", "_client", "_closed", "_commit_lock", "_conns", "_coordinator", "_coordinator_dead",
@@ -39,8 +38,7 @@ def foreign_privates(path: Path) -> list[str]:
 
 
 def test_one_file_uses_private_parts_of_aiokafka() -> None:
-    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if path != INTERNALS]
-    using = [path for path in files if "aiokafka" in path.read_text()]
+    using = [path for path in modules() if path != INTERNALS and "aiokafka" in path.read_text()]
     assert len(using) > 20
     assert [use for path in using for use in foreign_privates(path)] == []
     assert {use.rpartition(".")[2] for use in foreign_privates(INTERNALS)} == PRIVATE
