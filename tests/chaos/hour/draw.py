@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics
+from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics, versions
 from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
@@ -51,6 +51,7 @@ BREAKAGES = (
     ),
     Breakage("rolling restart", nodes.restart_one_by_one),
     Breakage("drain and resume", nodes.drain_and_resume),
+    Breakage("rolled back to the earlier version, and forward", versions.roll_back_and_forward),
     Breakage("all of ZooKeeper killed", servers.restart_zookeeper),
     Breakage("ZooKeeper's leader killed", servers.kill_zookeeper_leader, servers=3),
     Breakage("ZooKeeper's quorum lost", servers.lose_zookeeper_quorum, servers=3),
