@@ -14,7 +14,7 @@ COMMIT: Final = "b9f0e228"
 
 
 def unpack(into: Path) -> dict[str, str]:
-    """The variables that make `duemq` of an environment that commit's; its code is put below `into` if it is not there."""
+    """Put that commit's code below `into`, once. Returns the environment variables that make a process run it."""
     folder = into / COMMIT
     if not folder.exists():
         with tarfile.open(SAMPLES / f"{COMMIT}.tar.xz") as archive:
