@@ -27,6 +27,7 @@ class Progress:
 
     def __init__(self, keep: int = 100_000, most: int = 2_000) -> None:
         self.applied = 0
+        self._number = -1  # of the last entry that was published
         self._keep, self._most = keep, most
         self._recent: dict[int, TimedAnswer] = {}
         self._cycles: deque[list[int]] = deque()
@@ -60,6 +61,17 @@ class Progress:
             self._demand.set_result(None)
 
     def publish(self, entry: Entry) -> None:
+        """Tell the waiters what an entry answers. One that was published before says nothing new, and is passed over.
+
+        So each offset is kept once, whoever publishes: a shard that changes its role does so with its last entry.
+        """
+        if entry.number <= self._number:
+            return
+        if entry.number > self._number + 1 or entry.base is not None:
+            # What is between, or what an operator made void, may have answered the same commands otherwise.
+            self._recent.clear()
+            self._cycles.clear()
+        self._number = entry.number
         if entry.answers:
             at = entry.at
             self._recent.update((offset, TimedAnswer(answer, at)) for offset, answer in entry.answers.items())

@@ -12,8 +12,17 @@ from duemq.model.ledger import Answer, Entry
 DELAY_FILE = 10**12
 
 
+NUMBERS = count()  # each ledger entry has a number of its own
+
+
 def entry(applied: int, **answers: Answer) -> Entry:
-    return Entry(0, applied, b"", 0, {int(at[1:]): answer for at, answer in answers.items()})
+    return Entry(next(NUMBERS), applied, b"", 0, {int(at[1:]): answer for at, answer in answers.items()})
+
+
+def cycle(number: int, base: int | None = None) -> Entry:
+    """The entry of a cycle that answered the five commands from `5 * number` on."""
+    answers = {5 * number + row: Answer.OK for row in range(5)}
+    return Entry(number, 5 * number + 5, b"", 0, answers, base=base)
 
 
 def test_those_whose_command_was_applied_go_on_and_the_others_wait() -> None:
@@ -82,3 +91,26 @@ def test_beyond_the_bound_nobody_waits_and_no_command_is_appended() -> None:
             progress.check()
 
     asyncio.run(scenario())
+
+
+def test_an_entry_that_is_published_again_is_kept_once() -> None:
+    progress = Progress(keep=100)
+    for number in range(100):
+        for _ in range(1 + (number % 7 == 0)):  # a shard that changes its role publishes its last entry
+            progress.publish(cycle(number))
+    assert progress.applied == 500 and len(progress._recent) == 100
+    assert progress.answer(400) is not None and progress.answer(399) is None
+    progress.publish(cycle(3))
+    assert progress.applied == 500 and progress.answer(15) is None, "an old entry takes nothing back"
+
+
+def test_answers_of_a_history_that_may_be_void_are_forgotten() -> None:
+    progress = Progress(keep=100)
+    for number in range(5):
+        progress.publish(cycle(number))
+    progress.publish(Entry(5, 10, b"", 0, base=1))  # an operator made the replica at entry 1 the truth
+    assert progress.applied == 10 and progress.answer(12) is None
+    progress.publish(Entry(6, 15, b"", 0, {12: Answer.OK}))
+    assert progress.answer(12) is not None
+    progress.publish(Entry(9, 20, b"", 0, {17: Answer.OK}))  # a peer's replica was copied meanwhile
+    assert progress.answer(12) is None and progress.answer(17) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -49,7 +50,7 @@ class Held:
 
     def __init__(self) -> None:
         self.bus = MarkedBus(MemoryLog())
-        self.progress = Progress()
+        self.progress, self._numbers = Progress(), count(1)
         store = SimpleNamespace(
             names=lambda names: [None], current_keys=lambda keys: [None], endings=lambda keys: [None],
             rows=lambda keys, known: [None], sealed_keys=lambda keys: [], scan_part=lambda *asked: ([], [], None),
@@ -61,7 +62,7 @@ class Held:
         self.reader = LocalReader(cast(Any, self), wait_s=0.2)
 
     def apply(self, applied: int) -> None:
-        self.progress.publish(Entry(1, applied, KEY, 0))
+        self.progress.publish(Entry(next(self._numbers), applied, KEY, 0))
 
 
 def with_held(scenario: Callable[[Held], Awaitable[None]]) -> None:

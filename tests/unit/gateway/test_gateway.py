@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -111,12 +112,18 @@ class Site:
             self.watch, CollectorRegistry(),
         )  # fmt: skip
         self.gateway = CommandGateway(self.backend, self.selection, answer_s=0.05)
+        self._numbers = [count() for _ in range(SHARDS)]
 
     async def receipts(self, *drafts: Draft) -> list[Receipt]:
         return [answer for answer in await self.gateway.send(drafts) if isinstance(answer, Receipt)]
 
     def answer(self, shard: int, offset: int, answer: Answer) -> None:
-        self.follower.progress[shard].publish(Entry(1, offset + 1, make_key(1, 0, 0), NOW, {offset: answer}))
+        self.publish(shard, offset + 1, {offset: answer})
+
+    def publish(self, shard: int, applied: int, answers: Mapping[int, Answer]) -> None:
+        """The next entry of a shard's ledger, as if it had been read."""
+        entry = Entry(next(self._numbers[shard]), applied, make_key(1, 0, 0), NOW, answers)
+        self.follower.progress[shard].publish(entry)
 
 
 NOBODY = next(name for name in map(str, range(100)) if shard_of_name(b"n:" + name.encode(), SHARDS) == 0)
@@ -220,7 +227,7 @@ def test_an_answer_is_the_ledgers_or_that_it_is_not_known() -> None:
         while await site.bus.end_offset(BUFFER, 0) < 4:  # noqa: ASYNC110
             await asyncio.sleep(0)
         answers = {2: Answer.DELIVERED, 3: Answer.UNKNOWN}
-        site.follower.progress[0].publish(Entry(1, 4, make_key(1, 0, 0), NOW, answers))
+        site.publish(0, 4, answers)
         late, unknown = await cancelling
         assert (late.answer, late.at, unknown.answer) == (Answer.DELIVERED, 77, Answer.UNKNOWN)
         # A replica that is asked has to be as far as the answer, and as all that was seen here before.
@@ -246,7 +253,7 @@ def test_each_is_moved_to_its_own_time_and_of_many_the_times_are_looked_up_where
             assert [found.due for one in records if (found := read_change(one.frame))] == list(range(101, 118))
             answers = {first + 1 + at: Answer.DELIVERED if at % 2 else Answer.OK for at in range(17)}
             answers[first] = Answer.UNKNOWN
-            site.follower.progress[0].publish(Entry(1, first + 18, make_key(1, 0, 0), NOW, answers))
+            site.publish(0, first + 18, answers)
             return await moving
 
         assert {outcome.at for outcome in await moved(False)} == {0}

@@ -12,8 +12,7 @@ from duemq.bus.base import Batches
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
-from duemq.model.key import make_key
-from duemq.model.ledger import Answer, Entry
+from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft, shard_of_name
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
@@ -40,8 +39,7 @@ async def when_appended(site: Site, shard: int, count: int, work: Awaitable[T], 
     task = asyncio.ensure_future(work)
     while await site.bus.end_offset(BUFFER, shard) < count:  # noqa: ASYNC110
         await asyncio.sleep(0)
-    said = dict(enumerate(answers))
-    site.follower.progress[shard].publish(Entry(1, len(answers), make_key(1, 0, 0), NOW, said))
+    site.publish(shard, len(answers), dict(enumerate(answers)))
     return await task
 
 
