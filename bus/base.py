@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import Fatal, Rejected, Unavailable
+from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
 
 
@@ -295,11 +296,11 @@ class Bus(Protocol):
         """
         ...
 
-    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         """The cursor a named consumer stored last."""
         ...
 
-    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None: ...
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None: ...
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         """Have a group of consumers (`client/consumer/`) go on in a topic at these offsets, one for each partition.

@@ -25,6 +25,7 @@ from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
+from duemq.model.names import CursorName, group_cursor
 from duemq.model.record import StoredRecord
 
 
@@ -199,16 +200,16 @@ class MemoryBus:
     async def reclaim(self) -> None:
         self._check()
 
-    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
         return self._log.places.get((topic, consumer))
 
-    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
-        await self.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
+        await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())
 
     async def checkpoint(self, into: Path) -> bool:
         return False

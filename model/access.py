@@ -69,6 +69,11 @@ class Grant(NamedTuple):
             return self.caller if self.caller.startswith("user:") else f"key:{self.name}"
         return SETTINGS if self.secret else ""
 
+    @property
+    def namespace(self) -> str:
+        """The caller whose names are apart from those of all others, for it may use some topics only; else empty."""
+        return self.caller if self.topics else ""
+
     def allows(self, scope: Scope) -> bool:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 

@@ -21,15 +21,14 @@ To change the layout, raise `FORMAT` here and the version in `storage/data_folde
 from __future__ import annotations
 
 import re
-import zlib
 from functools import lru_cache
-from hashlib import blake2b
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.key import KEY_BYTES
+from duemq.model.names import FINGERPRINT_BYTES, NO_NAME, Name
 from duemq.model.record import HEAD, HEADER
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
@@ -38,7 +37,6 @@ FORMAT = 1
 MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE = range(7)
 
 ENVELOPE = Struct(">BBIQQBHHBHI")
-FINGERPRINT_BYTES = 16
 NO_KEY = 0xFFFF
 
 MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or a dead letter adds a few
@@ -59,8 +57,6 @@ _TOPIC_AT = COMMAND_BODY + ENVELOPE.size  # in a schedule's frame
 
 _TOPIC = re.compile(TOPIC.pattern.encode())
 _new_schedule = tuple.__new__  # half the time of `Schedule._make`
-
-CLIENT_NAME = b"n:"  # what the names that clients chose begin with in a shard, apart from idempotency keys
 
 
 class Schedule(NamedTuple):
@@ -90,7 +86,7 @@ class Draft(NamedTuple):
     headers: bytes = b""  # packed, see `model/record.py`
     labels: tuple[str, ...] = ()
     expires: int = 0
-    name: bytes = b""
+    name: Name = NO_NAME
     fingerprint: bytes = b""
 
 
@@ -252,22 +248,8 @@ def _is_text(raw: bytes) -> bool:
     return True
 
 
-def read_name(frame: bytes, fields: Schedule) -> tuple[bytes, bytes]:
+def read_name(frame: bytes, fields: Schedule) -> tuple[Name, bytes]:
     """Name and fingerprint of a schedule command that has a name."""
     end = COMMAND_BODY + fields.size
     middle = end - FINGERPRINT_BYTES
-    return frame[middle - fields.name_bytes : middle], frame[middle:end]
-
-
-def shard_of_name(name: bytes, shards: int) -> int:
-    """The shard that decides about a name, given with its prefix."""
-    return zlib.crc32(name) % shards
-
-
-def fingerprint(*parts: bytes) -> bytes:
-    """16 bytes of BLAKE2b over the parts and their lengths, so that ("ab", "c") and ("a", "bc") differ."""
-    digest = blake2b(digest_size=FINGERPRINT_BYTES)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+    return Name(frame[middle - fields.name_bytes : middle]), frame[middle:end]

@@ -1,6 +1,7 @@
 """Records of plain Kafka clients in the buffer topic: what their headers say, as a command.
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at;
+               x-duemq-return makes the name that of a message that a consumer sends back (model/names.py)
     move       duemq-move: an id or a name, and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive: an id or a name
@@ -26,7 +27,6 @@ from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.message import (
     CANCEL,
-    CLIENT_NAME,
     DELIVER_NOW,
     MAX_HEADERS,
     MOVE,
@@ -35,11 +35,10 @@ from duemq.model.message import (
     Change,
     Draft,
     are_headers,
-    fingerprint,
     is_topic,
     schedule_frame,
-    shard_of_name,
 )
+from duemq.model.names import NO_NAME, RETURN_HEADER, Name, fingerprint, of_client, of_return, shard_of_name
 from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
 from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES, TOPIC_RULE
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
@@ -70,7 +69,7 @@ class ByName(NamedTuple):
     `Change`."""
 
     kind: int
-    name: bytes
+    name: Name
     due: int
     by: str = ""
 
@@ -186,9 +185,12 @@ def _schedule(
         raise Rejected("bad_header", f"{len(own)} headers are given, the limit is {MAX_HEADERS}")
     count, packed = pack_headers(own)
 
-    name = digest = b""
+    name, digest = NO_NAME, b""
     if _NAME in texts:
         name = _name(texts[_NAME], _NAME, place)
+    if name and any(header == RETURN_HEADER for header, _ in own):
+        name, digest = of_return(texts[_NAME], topic, key, record.value)
+    elif name:
         # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
         parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
         digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, record.value)
@@ -247,12 +249,12 @@ def _due(texts: dict[str, str], timestamp: int) -> int:
     return due
 
 
-def _name(text: str, header: str, place: RecordPosition) -> bytes:
-    """A name with its prefix, if this shard decides about it."""
+def _name(text: str, header: str, place: RecordPosition) -> Name:
+    """The name of a client, if this shard decides about it."""
     if not NAME.fullmatch(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
         raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
-    name = CLIENT_NAME + text.encode()
+    name = of_client(text)
     if place.shards is not None and (shard := shard_of_name(name, place.shards)) != place.shard:
         what = "the name" if header == _NAME else "no id of this cluster; the name"
         raise Rejected("wrong_partition", f"{header}: {what} {text} belongs to partition {shard}, not {place.shard}")

@@ -175,10 +175,16 @@ class Access:
 
 
 def caller_of(request: Request) -> bytes:
-    """Whose names and idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
+    """Whose idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
     rotated key stays the same caller. Empty where nobody has to present one."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller.encode() or grant.secret
+
+
+def namespace_of(request: Request) -> str:
+    """See `Grant.namespace`."""
+    grant: Grant = request.scope.get(GRANT, EVERYTHING)
+    return grant.namespace
 
 
 def caller_name(request: Request) -> str:

@@ -32,7 +32,8 @@ from duemq.bus.partitioner import partition_of
 from duemq.model.ids import IdCodec
 from duemq.model.key import KEY, checksum
 from duemq.model.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, Draft, change_frame, fingerprint, schedule_frame
+from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
+from duemq.model.names import NO_NAME, fingerprint, of_client
 from duemq.model.record import pack_record
 from duemq.model.row import change_row, dead_frame, frame_in, message_key_in, row_of
 from duemq.pipeline.cli.command import echo_json, report_errors
@@ -132,7 +133,7 @@ class _History:
                 due = first + tick * _TICK_MS + chosen.randrange(20)
                 topic = TOPICS[offset % len(TOPICS)]
                 payload = b'{"order": %d, "text": "%s"}' % (offset, b"x" * 80)
-                name = b"n:order-%d-%d" % (self._shard, offset) if offset % 20 == 0 else b""
+                name = of_client(f"order-{self._shard}-{offset}") if offset % 20 == 0 else NO_NAME
                 draft = Draft(
                     topic,
                     payload,

@@ -34,6 +34,7 @@ from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, Unavailable
+from duemq.model.names import CursorName, group_cursor
 from duemq.model.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
@@ -193,17 +194,17 @@ class EmbeddedBus:
         self._commits.check()
         await self._compactor.now()
 
-    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._commits.check()
         with translate_errors(f"reading the place of consumer {consumer!r}"):
-            place: bytes | None = self._db.get(layout.consumer_cursor_key(topic, consumer))
+            place: bytes | None = self._db.get(layout.cursor_key(topic, consumer))
             return place
 
-    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
-        await self._commits.submit(lambda group: group.batch.put(layout.consumer_cursor_key(topic, consumer), cursor))
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
+        await self._commits.submit(lambda group: group.batch.put(layout.cursor_key(topic, consumer), cursor))
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
-        await self.set_consumer_cursor(topic, group, encode_cursor(topic, offsets).encode())
+        await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()

@@ -4,7 +4,7 @@
     's' topic number (u32) partition (u16)                    -> start offset, last timestamp, position (u64 each)
     't' topic name                                            -> topic number (u32), partitions (u16), created ms (u64)
     'e' committer name                                        -> epoch (u64)
-    'c' topic name \\0 consumer name                           -> cursor
+    'c' topic name \\0 cursor name (`model/names.py`)           -> cursor
     'v'                                                       -> version of this layout (u16)
 
 Changing it: raise `VERSION` and teach `bus/embedded/rocksdb_log.py` to bring older folders over.
@@ -15,7 +15,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-VERSION = 1
+from duemq.model.names import CursorName
+
+VERSION = 2
+FORMER_GROUPS = "destination."  # in layout 1 the cursors of destinations had names that clients can have, too
 VERSION_KEY = b"v"
 
 TOPIC = Struct(">IHQ")
@@ -50,5 +53,14 @@ def epoch_key(committer: str) -> bytes:
     return b"e" + committer.encode()
 
 
-def consumer_cursor_key(topic: str, consumer: str) -> bytes:
-    return b"c" + topic.encode() + b"\0" + consumer.encode()
+CURSORS = b"c"
+
+
+def cursor_key(topic: str, name: CursorName) -> bytes:
+    return CURSORS + topic.encode() + b"\0" + name.encode()
+
+
+def read_cursor_key(key: bytes) -> tuple[str, str]:
+    """The topic and the text of the cursor's name."""
+    topic, _, name = key.removeprefix(CURSORS).decode().partition("\0")
+    return topic, name

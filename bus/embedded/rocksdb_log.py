@@ -15,11 +15,13 @@ from rocksdict import (
     Options,
     Rdict,
     ReadOptions,
+    WriteBatch,
 )
 
 from duemq.bus.embedded import layout
 from duemq.bus.embedded.wal import cut_torn_end
 from duemq.model.errors import CorruptStore, FolderRefused
+from duemq.model.names import group_cursor
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
@@ -77,7 +79,9 @@ def open_log(folder: Path) -> Rdict:
             db.close()
             raise FolderRefused(f"{folder} holds something that is not a log of duemq; name another folder")
         version = layout.VERSION if raw_version is None else int.from_bytes(raw_version, "big")
-        if version != layout.VERSION:
+        if version == 1:
+            _separate_cursors(db)
+        elif version != layout.VERSION:
             db.close()
             raise FolderRefused(
                 f"the log in {folder} has layout {version}, this duemq reads layout {layout.VERSION}: "
@@ -87,6 +91,22 @@ def open_log(folder: Path) -> Rdict:
             db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
             db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
         return db
+
+
+def _separate_cursors(db: Rdict) -> None:
+    """From layout 1 to 2: the cursors of destinations get names that no client can have. What they were under stays:
+    a client's own consumer may have such a name, too."""
+    batch, rows = WriteBatch(raw_mode=True), db.iter()
+    rows.seek(layout.CURSORS)
+    while rows.valid() and rows.key().startswith(layout.CURSORS):
+        topic, name = layout.read_cursor_key(rows.key())
+        if name.startswith(layout.FORMER_GROUPS):
+            batch.put(layout.cursor_key(topic, group_cursor(name)), rows.value())
+        rows.next()
+    rows.status()
+    batch.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
+    db.write(batch)
+    db.flush_wal(True)
 
 
 def _open(folder: Path) -> Rdict:

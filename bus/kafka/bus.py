@@ -41,6 +41,7 @@ from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, se
 from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
 
 log = logging.getLogger(__name__)
@@ -288,11 +289,11 @@ class KafkaBus:
     async def reclaim(self) -> None:
         self._check()  # a broker's disk is its own business
 
-    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         self._check()
         return await self._places.get(topic, consumer)
 
-    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         self._check()
         await self._places.put(topic, consumer, cursor)
 

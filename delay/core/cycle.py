@@ -34,6 +34,7 @@ from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, PURGE, REDRIVE, Change, read_name
+from duemq.model.names import Name
 from duemq.model.plain import ByName, Malformed, RecordPosition
 from duemq.model.record import StoredRecord
 from duemq.model.row import (
@@ -157,7 +158,7 @@ class Cycle:
         self,
         key: bytes,
         offset: int,
-        name_fields: tuple[bytes, bytes],
+        name_fields: tuple[Name, bytes],
         answers: Mapping[int, Answer] | None,
         lookups: Lookups,
     ) -> bool:

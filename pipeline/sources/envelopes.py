@@ -15,7 +15,6 @@ from duemq.model.message import (
     CANCEL,
     DELIVER_NOW,
     ENVELOPE,
-    FINGERPRINT_BYTES,
     FORMAT,
     MAX_HEADERS,
     MOVE,
@@ -24,6 +23,7 @@ from duemq.model.message import (
     REDRIVE,
     SCHEDULE,
 )
+from duemq.model.names import FINGERPRINT_BYTES
 from duemq.model.timing import LAST_MS
 
 _LONG_MAX: Final = 2**63 - 1

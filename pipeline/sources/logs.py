@@ -111,6 +111,8 @@ def understood(commands: DataFrame) -> DataFrame:
     rows = plain.mapInArrow(decode.plain, decode.PLAIN).withColumn("metadata", envelopes.packed_hash("metadata"))
     of_value = F.when(F.col("fingerprint").isNotNull(), F.xxhash64("fingerprint", "content"))
     rows = rows.withColumn("fingerprint", of_value)
+    of_return = F.concat_ws(":", "name", F.hex("fingerprint"))
+    rows = rows.withColumn("name", F.when(F.col("name").startswith("r:"), of_return).otherwise(F.col("name")))
     return own.unionByName(rows.select(own.columns))
 
 

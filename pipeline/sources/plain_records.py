@@ -5,7 +5,8 @@ no code with it. `tests/unit/pipeline/test_plain_records.py` holds both to one t
 
 A record says it in headers:
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at;
+               beside x-duemq-return a name is that of a message which a consumer sends back
     move       duemq-move (an id or a name), and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive (an id or a name)
@@ -55,7 +56,7 @@ _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
 class RecordMeaning(NamedTuple):
     """`kind`: schedule, cancel, move, deliver_now, redrive, import or malformed. Times in epoch ms. `name` has
-    the prefix `n:`.
+    the prefix `n:`, or `r:` of a return, whose content is a part of its name (`logs.understood`).
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
     by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
@@ -146,7 +147,11 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
         raise _Malformed("a key of more than 65,534 bytes")
     if len(own) > _MAX_HEADERS:
         raise _Malformed("more than 65,000 headers")
-    name = _name(_text(ours, "duemq-name")) if "duemq-name" in ours else None
+    name = fingerprint = None
+    if "duemq-name" in ours:
+        name, fingerprint = _name(_text(ours, "duemq-name")), _fingerprint(key, ours, own)
+        if any(header == "x-duemq-return" for header, _ in own):
+            name, fingerprint = "r:" + name.removeprefix("n:"), _fingerprint(key, {"duemq-topic": topic}, ())
     labels = [one.strip() for one in _text(ours, "duemq-labels").split(",")] if ours.get("duemq-labels") else []
     if len(labels) > _MAX_LABELS:
         raise _Malformed("more than 16 labels")
@@ -159,8 +164,7 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
             raise _Malformed("it expires before it is due")
     return RecordMeaning(
         "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
-        labels="\n".join(labels).encode(), headers=own,
-        fingerprint=None if name is None else _fingerprint(key, ours, own),
+        labels="\n".join(labels).encode(), headers=own, fingerprint=fingerprint,
     )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
-from duemq.model.message import Draft, fingerprint
+from duemq.model.message import Draft
+from duemq.model.names import Name, fingerprint
 from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.send import idempotency_conflict, name_conflict
@@ -33,7 +34,7 @@ class _Naming(NamedTuple):
     """The name of an item as its sender gave it (None: an idempotency key), as shards know it, and its fingerprint."""
 
     text: str | None
-    name: bytes
+    name: Name
     content: bytes
 
 
@@ -91,7 +92,7 @@ def _naming_of(request: Request, item: dict[str, Any]) -> tuple[_Naming, dict[st
     # As of a PUT under the name: each of them may repeat the other.
     content = fingerprint(canonical(rest), b"")
     if field == "name":
-        return _Naming(text, client_name(text), content), rest
+        return _Naming(text, client_name(request, text), content), rest
     return _Naming(None, idempotency_name(request, text, field), content), rest
 
 

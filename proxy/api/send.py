@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, OutcomeUnknown, Rejected, RejectedNow, Unavailable
+from duemq.model.names import Name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.request.names import IDEMPOTENCY_KEY, client_name, name_in_header
@@ -28,7 +29,7 @@ async def post_message(service: Service, request: Request) -> Response:
 
 async def put_message(service: Service, request: Request) -> Response:
     text: str = request.path_params["id"]
-    name = client_name(text)
+    name = client_name(request, text)
     condition = header(request, b"if-none-match")
     if condition not in (None, "*"):
         raise Rejected("bad_header", "If-None-Match can only be *: messages have no entity tags", "If-None-Match")
@@ -37,23 +38,28 @@ async def put_message(service: Service, request: Request) -> Response:
     if not receipt.known and not receipt.conflict:
         return JsonResponse(receipt_json(receipt), 201)
     if condition is not None:
-        raise Rejected("name_taken", f"there is a message named {text}: {receipt.id}", "name", id=receipt.id)
+        raise _taken("name_taken", f"there is a message named {text}", "name", receipt)
     if receipt.conflict:
         raise name_conflict(receipt, text)
     return JsonResponse(receipt_json(receipt) | {"duplicate": True})
 
 
 def idempotency_conflict(receipt: Receipt, field: str) -> Rejected:
-    detail = f"this {field} was used for another message, {receipt.id}"
-    return Rejected("idempotency_conflict", detail, field, id=receipt.id)
+    return _taken("idempotency_conflict", f"this {field} was used for another message", field, receipt)
 
 
 def name_conflict(receipt: Receipt, name: str) -> Rejected:
-    detail = f"there is a message named {name} with other content: {receipt.id}"
-    return Rejected("name_conflict", detail, "name", id=receipt.id)
+    return _taken("name_conflict", f"there is a message named {name} with other content", "name", receipt)
 
 
-async def _accept(service: Service, sent: SentMessage, name: bytes, content: bytes) -> Receipt:
+def _taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
+    """Says which message has the name, but to a caller who may not know of it."""
+    if not receipt.id:
+        return Rejected(code, detail, field)
+    return Rejected(code, f"{detail}: {receipt.id}", field, id=receipt.id)
+
+
+async def _accept(service: Service, sent: SentMessage, name: Name, content: bytes) -> Receipt:
     """The receipt of one message. `content`: the fingerprint of what is sent under the name.
 
     A repeat gets what the first one got, whatever time it is now, and whatever limits there are.

@@ -14,6 +14,7 @@ from duemq.bus.topic_cursor import MAX_PARTITIONS, cursor_in, decode_cursor, enc
 from duemq.cluster.internal_topics import INTERNAL
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
+from duemq.model.names import CursorName, consumer_cursor
 from duemq.model.rules import NAME
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT
@@ -74,15 +75,15 @@ async def get_records(service: Service, request: Request) -> Response:
 
 
 async def get_consumer_cursor(service: Service, request: Request) -> Response:
-    topic, consumer = _topic_of(request), request.path_params["consumer"]
-    _check_consumer(consumer, "bad_field")
+    topic = _topic_of(request)
+    consumer = _cursor_of(request.path_params["consumer"], "bad_field")
     place = await service.gateway.bus.get_consumer_cursor(topic, consumer)
     return Response(status_code=204) if place is None else JsonResponse({"cursor": cursor_in(place)})
 
 
 async def put_consumer_cursor(service: Service, request: Request) -> Response:
-    topic, consumer = _topic_of(request), request.path_params["consumer"]
-    _check_consumer(consumer, "bad_field")
+    topic = _topic_of(request)
+    consumer = _cursor_of(request.path_params["consumer"], "bad_field")
     body = await read_json(request, SMALL_BODY_BYTES)
     check_fields(body, ("cursor",))
     cursor = body.get("cursor")
@@ -99,9 +100,9 @@ async def _start(service: Service, topic: str, after: str | None, consumer: str 
     bus = service.gateway.bus
     source = "after"
     if consumer is not None:
-        _check_consumer(consumer, "bad_query")
+        cursor_name = _cursor_of(consumer, "bad_query")
         if after is None:
-            place = await bus.get_consumer_cursor(topic, consumer)
+            place = await bus.get_consumer_cursor(topic, cursor_name)
             if place is not None:
                 after, source = cursor_in(place), "consumer"
     info = await _readable(bus, topic)
@@ -142,10 +143,11 @@ def _topic_of(request: Request) -> str:
     return topic
 
 
-def _check_consumer(consumer: str, code: str) -> None:
+def _cursor_of(consumer: str, code: str) -> CursorName:
     if not NAME.fullmatch(consumer):
         detail = f"a consumer's name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(consumer)}"
         raise Rejected(code, detail, "consumer")
+    return consumer_cursor(consumer)
 
 
 def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from duemq.model.errors import Rejected
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
+from duemq.model.names import Name
 from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
 
@@ -23,7 +24,7 @@ class Receipt(NamedTuple):
     """The answer to a schedule, given after it is durable. `due` in epoch ms.
 
     `known`: the name or idempotency key existed before, and `id` is the first message's; `conflict`: it existed with
-    other content, and nothing was accepted.
+    other content, and nothing was accepted. Without an id: the caller may not know of the message that has the name.
     """
 
     id: str
@@ -89,7 +90,7 @@ class Gateway(Protocol):
         """
         ...
 
-    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+    async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         """The receipt of the message that has each name, None for a new name; `names` are given with fingerprints.
 
         Sees every message accepted before the call. Raises OutcomeUnknown where nobody can say.
@@ -142,8 +143,11 @@ class Gateway(Protocol):
         is no such import. Raises Rejected `no_ids` for one that is refused, or whose file is not kept any more."""
         ...
 
-    async def state(self, ref: str) -> MessageState | None:
-        """The message with this id or name, or None if it is unknown. Sees every message accepted before the call."""
+    async def state(self, ref: str, caller: str = "") -> MessageState | None:
+        """The message with this id or name, or None if it is unknown. Sees every message accepted before the call.
+
+        `caller`: whose names are looked in first (`Grant.namespace`); empty: none but those of all.
+        """
         ...
 
     async def find(self, query: Query) -> MessagePage:

@@ -28,7 +28,8 @@ from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, Rejec
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft, Terms, schedule_frame, shard_of_name
+from duemq.model.message import Draft, Terms, schedule_frame
+from duemq.model.names import Name, shard_of_name
 from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
@@ -210,7 +211,7 @@ class CommandGateway:
             outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
         return outgoing
 
-    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+    async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         self._check()
         try:
             return await self._names.look_up(names)
@@ -227,9 +228,9 @@ class CommandGateway:
     # --- reading --------------------------------------------------------------------------------------------------
 
     @_reading
-    async def state(self, ref: str) -> MessageState | None:
+    async def state(self, ref: str, caller: str = "") -> MessageState | None:
         self._check()
-        target = await self._addresses.find(ref)
+        target = await self._addresses.find(ref, caller)
         if not isinstance(target, Address):
             return target
         # Whatever was answered here before shows: a replica that is asked must have come as far.

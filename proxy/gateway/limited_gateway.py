@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from asyncio import Semaphore, TaskGroup
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.access import Grant
-from duemq.model.errors import Rejected
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
+from duemq.model.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
 
@@ -23,7 +24,8 @@ _LOOK_UPS: Final = 64  # at a time, for one request
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. What was looked up is changed by its id.
+    `charge` gets the number of messages of each send. What was looked up is changed by its id. A caller for some topics
+    has names of its own (`model/names.py`), and those that it gave before it had are found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -34,15 +36,46 @@ class LimitedGateway(Gateway):
         return self._gateway.bus
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
+        if not self._grant.topics:
+            self._charge(len(drafts))
+            return await self._gateway.send(drafts)
         covers = self._grant.covers
-        allowed = [draft for draft in drafts if covers(draft.topic)]
-        self._charge(len(allowed))
-        answers = iter(await self._gateway.send(allowed) if allowed else ())
-        return [next(answers) if covers(draft.topic) else no_topic(draft.topic) for draft in drafts]
+        answers: dict[int, Receipt | Rejected] = {
+            at: no_topic(draft.topic) for at, draft in enumerate(drafts) if not covers(draft.topic)
+        }
+        self._charge(len(drafts) - len(answers))
+        answers |= await self._named_before(drafts, answers)
+        left = [at for at in range(len(drafts)) if at not in answers]
+        sent = await self._gateway.send([drafts[at] for at in left]) if left else ()
+        answers |= zip(left, map(self._told, sent), strict=True)
+        return [answers[at] for at in range(len(drafts))]
 
-    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
-        receipts = await self._gateway.named(names)
-        return [None if one is None or not self._grant.covers(one.topic) else one for one in receipts]
+    async def _named_before(self, drafts: Sequence[Draft], refused: Container[int]) -> dict[int, Receipt]:
+        """The receipts of the messages that have the names of drafts already, by place. Raises Unavailable."""
+        ats = [at for at, draft in enumerate(drafts) if at not in refused and former_of_caller(draft.name)]
+        if not ats:
+            return {}
+        try:
+            receipts = await self.named([(drafts[at].name, drafts[at].fingerprint) for at in ats])
+        except OutcomeUnknown as error:  # of a look-up: nothing is sent yet
+            raise Unavailable(error.detail) from error
+        return {at: receipt for at, receipt in zip(ats, receipts, strict=True) if receipt is not None}
+
+    def _told(self, answer: Receipt | Rejected) -> Receipt | Rejected:
+        """What the caller is told of a send: a message that has the name may be of another topic by now."""
+        if isinstance(answer, Rejected) or self._grant.covers(answer.topic):
+            return answer
+        return answer._replace(id="", due=0, conflict=True)
+
+    async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
+        formers = {at: former for at, (name, _) in enumerate(names) if (former := former_of_caller(name))}
+        asked = [*names, *((former, names[at][1]) for at, former in formers.items())]
+        covers, known = self._grant.covers, await self._gateway.named(asked)
+        receipts = [one if one is not None and covers(one.topic) else None for one in known]
+        found = receipts[: len(names)]
+        for at, before in zip(formers, receipts[len(names) :], strict=True):
+            found[at] = found[at] or before
+        return found
 
     async def change(
         self,
@@ -105,8 +138,8 @@ class LimitedGateway(Gateway):
         self._require_all_topics("looking imports up")
         return await self._gateway.imported_ids(id_, first, most)
 
-    async def state(self, ref: str) -> MessageState | None:
-        state = await self._gateway.state(ref)
+    async def state(self, ref: str, caller: str = "") -> MessageState | None:
+        state = await self._gateway.state(ref, self._grant.namespace)
         return None if state is None or not self._grant.covers(state.topic) else state
 
     async def find(self, query: Query) -> MessagePage:

@@ -10,7 +10,7 @@ from duemq.cluster.internal_topics import INTERNAL
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.ids import MessageId
 from duemq.model.key import offset_of, read_key
-from duemq.model.message import CLIENT_NAME, shard_of_name
+from duemq.model.names import Name, of_caller, of_client, shard_of_name
 
 
 class Address(NamedTuple):
@@ -31,7 +31,7 @@ class NamedAddress(NamedTuple):
 
     ref: str
     shard: int
-    name: bytes
+    name: Name
 
 
 class Addresses:
@@ -52,23 +52,27 @@ class Addresses:
         """Where the message of a name is, if there is one; None for what is an id. Nothing is looked up."""
         if self._backend.ids.read(ref) is not None:
             return None
-        name = CLIENT_NAME + ref.encode()
+        return self._named(ref, of_client(ref))
+
+    def _named(self, ref: str, name: Name) -> NamedAddress:
         return NamedAddress(ref, shard_of_name(name, self._backend.shards), name)
 
     def of_key(self, shard: int, first_key: bytes) -> Address:
         """The message that was first placed under this key."""
         return Address(self._backend.ids.issue(shard, *read_key(first_key)), shard, first_key)
 
-    async def find(self, ref: str) -> Address | MessageState | None:
-        """The message of a shard, the state of a direct one, or None if there is none. Raises Unavailable."""
+    async def find(self, ref: str, caller: str = "") -> Address | MessageState | None:
+        """The message of a shard, the state of a direct one, or None if there is none. `caller`: see `Gateway.state`.
+        Raises Unavailable."""
         if address := self.by_id(ref):
             return address
         if named := self.by_name(ref):
-            backend, shard = self._backend, named.shard
-            first_key = await backend.reader.holder(shard, named.name)
-            if first_key is None:
-                return None
-            return self.of_key(shard, first_key)
+            places = (self._named(ref, of_caller(caller, ref)), named) if caller else (named,)
+            for _, shard, name in places:
+                first_key = await self._backend.reader.holder(shard, name)
+                if first_key is not None:
+                    return self.of_key(shard, first_key)
+            return None
         message_id = self._backend.ids.read(ref)
         return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
 

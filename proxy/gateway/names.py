@@ -11,7 +11,8 @@ from duemq.cluster.backend import Backend
 from duemq.cluster.shard_reader import NamedMessage
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import Draft, shard_of_name
+from duemq.model.message import Draft
+from duemq.model.names import Name, shard_of_name
 from duemq.proxy.gateway.base import Receipt
 
 _REPEAT = "send it again under the same name"
@@ -78,7 +79,7 @@ class Names:
                 answers[place] = missing if first is None else receipt_of(first, conflict=conflict)
         return answers
 
-    async def look_up(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+    async def look_up(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
         shards = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
         reader = self._backend.reader

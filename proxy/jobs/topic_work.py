@@ -7,7 +7,6 @@ shard accepts it once: by whatever job, and however often that is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 from duemq.bus.base import TopicInfo
@@ -24,14 +23,14 @@ from duemq.model.dead_letters import (
 )
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import Job, Order
-from duemq.model.message import Draft, fingerprint, is_topic
+from duemq.model.message import Draft, is_topic
+from duemq.model.names import fingerprint, of_redrive
 from duemq.model.record import Record, StoredRecord, pack_headers, unpack_record
 from duemq.model.rules import LABEL, MAX_LABELS
 from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
 
 _PAGE: Final = 1_000
-_NAME: Final = b"d:"  # apart from the names of clients and idempotency keys
 _UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
 
 
@@ -122,10 +121,9 @@ class TopicWork:
             more.append((REDRIVEN_ID, id_.encode()))
         count, headers = pack_headers([*own_headers(record.headers), *more])
         labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
-        name = _NAME + sha256(f"{whence}/{stored.timestamp}".encode()).hexdigest()[:40].encode()
         return Draft(
-            topic, record.value, key=record.key, header_count=count, headers=headers, labels=tuple(labels), name=name,
-            fingerprint=fingerprint(job.id.encode()),
+            topic, record.value, key=record.key, header_count=count, headers=headers, labels=tuple(labels),
+            name=of_redrive(f"{whence}/{stored.timestamp}"), fingerprint=fingerprint(job.id.encode()),
         )  # fmt: skip
 
 

@@ -7,40 +7,40 @@ import re
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.message import CLIENT_NAME, fingerprint
+from duemq.model.names import NO_NAME, Name, of_caller, of_client, of_idempotency_key
 from duemq.model.rules import NAME
 from duemq.model.timing import shown
-from duemq.proxy.access import caller_of
+from duemq.proxy.access import caller_of, namespace_of
 from duemq.web.body import headers_of
 
-IDEMPOTENCY_PREFIX = b"i:"
 IDEMPOTENCY_KEY = "Idempotency-Key"
 
 _HEADER = IDEMPOTENCY_KEY.lower().encode()
 _QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 
 
-def client_name(text: str) -> bytes:
+def client_name(request: Request, text: str) -> Name:
     """What a message is known by that has a name of the client's choice. Raises Rejected `bad_field`."""
     if not NAME.fullmatch(text):
         raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
-    return CLIENT_NAME + text.encode()
+    caller = namespace_of(request)
+    return of_caller(caller, text) if caller else of_client(text)
 
 
-def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> bytes:
+def idempotency_name(request: Request, key: str, field: str = IDEMPOTENCY_KEY) -> Name:
     """What a message is known by that has an idempotency key. Raises Rejected `bad_field`.
 
     Per API key, and as a digest: it is stored with the message, where a name has at most 255 bytes.
     """
     if not 0 < len(key) <= 255 or not key.isprintable():
         raise Rejected("bad_field", f"{field} has 1 to 255 printable characters", field)
-    return IDEMPOTENCY_PREFIX + fingerprint(caller_of(request), key.encode())
+    return of_idempotency_key(caller_of(request), key)
 
 
-def name_in_header(request: Request) -> bytes:
-    """The name that a request's Idempotency-Key makes; none (b"") without one. Raises Rejected."""
+def name_in_header(request: Request) -> Name:
+    """The name that a request's Idempotency-Key makes; none without one. Raises Rejected."""
     if _HEADER not in headers_of(request.scope):
-        return b""
+        return NO_NAME
     keys = [value for name, value in request.scope["headers"] if name == _HEADER]
     if len(keys) > 1:
         raise Rejected("bad_header", "Idempotency-Key is given twice", IDEMPOTENCY_KEY)

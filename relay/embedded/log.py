@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any, Protocol
 
 from duemq.bus.base import Bus
@@ -15,7 +14,8 @@ from duemq.client.consumer.retry.headers import SIZE
 from duemq.client.consumer.retry.letter import AT_ONCE, Pairs, letter_of
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
-from duemq.model.message import CLIENT_NAME, FINGERPRINT_BYTES, Draft
+from duemq.model.message import Draft
+from duemq.model.names import of_return
 from duemq.model.record import pack_headers
 from duemq.relay.embedded.source import EmbeddedSource
 
@@ -51,7 +51,8 @@ class EmbeddedLog:
         return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes."""
+        """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes. No
+        other message can have the name; if one had, this one would be a dead letter."""
         refused = await self._send(self._draft(message, to, error, message.payload))
         if refused is None:
             return to
@@ -69,10 +70,9 @@ class EmbeddedLog:
     def _draft(self, message: Message, to: Wait | Dead, error: str, payload: bytes, more: Pairs | None = None) -> Draft:
         letter = letter_of(self._group, message, to, error)
         now = self._clock()
-        name = CLIENT_NAME + letter.name.encode()
+        name, fingerprint = of_return(letter.name, letter.topic.encode(), message.key, payload)
         count, headers = pack_headers([*letter.headers, *(more or ())])
         due = now if letter.wait == AT_ONCE else now + letter.wait.ms(now)
-        fingerprint = blake2b(name, digest_size=FINGERPRINT_BYTES).digest()
         return Draft(letter.topic, payload, due, message.key, count, headers, (), 0, name, fingerprint)
 
     async def _send(self, draft: Draft) -> str | None:
@@ -82,7 +82,7 @@ class EmbeddedLog:
             try:
                 (receipt,) = await self._schedule([draft])
                 if not isinstance(receipt, Rejected):
-                    return None
+                    return "name_conflict" if receipt.conflict else None
                 if receipt.code not in _PASSING:
                     return receipt.code
                 trouble: Exception = receipt

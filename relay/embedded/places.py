@@ -2,7 +2,7 @@
 
     cursor of the topic [. ranges of partition 0 . ranges of partition 1 ...]
 
-API clients get and give the cursor alone (`cursor_in`).
+Layout 1 of the log kept it where API clients could read it; these get the cursor alone (`cursor_in`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Reads topics of a server's own log for a destination, and keeps how far it is as a consumer's cursor.
+"""Reads topics of a server's own log for a destination, and keeps how far it is as a cursor that no client can
+move (`model/names.py`).
 
 One process has all partitions: nothing is ever taken away.
 """
@@ -17,6 +18,7 @@ from duemq.bus.base import Bus, TopicInfo
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.work.done_ranges import Ranges
 from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.names import group_cursor
 from duemq.model.record import Headers, StoredRecord, unpack_record
 from duemq.relay.embedded.places import decode_places, encode_places
 
@@ -51,6 +53,7 @@ class EmbeddedSource:
         log_id: str = "",
     ) -> None:  # fmt: skip
         self._bus, self._group, self._topics, self._log_id = bus, group, topics, log_id
+        self._cursor = group_cursor(group)
         self._gained, self._lost = gained, lost
         self._next: dict[TopicPartition, int] = {}  # what is read next
         self._stored: dict[TopicPartition, FetchPosition] = {}
@@ -109,7 +112,7 @@ class EmbeddedSource:
     async def _begin(self, bus: Bus, info: TopicInfo) -> None:
         """Find out where each partition is read first."""
         topic = info.name
-        cursor = await bus.get_consumer_cursor(topic, self._group)
+        cursor = await bus.get_consumer_cursor(topic, self._cursor)
         places = [FetchPosition(offset, offset) for offset in info.start_offsets]
         if cursor is not None:
             try:
@@ -179,7 +182,7 @@ class EmbeddedSource:
             for topic in {partition.topic for partition in places}:
                 of_topic = sorted(partition for partition in stored if partition.topic == topic)
                 cursor = encode_places(topic, [stored[partition] for partition in of_topic])
-                await bus.set_consumer_cursor(topic, self._group, cursor)
+                await bus.set_consumer_cursor(topic, self._cursor, cursor)
         except (Unavailable, LogFailed) as error:
             log.warning("%s cannot store how far it is: %s", self._group, error, extra={"action": "commit"})
             return False

@@ -12,6 +12,7 @@ from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Subscripti
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.model.names import CursorName
 from duemq.model.record import StoredRecord
 
 
@@ -136,10 +137,10 @@ class RenamedBus:
     async def clock_offset_ms(self) -> float:
         return await self.inner.clock_offset_ms()
 
-    async def get_consumer_cursor(self, topic: str, consumer: str) -> bytes | None:
+    async def get_consumer_cursor(self, topic: str, consumer: CursorName) -> bytes | None:
         return await self.inner.get_consumer_cursor(topic + self._suffix, consumer)
 
-    async def set_consumer_cursor(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         await self.inner.set_consumer_cursor(topic + self._suffix, consumer, cursor)
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:

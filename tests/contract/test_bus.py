@@ -11,6 +11,7 @@ import pytest
 from duemq.bus.base import AppendResult, Bus, UnknownTopic
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
+from duemq.model.names import consumer_cursor
 from duemq.model.record import pack_record
 
 if TYPE_CHECKING:
@@ -173,11 +174,11 @@ async def test_a_log_opened_again_has_everything(bus: Bus, plug: Plug) -> None:
     await bus.append({A0: frames(0, 30), B0: frames(0, 5)})
     await bus.append({A0: frames(30, 31)})
     await bus.trim("b", 0, 2)
-    await bus.set_consumer_cursor("a", "reader", b"17")
+    await bus.set_consumer_cursor("a", consumer_cursor("reader"), b"17")
     again = await plug.open()
     assert await everything(again, "a") == frames(0, 31)
     assert await everything(again, "b") == frames(2, 5)
-    assert await again.get_consumer_cursor("a", "reader") == b"17"
+    assert await again.get_consumer_cursor("a", consumer_cursor("reader")) == b"17"
     assert (await again.append({A0: frames(31, 32)}))[A0].first_offset == 31
 
 
@@ -244,10 +245,13 @@ async def test_trim_by_age(bus: Bus, plug: Plug) -> None:
 
 
 async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
-    await bus.set_consumer_cursor("a", "one", b"1")
-    await bus.set_consumer_cursor("a", "one", b"2")
-    await bus.set_consumer_cursor("b", "one", b"3")
-    assert [await bus.get_consumer_cursor(*who) for who in (("a", "one"), ("b", "one"), ("a", "two"))] == [
+    await bus.set_consumer_cursor("a", consumer_cursor("one"), b"1")
+    await bus.set_consumer_cursor("a", consumer_cursor("one"), b"2")
+    await bus.set_consumer_cursor("b", consumer_cursor("one"), b"3")
+    assert [
+        await bus.get_consumer_cursor(topic, consumer_cursor(who))
+        for topic, who in (("a", "one"), ("b", "one"), ("a", "two"))
+    ] == [
         b"2",
         b"3",
         None,
@@ -302,7 +306,7 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
         bus.append({A0: []}),
         committer.commit({}),
         bus.read("a", 0, 0, 1),
-        bus.get_consumer_cursor("a", "x"),
+        bus.get_consumer_cursor("a", consumer_cursor("x")),
     ):
         with pytest.raises(Unavailable):
             await call
@@ -312,14 +316,14 @@ async def test_a_closed_bus_is_unavailable(bus: Bus) -> None:
 async def test_a_checkpoint_is_a_log_of_its_own(bus: Bus, tmp_path: Path) -> None:
     into = tmp_path / "copies" / "log"
     await bus.append({A0: frames(0, 3), A1: [EMPTY]})
-    await bus.set_consumer_cursor("a", "consumer", b"cursor")
+    await bus.set_consumer_cursor("a", consumer_cursor("consumer"), b"cursor")
     linked = await bus.checkpoint(into)
     await bus.append({A0: frames(3, 5)})
     assert linked == into.exists()
     if linked:
         copy = await EmbeddedBus.open(into)
         assert (await everything(copy, "a", 0), await everything(copy, "a", 1)) == (frames(0, 3), [EMPTY])
-        assert await copy.get_consumer_cursor("a", "consumer") == b"cursor"
+        assert await copy.get_consumer_cursor("a", consumer_cursor("consumer")) == b"cursor"
         await copy.append({A0: frames(7, 8)})
         await copy.close()
     assert await everything(bus, "a") == frames(0, 5)

@@ -22,7 +22,7 @@ from aiokafka.structs import TopicPartition
 from pyspark.sql import SparkSession
 
 from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.message import CLIENT_NAME, shard_of_name
+from duemq.model.names import of_client, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
 from duemq.pipeline.history.stream import HistoryWriter, LogSource, pattern, run
@@ -36,7 +36,7 @@ pytestmark = [*spark_tests, pytest.mark.slow]
 
 COUNT = 150
 NO_NEW_TOPICS = ("--set", "topics.partitions=0", "--set", "delivery.max_attempts=1")
-NAME, NOBODY = [name for name in map("n{}".format, range(20)) if shard_of_name(CLIENT_NAME + name.encode(), 2) == 0][:2]
+NAME, NOBODY = [name for name in map("n{}".format, range(20)) if shard_of_name(of_client(name), 2) == 0][:2]
 
 
 @dataclass

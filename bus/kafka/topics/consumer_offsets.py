@@ -17,6 +17,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.names import CursorName
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000
@@ -37,7 +38,7 @@ class Places:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    async def get(self, topic: str, consumer: str) -> bytes | None:
+    async def get(self, topic: str, consumer: CursorName) -> bytes | None:
         group = _group(consumer)
 
         async def ask() -> bytes | None:
@@ -55,7 +56,7 @@ class Places:
 
         return await self._retry(ask, group, topic)
 
-    async def put(self, topic: str, consumer: str, cursor: bytes) -> None:
+    async def put(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         """Kept for ten years, or until it is put again. Raises Rejected for a cursor that is too long."""
         if len(cursor) > MAX_CURSOR_BYTES:
             detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
@@ -114,7 +115,7 @@ def _groups_like(group: str) -> str:
     return f"groups {GROUPS}*" if group.startswith(GROUPS) else f"group {group}"
 
 
-def _group(consumer: str) -> str:
+def _group(consumer: CursorName) -> str:
     return GROUPS + consumer
 
 

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from duemq.model.dead_letters import SHARE_GROUP
+from duemq.model.names import RETURN_HEADER
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -35,7 +36,9 @@ ATTEMPTS: Final = "x-duemq-attempts"
 """The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
 """Bytes of a value that a dead letter had no room for."""
-_OURS = frozenset((TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS))
+_OURS = frozenset(
+    (TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS, RETURN_HEADER)
+)
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
 _EPOCH_MS: Final = re.compile(rb"[0-9]{1,15}")

@@ -17,7 +17,8 @@ AT_ONCE: Final = Wait("level", 0)
 
 
 class Letter(NamedTuple):
-    """`name`: makes it once, however often it is sent. Key and value are the message's."""
+    """`name`: the text of the name that makes it once, however often it is sent (`model/names.py`, `of_return`). Key
+    and value are the message's."""
 
     topic: str
     wait: Wait

@@ -1,7 +1,8 @@
 """Sending messages back: through duemq's buffer topic, which any Kafka client may write to (docs/kafka.md).
 
 Each carries a name made of the record that the handler had, so a consumer that died after it sent a message back and
-before it committed may send it again: duemq delivers one of the two. The record's time is part of the name, for a topic
+before it committed may send it again: duemq delivers one of the two. No client can give a message this name
+(`model/names.py`). The record's time is part of the name, for a topic
 that was made anew has the same offsets again.
 
 What duemq cannot take is written to the dead letters directly, without what was too large.
@@ -32,7 +33,8 @@ from duemq.client.consumer.retry.headers import SIZE, returned
 from duemq.client.consumer.retry.letter import Letter, Pairs, dead_headers, letter_of
 from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.model.message import CLIENT_NAME, MAX_HEADERS, NO_KEY, shard_of_name
+from duemq.model.message import MAX_HEADERS, NO_KEY
+from duemq.model.names import RETURN_HEADER, of_client, shard_of_name
 from duemq.model.record import pack_headers
 
 log = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ class Returns:
         partition = None
         if topic is None:
             topic = self._options.buffer_topic
-            partition = shard_of_name(CLIENT_NAME + dict(headers)["duemq-name"], self._partitions)
+            partition = shard_of_name(of_client(dict(headers)["duemq-name"].decode()), self._partitions)
         task, failures = asyncio.current_task(), 0
         while True:
             producer: AIOKafkaProducer | None = None
@@ -180,7 +182,8 @@ class Returns:
 
 def _address(letter: Letter) -> Pairs:
     """The headers by which duemq delivers it."""
-    return [("duemq-topic", letter.topic.encode()), letter.wait.header, ("duemq-name", letter.name.encode())]
+    name = ("duemq-name", letter.name.encode())
+    return [("duemq-topic", letter.topic.encode()), letter.wait.header, name, (RETURN_HEADER, b"1")]
 
 
 def _unfit(letter: _Letter) -> str | None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from duemq.model.message import Draft, fingerprint, schedule_frame
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.names import Name, fingerprint, of_client
 from duemq.model.record import pack_headers, pack_record
 from duemq.pipeline.sources.logs import commands
 from tests.support.spark.log_frames import kafka_frame, record
@@ -24,7 +25,7 @@ def read(spark: SparkSession, frames: list[bytes]) -> list[Any]:
 
 def test_own_commands_have_that_of_their_envelope(spark: SparkSession) -> None:
     count, headers = pack_headers([("h", b"1")])
-    first = Draft("orders", b"x", name=b"n:a", fingerprint=fingerprint(b"one"))
+    first = Draft("orders", b"x", name=of_client("a"), fingerprint=fingerprint(b"one"))
     drafts = [
         first, first._replace(payload=b"y", key=b"k", labels=("l",), header_count=count, headers=headers),
         first._replace(fingerprint=fingerprint(b"two")), Draft("orders", b"x"),
@@ -49,7 +50,7 @@ def test_names_that_are_no_text_stay_apart(spark: SparkSession) -> None:
     """A message with an idempotency key has a digest for its name."""
     digests = [bytes(range(128, 144)), bytes(range(144, 160)), b"\xff" * 16, b"0123456789abcdef"]
     names = [b"i:" + digest for digest in digests] + ["k:schlüssel".encode()]
-    frames = [schedule_frame(Draft("orders", b"", name=name, fingerprint=bytes(16)), DUE) for name in names]
+    frames = [schedule_frame(Draft("orders", b"", name=Name(name), fingerprint=bytes(16)), DUE) for name in names]
     found = [row.name for row in read(spark, frames)]
     assert len(set(found)) == len(names), found
     assert found[3:] == ["i:0123456789abcdef", "k:schlüssel"] and found[0] == f"0x{names[0].hex().upper()}"

@@ -18,6 +18,7 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
+from duemq.model.names import CursorName, consumer_cursor
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
@@ -27,8 +28,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed
 YEAR_MS = 365 * 24 * 3_600_000
 
 
-def consumer() -> str:
-    return f"consumer-{secrets.token_hex(4)}"
+def consumer() -> CursorName:
+    return consumer_cursor(f"consumer-{secrets.token_hex(4)}")
 
 
 def cursor(partitions: int) -> bytes:

@@ -20,6 +20,7 @@ from duemq.delay.recovery.verify import Check, verify
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.names import of_client
 from duemq.model.record import pack_record
 from duemq.model.timing import WINDOW_MS
 from duemq.proxy.gateway.base import Receipt
@@ -56,7 +57,7 @@ async def _fill(path: Path) -> None:
     later = now() + 3_600_000
     await gateway.send([Draft("t", b"soon", now() + i) for i in range(20)])
     delay_files = await gateway.send([Draft("t", b"far", later + i) for i in range(20)])
-    await gateway.send([Draft("t", b"named", later, name=b"n:a", fingerprint=b"f" * 16)])
+    await gateway.send([Draft("t", b"named", later, name=of_client("a"), fingerprint=b"f" * 16)])
     sealed = await gateway.send([Draft("t", b"sealed", later + 4 * 3_600_000) for i in range(30)])
     while not node.shards[0].store.delay_files:  # noqa: ASYNC110
         await asyncio.sleep(0.02)

@@ -9,6 +9,7 @@ import pytest
 from duemq.bus.topic_cursor import decode_cursor
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import origin_in
+from duemq.model.names import group_cursor
 from duemq.model.record import unpack_record
 from duemq.relay.base import Reply, Result
 from tests.support.relay.relay_site import FAILED, Site, WatchingOutlet, lag, metric, payloads, until
@@ -63,7 +64,7 @@ async def test_a_restart_goes_on_where_it_was(site: Site) -> None:
         await until(lambda: len(outlet.messages) == 3)
         await asyncio.sleep(0.05)
     assert payloads(outlet) == [b"1", b"2", b"3"]
-    cursor = await site.bus.get_consumer_cursor("orders", "destination.one")
+    cursor = await site.bus.get_consumer_cursor("orders", group_cursor("destination.one"))
     assert cursor is not None
     assert decode_cursor(cursor.decode(), "orders", await site.bus.topic("orders"), "cursor") == [3, 0]
 
@@ -74,7 +75,7 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
     await site.deliver("orders", b"bad", b"good")
     async with site.relay() as relay:
         await until(lambda: payloads(outlet) == [b"good"])
-        await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
+        await until(lambda: any(name.startswith(b"r:dead") for name in site.names))
         await site.deliver("orders", b"later")
         await until(lambda: payloads(outlet) == [b"good", b"later"])
         figures = relay.figures_of("one")
@@ -97,7 +98,7 @@ async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:
     outlet.answer = lambda message: Reply(Result.REJECTED, "400", "bad request")
     await site.deliver("orders", b"bad")
     async with site.relay() as relay:
-        await until(lambda: any(name.startswith(b"n:dead") for name in site.names))
+        await until(lambda: any(name.startswith(b"r:dead") for name in site.names))
         await until(lambda: relay.measured()["one"].dead)
         assert metric(relay, "dead_letters_total") == 1
     assert len(site.names) == 1

@@ -12,6 +12,7 @@ from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_destination
 from duemq.model.errors import Rejected
+from duemq.model.names import group_cursor
 from duemq.model.record import pack_record
 from duemq.proxy.destinations.positions import Start, begin_at
 from duemq.relay.base import Reply, Result
@@ -160,7 +161,7 @@ async def stored(site: Site, condition: Callable[[FetchPosition], bool]) -> None
     info = await site.bus.topic("orders")
     assert info is not None
     while True:
-        place = await site.bus.get_consumer_cursor("orders", "destination.one")
+        place = await site.bus.get_consumer_cursor("orders", group_cursor("destination.one"))
         if place is not None and condition(decode_places(place, info)[1]):
             return
         await asyncio.sleep(0.005)

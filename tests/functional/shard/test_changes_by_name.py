@@ -15,7 +15,8 @@ from duemq.cluster.shard_reader import NamedMessage
 from duemq.delay.core import cycle
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.ledger import Answer, Entry, read_ledger
-from duemq.model.message import CANCEL, CLIENT_NAME, DELIVER_NOW, MOVE, Draft
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.names import of_client
 from duemq.model.record import unpack_record
 from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Receipt
@@ -42,7 +43,7 @@ class Asked(NodeBackend):
 
 async def named(gateway: CommandGateway, *names: str) -> list[str]:
     """The ids of new messages with these names."""
-    drafts = [Draft("orders", b"pay", LATER, name=CLIENT_NAME + name.encode(), fingerprint=bytes(16)) for name in names]
+    drafts = [Draft("orders", b"pay", LATER, name=of_client(name), fingerprint=bytes(16)) for name in names]
     receipts = await gateway.send(drafts)
     return [receipt.id for receipt in receipts if isinstance(receipt, Receipt)]
 

@@ -26,6 +26,7 @@ from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Draft
+from duemq.model.names import of_client
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -87,7 +88,7 @@ class Site:
 
     async def send(self, count: int, due: int, size: int = 100) -> list[str]:
         drafts = [
-            Draft(TOPIC, os.urandom(size), due + n, name=b"i:%d-%d" % (due, n), fingerprint=b"f" * 16)
+            Draft(TOPIC, os.urandom(size), due + n, name=of_client(f"{due}-{n}"), fingerprint=b"f" * 16)
             for n in range(count)
         ]
         return [answer.id for answer in await self.gateway.send(drafts) if isinstance(answer, Receipt)]

@@ -12,6 +12,7 @@ from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer, Entry, FileDecision
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
+from duemq.model.names import of_client
 from duemq.model.record import pack_record
 from duemq.model.row import dead_frame, frame_in, row_of
 from duemq.pipeline.history import rows
@@ -100,8 +101,8 @@ def test_what_entries_tell_of_is_known_before_they_are_looked_into(spark: SparkS
 def test_the_fate_of_each_answer(spark: SparkSession) -> None:
     asked = [
         change_frame(CANCEL, KEY), change_frame(MOVE, KEY, NOW + 9), change_frame(CANCEL, KEY),
-        schedule_frame(Draft("orders", b"", NOW, name=b"n:a", fingerprint=bytes(16)), NOW),
-        schedule_frame(Draft("orders", b"", NOW, name=b"n:a", fingerprint=bytes(16)), NOW),
+        schedule_frame(Draft("orders", b"", NOW, name=of_client("a"), fingerprint=bytes(16)), NOW),
+        schedule_frame(Draft("orders", b"", NOW, name=of_client("a"), fingerprint=bytes(16)), NOW),
     ]  # fmt: skip
     answers = {
         0: Answer.OK, 1: Answer.OK, 2: Answer.CANCELLED_BEFORE, 3: Answer.ACCEPTED, 4: Answer.DUPLICATE,

@@ -33,6 +33,7 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
+from duemq.model.names import NO_NAME, Name, of_client
 from duemq.model.plain import dead_letter
 from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shorten
 from duemq.model.row import change_row, dead_frame, direct_frame, frame_in, row_of
@@ -64,7 +65,7 @@ def test_schedules_of_every_shape(spark: SparkSession) -> None:
             due=chosen.choice((0, NOW + n, 253_402_300_799_999)), key=chosen.choice((None, b"", b"key")),
             header_count=headers[0], headers=headers[1], labels=chosen.choice(((), ("a", "b"), ("ü",))),
             expires=chosen.choice((0, NOW + 10_000)),
-            name=chosen.choice((b"", b"n:order-1", "k:schlüssel".encode())), fingerprint=bytes(16),
+            name=chosen.choice((NO_NAME, of_client("order-1"), Name("k:schlüssel".encode()))), fingerprint=bytes(16),
         ))  # fmt: skip
     records = [
         record("duemq.buffer", n % 3, n, NOW + n, schedule_frame(draft, draft.due or 0))
@@ -90,7 +91,7 @@ def test_envelopes_are_sound_by_the_rules_of_the_server(spark: SparkSession) -> 
         packed = pack_headers([(f"h{i}", bytes(i)) for i in range(n % 4)])
         draft = Draft(
             "orders", b"p", NOW + n, (None, b"", b"key")[n % 3], packed[0], packed[1], (("a",), ())[n % 2], n % 2 * NOW,
-            (b"", b"n:x")[n % 2], bytes(16),
+            (NO_NAME, of_client("x"))[n % 2], bytes(16),
         )  # fmt: skip
         sound.append(schedule_frame(draft, NOW + n))
         sound.append(change_frame(CANCEL + n % 4, make_key(NOW, n, 0), NOW))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.model import plain
-from duemq.model.message import CLIENT_NAME, shard_of_name
+from duemq.model.names import of_client, shard_of_name
 from duemq.model.plain import Malformed
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
@@ -47,7 +47,7 @@ def test_a_name_s_shard_is_that_of_the_server(spark: SparkSession) -> None:
     assert len(found) == len(names)
     for row in found:
         for alias in columns:
-            assert row[alias] == shard_of_name(CLIENT_NAME + row.name.encode(), int(alias[3:])), (row.name, alias)
+            assert row[alias] == shard_of_name(of_client(row.name), int(alias[3:])), (row.name, alias)
 
 
 def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkSession) -> None:

@@ -21,7 +21,8 @@ from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import LOWEST, first_key_at
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, CLIENT_NAME, MOVE, Change, Draft
+from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.model.names import of_client
 from duemq.model.row_notes import ChangeHistory, PastChange
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.backup.checkpoint import make_checkpoint
@@ -42,7 +43,7 @@ def draft(n: int, window: int) -> Draft:
     """One with everything that a message can have."""
     return Draft(
         "one", b"%d" % n, FIRST + window * WINDOW_MS + n, b"k%d" % n, labels=("a", f"l{n}"), expires=FIRST + 10**9,
-        name=CLIENT_NAME + b"%d-%d" % (window, n), fingerprint=bytes(16),
+        name=of_client(f"{window}-{n}"), fingerprint=bytes(16),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
+from duemq.model.names import Name
 from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
@@ -70,7 +71,7 @@ class FakeGateway:
             receipts.append(receipt)
         return receipts
 
-    async def named(self, names: Sequence[tuple[bytes, bytes]]) -> list[Receipt | None]:
+    async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         if self.unreadable:
             raise self.unreadable
         firsts = [self._names.get(name) for name, _ in names]
@@ -95,7 +96,7 @@ class FakeGateway:
         self.times.append(times)
         return [self.outcome or ChangeOutcome(target, Answer.UNKNOWN) for target in targets]
 
-    async def state(self, target: str) -> MessageState | None:
+    async def state(self, target: str, caller: str = "") -> MessageState | None:
         if self.unreadable:
             raise self.unreadable
         return self.found

@@ -18,6 +18,7 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
 from duemq.model.job import Order
 from duemq.model.message import Draft
+from duemq.model.names import Name
 from duemq.model.record import pack_record, unpack_headers
 from duemq.proxy.gateway.base import Receipt
 from duemq.proxy.jobs.topic_work import TopicWork
@@ -40,7 +41,7 @@ class Site:
         self.by_name: dict[str, Destination] = {}
         self.outlets: dict[str, MemoryOutlet] = {}
         self.disabled: list[tuple[str, str]] = []
-        self.names: set[bytes] = set()
+        self.names: dict[Name, bytes] = {}  # with fingerprints
         self.opened = 0
         self._listeners: list[Callable[[], None]] = []
 
@@ -70,14 +71,17 @@ class Site:
         self.disabled.append((name, reason))
         self.declare(name, disabled=reason)
 
-    async def schedule(self, drafts: Sequence[Draft]) -> list[object]:
+    async def schedule(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        receipts: list[Receipt] = []
         for draft in drafts:
-            if draft.name not in self.names:
-                self.names.add(draft.name)
+            known = draft.name in self.names
+            first = self.names.setdefault(draft.name, draft.fingerprint)
+            receipts.append(Receipt("new", "scheduled", draft.topic, 0, known, first != draft.fingerprint))
+            if not known:
                 await self.bus.create_topic(draft.topic, 1)
                 headers = unpack_headers(draft.headers, 0, draft.header_count)
                 await self.bus.append({(draft.topic, 0): [pack_record(draft.key, headers, draft.payload)]})
-        return [object() for _ in drafts]
+        return receipts
 
     async def deliver(self, topic: str, *payloads: bytes, key: bytes | None = None, partition: int = 0) -> None:
         await self.bus.create_topic(topic, 2)
@@ -93,8 +97,7 @@ class Site:
         """Send a dead letter of a destination into its topic again, as a job does."""
 
         async def send(drafts: Sequence[Draft]) -> list[Receipt]:
-            await self.schedule(drafts)
-            return [Receipt("new", "scheduled", draft.topic, 0) for draft in drafts]
+            return await self.schedule(drafts)
 
         own = f"destination.{name}"
         job: Any = SimpleNamespace(id="j", order=Order("redrive", source=f"dlq.{own}", topic=own))

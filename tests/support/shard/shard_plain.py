@@ -7,11 +7,13 @@ import random
 from duemq.model.ids import IdCodec
 from duemq.model.key import read_key
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
+from duemq.model.names import NO_NAME, Name, of_client, of_idempotency_key
 from duemq.model.plain import ByName
 from duemq.model.record import Record, unpack_headers, unpack_record
 from tests.support.shard.shard_oracle import Command, Plain
 
-CLIENT_NAMES = tuple(b"n:order-%d" % number for number in range(10))
+CLIENT_NAMES = tuple(of_client(f"order-{number}") for number in range(10))
+KEY_NAMES = tuple(of_idempotency_key(b"caller", key) for key in ("1", "2"))
 
 _RELATIVE: tuple[tuple[str, bytes, int], ...] = (
     ("duemq-delay", b"700", 700), ("duemq-delay", b"1.5s", 1_500), ("x-delay", b"0", 0), ("x-delay", b"30", 30),
@@ -55,7 +57,7 @@ def plain_schedule(rng: random.Random, draft: Draft) -> Plain:
         key = b"of the record"
     if draft.labels:
         pairs.append(("duemq-labels", ", ".join(draft.labels).encode()))
-    draft = draft._replace(expires=0, fingerprint=b"", name=draft.name if draft.name in CLIENT_NAMES else b"")
+    draft = draft._replace(expires=0, fingerprint=b"", name=draft.name if draft.name in CLIENT_NAMES else NO_NAME)
     if draft.name:
         pairs.append(("duemq-name", draft.name[2:]))
     own = list(unpack_headers(draft.headers, 0, draft.header_count))
@@ -71,7 +73,7 @@ def is_named(command: Command) -> bool:
     return isinstance(command, Plain) and isinstance(command.means, Draft) and bool(command.means.name)
 
 
-def plain_change(rng: random.Random, change: Change, name: bytes, ids: IdCodec) -> Plain:
+def plain_change(rng: random.Random, change: Change, name: Name, ids: IdCodec) -> Plain:
     """A change by id or, where it has one that clients chose, by its name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
     topic_state = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()

@@ -15,10 +15,11 @@ from duemq.model import row_notes
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Change, Draft, Terms
+from duemq.model.names import NO_NAME
 from duemq.model.record import pack_headers
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_oracle import DEAD, Command
-from tests.support.shard.shard_plain import CLIENT_NAMES, garbage, is_named, plain_change, plain_schedule
+from tests.support.shard.shard_plain import CLIENT_NAMES, KEY_NAMES, garbage, is_named, plain_change, plain_schedule
 from tests.support.shard.shard_world import SimNode, World
 
 NEAR = (0, 1, 3, 20, 900)
@@ -111,7 +112,7 @@ class Schedule:
     def _schedule(self) -> Draft:
         rng = self.rng
         count, headers = pack_headers([("h", b"1")] * rng.randint(0, 2))
-        name = rng.choice((b"i:1", b"i:2", *CLIENT_NAMES)) if rng.random() < 0.3 else b""
+        name = rng.choice((*KEY_NAMES, *CLIENT_NAMES)) if rng.random() < 0.3 else NO_NAME
         expires = self.world.now + rng.choice(NEAR + DELAY_FILE) if rng.random() < 0.1 else 0
         return Draft(
             topic=rng.choices(("one", "two", "later", "never"), (4, 4, 2, 1))[0],

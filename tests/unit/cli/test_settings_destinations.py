@@ -18,6 +18,7 @@ from duemq.cli.wiring.relay.settings_destinations import SettingsDestinations
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.errors import BadConfig
+from duemq.model.names import group_cursor
 
 FILE = """
 [destinations.Shop-1]
@@ -112,7 +113,7 @@ def declare(*settings: Mapping[str, Any], between: Any = None) -> Administration
             if between is not None:
                 await between(admin.destinations)
             following.cancel()
-        cursor = await bus.get_consumer_cursor("orders", "destination.shop")
+        cursor = await bus.get_consumer_cursor("orders", group_cursor("destination.shop"))
         assert cursor == encode_cursor("orders", (1,)).encode()
         return admin
 

@@ -13,6 +13,7 @@ from duemq.delay.shard.retention import horizon_for, purge_before
 from duemq.model.key import make_key
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, Change, Draft
+from duemq.model.names import Name
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.shard.keyspace import APPLIED, CURSOR, ENDED, MOVED, NAME, NAME_DUE, ROW, U64
 from duemq.storage.shard.store import ShardStore
@@ -32,7 +33,7 @@ def forget(store: ShardStore, cutoff_ms: int) -> int:
 
 
 def draft(due: int, name: bytes) -> Draft:
-    return Draft("orders", b"payload", due, name=name, fingerprint=F)
+    return Draft("orders", b"payload", due, name=Name(name), fingerprint=F)
 
 
 async def history(folder: Path) -> World:

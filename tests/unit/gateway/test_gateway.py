@@ -24,7 +24,8 @@ from duemq.model.errors import DiskFull, LogFailed, Rejected, Unavailable
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, Answer, Entry
-from duemq.model.message import CANCEL, MOVE, Draft, read_change, shard_of_name
+from duemq.model.message import CANCEL, MOVE, Draft, read_change
+from duemq.model.names import of_client, shard_of_name
 from duemq.model.row import direct_frame
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
@@ -126,7 +127,7 @@ class Site:
         self.follower.progress[shard].publish(entry)
 
 
-NOBODY = next(name for name in map(str, range(100)) if shard_of_name(b"n:" + name.encode(), SHARDS) == 0)
+NOBODY = next(name for name in map(str, range(100)) if shard_of_name(of_client(name), SHARDS) == 0)
 """A name that no message has. The first shard decides about it."""
 
 
@@ -272,15 +273,17 @@ def test_of_a_named_message_without_delay_the_receipt_says_what_became_of_it(sta
     async def scenario(site: Site) -> None:
         site.gateway = CommandGateway(site.backend, site.selection, answer_s=30.0)
         if status is not None:
-            site.cluster.named_found[b"order-1"] = NamedMessage(b"f" * 16, MessageState("id", status, "orders", NOW))
-        sending = asyncio.create_task(site.gateway.send([Draft("orders", b"p", None, name=b"order-1")]))
-        shard = shard_of_name(b"order-1", SHARDS)
+            site.cluster.named_found[of_client("order-1")] = NamedMessage(
+                b"f" * 16, MessageState("id", status, "orders", NOW)
+            )
+        sending = asyncio.create_task(site.gateway.send([Draft("orders", b"p", None, name=of_client("order-1"))]))
+        shard = shard_of_name(of_client("order-1"), SHARDS)
         while not await site.bus.end_offset(BUFFER, shard):  # noqa: ASYNC110
             await asyncio.sleep(0)
         site.answer(shard, 0, Answer.ACCEPTED)
         (receipt,) = await sending
         assert isinstance(receipt, Receipt) and receipt.status == (status or "scheduled")
-        assert site.cluster.asked == [(shard, (b"order-1",), 0)], "a replica that has read the command"
+        assert site.cluster.asked == [(shard, (of_client("order-1"),), 0)], "a replica that has read the command"
 
     at_site(scenario)
 

@@ -13,7 +13,8 @@ from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft, shard_of_name
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft
+from duemq.model.names import Name, of_client, shard_of_name
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -26,12 +27,12 @@ FIRST = MessageState("first", "delivered", "orders", NOW)
 PRINT = b"f" * 16
 
 
-def named(*names: bytes) -> list[Draft]:
+def named(*names: Name) -> list[Draft]:
     return [Draft("orders", b"p", NOW + 1000, name=name, fingerprint=PRINT) for name in names]
 
 
-def names_of_shard(shard: int, count: int) -> list[bytes]:
-    return [name for name in (b"n:%d" % n for n in range(1000)) if shard_of_name(name, SHARDS) == shard][:count]
+def names_of_shard(shard: int, count: int) -> list[Name]:
+    return [name for name in (of_client(str(n)) for n in range(1000)) if shard_of_name(name, SHARDS) == shard][:count]
 
 
 async def when_appended(site: Site, shard: int, count: int, work: Awaitable[T], answers: Sequence[Answer]) -> T:
@@ -148,7 +149,7 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
 @pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])
 def test_a_change_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be_looked_up(kind: int) -> None:
     async def scenario(site: Site) -> None:
-        shard, due = shard_of_name(b"n:order-17", SHARDS), NOW + 60_000 if kind == MOVE else 0
+        shard, due = shard_of_name(of_client("order-17"), SHARDS), NOW + 60_000 if kind == MOVE else 0
         id_ = site.backend.ids.issue(shard, NOW, 7)
         state = MessageState(id_, "cancelled", "orders", NOW)
         site.cluster.named_found[b"n:order-17"] = NamedMessage(PRINT, state)
@@ -164,7 +165,7 @@ def test_a_change_by_name_is_decided_by_the_shard_whether_or_not_the_name_can_be
             assert site.cluster.asked[-1] == (shard, (b"n:order-17",), offset), "as of its own command"
         (record, _) = await site.bus.read(BUFFER, shard, 0, 10)
         meant = command_of(record.frame, NOW, RecordPosition(shard, SHARDS, site.backend.ids))
-        assert meant == ByName(kind, b"n:order-17", due)
+        assert meant == ByName(kind, of_client("order-17"), due)
 
     at_site(scenario)
 

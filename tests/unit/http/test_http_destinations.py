@@ -15,6 +15,7 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.destinations.destination import Credentials, Destination, read_credentials
 from duemq.model.errors import Rejected
+from duemq.model.names import group_cursor
 from duemq.model.record import pack_record
 from duemq.proxy.destinations.relay_access import RelayAccess, SystemReply
 from duemq.proxy.request.ingress import Ingress, MessageLimits
@@ -151,7 +152,7 @@ def test_what_is_refused_names_the_field_and_tells_no_secret(caplog: pytest.LogC
 def test_a_group_begins_where_the_topics_end_or_as_it_is_told() -> None:
     async def scenario(site: Destinations) -> None:
         async def place(topic: str) -> bytes | None:
-            return await site.bus.get_consumer_cursor(topic, "destination.shop")
+            return await site.bus.get_consumer_cursor(topic, group_cursor("destination.shop"))
 
         await site.ask("POST", "/v1/destinations", body=SHOP)
         assert await place("orders") == encode_cursor("orders", (3, 1)).encode()
@@ -165,7 +166,9 @@ def test_a_group_begins_where_the_topics_end_or_as_it_is_told() -> None:
         await site.ask("PATCH", "/v1/destinations/shop", body={"topics": ["orders"], "start": "first"})
         assert await place("orders") == encode_cursor("orders", (1, 0)).encode()
 
-        await site.bus.set_consumer_cursor("destination.shop", "destination.shop", b"of a topic that is gone")
+        await site.bus.set_consumer_cursor(
+            "destination.shop", group_cursor("destination.shop"), b"of a topic that is gone"
+        )
         await site.ask("DELETE", "/v1/destinations/shop")
         await site.ask("POST", "/v1/destinations", body=SHOP)
         assert await place("orders") == encode_cursor("orders", (4, 1)).encode()
@@ -260,10 +263,10 @@ def test_a_group_is_put_nowhere_while_a_relay_still_reads_for_it() -> None:
 
     async def scenario(site: Destinations) -> None:
         site.at_work = {"orders"}
-        before = await site.bus.get_consumer_cursor("orders", "destination.shop")
+        before = await site.bus.get_consumer_cursor("orders", group_cursor("destination.shop"))
         response = await site.ask("POST", "/v1/destinations", body=SHOP)
         assert (response.status_code, code_of(response)) == (409, "conflict")
-        assert await site.bus.get_consumer_cursor("orders", "destination.shop") == before
+        assert await site.bus.get_consumer_cursor("orders", group_cursor("destination.shop")) == before
         site.at_work = set()
         assert (await site.ask("POST", "/v1/destinations", body=SHOP)).status_code == 201
 

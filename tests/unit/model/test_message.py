@@ -24,6 +24,7 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
+from duemq.model.names import Name
 from duemq.model.record import Headers, pack_headers, pack_record, unpack_record
 from duemq.model.row import (
     any_expires,
@@ -62,7 +63,7 @@ def drafts(draw: st.DrawFn) -> tuple[Draft, Headers]:
     draft = Draft(
         draw(topics), draw(st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
         *pack_headers(pairs), tuple(draw(st.lists(words, max_size=3))), draw(st.just(0) | st.integers(1, LAST_MS)),
-        name, b"f" * 16 if name else b"",
+        Name(name), b"f" * 16 if name else b"",
     )  # fmt: skip
     return draft, pairs
 

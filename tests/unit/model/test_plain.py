@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_schedule, shard_of_name
+from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_schedule
+from duemq.model.names import of_client, shard_of_name
 from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
@@ -18,7 +19,7 @@ from duemq.model.timing import LAST_MS
 IDS = IdCodec(b"k" * 32)
 AT = 1_700_000_000_000
 SHARDS = 4
-NAME_SHARD = shard_of_name(b"n:order-42", SHARDS)
+NAME_SHARD = shard_of_name(of_client("order-42"), SHARDS)
 PLACE = RecordPosition(NAME_SHARD, SHARDS, IDS)
 ID = IDS.issue(NAME_SHARD, AT + 5, 77)
 TARGET = ("duemq-topic", b"orders")
@@ -80,19 +81,21 @@ def test_a_schedule_carries_what_the_client_said() -> None:
 def test_changes_by_id_and_by_name() -> None:
     first_key = IDS.read(ID).key  # type: ignore[union-attr]
     assert meaning(("duemq-cancel", ID.encode()), ("trace", b"1")) == Change(CANCEL, first_key, 0)
-    assert meaning(("duemq-cancel", b"order-42")) == ByName(CANCEL, b"n:order-42", 0)
-    assert meaning(("duemq-move", b"order-42"), ("x-delay", b"7")) == ByName(MOVE, b"n:order-42", AT + 7)
+    assert meaning(("duemq-cancel", b"order-42")) == ByName(CANCEL, of_client("order-42"), 0)
+    assert meaning(("duemq-move", b"order-42"), ("x-delay", b"7")) == ByName(MOVE, of_client("order-42"), AT + 7)
     assert meaning(("duemq-deliver-now", ID.encode())) == Change(DELIVER_NOW, first_key, 0)
-    assert meaning(("duemq-redrive", b"order-42")) == ByName(REDRIVE, b"n:order-42", 0)
+    assert meaning(("duemq-redrive", b"order-42")) == ByName(REDRIVE, of_client("order-42"), 0)
 
 
 @pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])
 def test_what_the_proxy_writes_of_a_change_by_name_is_read_as_that(kind: int) -> None:
     due = AT + 9 if kind == MOVE else 0
     frame = change_by_name(kind, "order-42", AT + 9)
-    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, b"n:order-42", due)
+    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, of_client("order-42"), due)
     frame = change_by_name(kind, "order-42", AT + 9, "user:a@b.example")
-    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(kind, b"n:order-42", due, "user:a@b.example")
+    assert command_of(frame, AT, RecordPosition(0, None, IDS)) == ByName(
+        kind, of_client("order-42"), due, "user:a@b.example"
+    )
 
 
 @pytest.mark.parametrize(

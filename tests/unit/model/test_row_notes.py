@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from duemq.model.ended import CANCELLED, DEAD, EndedMessage
 from duemq.model.ids import IdCodec
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft, schedule_frame
+from duemq.model.names import of_client
 from duemq.model.row import ROW, change_row, name_of, read_row, redriven_row, row_of, shown_due, without_payload
 from duemq.model.row_notes import (
     MAX_ATTEMPTS,
@@ -24,7 +25,7 @@ from duemq.model.row_notes import (
 )
 
 IDS = IdCodec(b"s" * 32)
-DRAFT = Draft("orders", b"payload", 5, b"key", labels=("a", "b"), name=b"n:order-42", fingerprint=bytes(16))
+DRAFT = Draft("orders", b"payload", 5, b"key", labels=("a", "b"), name=of_client("order-42"), fingerprint=bytes(16))
 MOVED = PastChange(MOVE, 1, 5, 9, "key:shop")
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.message import Draft, fingerprint, schedule_frame
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.names import fingerprint
 from duemq.model.record import unpack_headers
 from duemq.model.row import read_row, row_of
 from duemq.model.timing import TimePolicy
@@ -236,11 +237,11 @@ def test_bad_json(body: bytes) -> None:
 
 def test_names_and_idempotency_keys() -> None:
     request = Request({"type": "http"})
-    assert client_name("order:1.a_b-c") == b"n:order:1.a_b-c"
+    assert client_name(request, "order:1.a_b-c") == b"n:order:1.a_b-c"
     assert len({idempotency_name(request, key) for key in ("k" * 255, "k" * 254, "l")}) == 3
     for name in ("", "a" * 129, "a b", "a\n", "ä", "a/b"):
         with pytest.raises(Rejected):
-            client_name(name)
+            client_name(request, name)
     for key in ("", "k" * 256, "a\tb", "a\x7f"):
         with pytest.raises(Rejected):
             idempotency_name(request, key)

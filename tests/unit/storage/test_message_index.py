@@ -13,6 +13,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import LOWEST, due_of, make_key
 from duemq.model.ledger import Entry
 from duemq.model.message import Draft, schedule_frame
+from duemq.model.names import of_client
 from duemq.model.place import PLACE_BYTES, key_at, place_of
 from duemq.model.row import row_of, shows_due
 from duemq.model.timing import WINDOW_MS, window_of
@@ -61,7 +62,7 @@ def search(index: MessageIndex, hash_: bytes, after: bytes = bytes(PLACE_BYTES),
 
 
 def test_a_message_has_an_entry_for_its_key_and_one_for_each_label() -> None:
-    draft = Draft("orders", b"p", NOW, b"k" * 300, labels=("eu", "vip"), name=b"i:1", fingerprint=b"f" * 16)
+    draft = Draft("orders", b"p", NOW, b"k" * 300, labels=("eu", "vip"), name=of_client("1"), fingerprint=b"f" * 16)
     key, value = row(draft, 7)
     entries = IndexedTopics(["ord*"]).entries([(key, value)])
     assert entries == [key_hash(b"k" * 300) + key, label_hash(b"eu") + key, label_hash(b"vip") + key]
