@@ -245,11 +245,12 @@ class Bus(Protocol):
         """
         ...
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         """Make one of duemq's own topics, as a shared log must be: frames stamped by the log's clock, kept for long.
 
-        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any. Raises
-        TopicRefused when it exists and does not fit.
+        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any.
+        `in_ids`: its offsets are part of ids: after a restore a log of our own goes on behind a gap, so that no
+        offset is given twice. Raises TopicRefused when it exists and does not fit.
         """
         ...
 

@@ -170,7 +170,7 @@ class MemoryBus:
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     def misfits(self) -> Mapping[str, str]:

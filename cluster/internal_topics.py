@@ -19,7 +19,7 @@ async def create_logs(bus: Bus, shards: int) -> None:
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.
     """
-    await bus.create_log(BUFFER, shards)
+    await bus.create_log(BUFFER, shards, in_ids=True)
     await bus.create_log(LEDGER, shards, expires=False)
     await bus.create_log(ADMIN, 1, expires=False)
     await bus.create_log(JOBS, 1, expires=False)

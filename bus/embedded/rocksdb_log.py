@@ -76,15 +76,15 @@ def open_log(folder: Path) -> Rdict:
         if raw_version is None and not _is_empty(db):
             db.close()
             raise FolderRefused(f"{folder} holds something that is not a log of duemq; name another folder")
-        version = layout.VERSION if raw_version is None else int.from_bytes(raw_version, "big")
-        if version != layout.VERSION:
+        version = layout.WITHOUT_GAPS if raw_version is None else int.from_bytes(raw_version, "big")
+        if version not in (layout.WITHOUT_GAPS, layout.VERSION):
             db.close()
             raise FolderRefused(
                 f"the log in {folder} has layout {version}, this duemq reads layout {layout.VERSION}: "
                 "start the version that wrote it"
             )
         if raw_version is None:
-            db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
+            db.put(layout.VERSION_KEY, version.to_bytes(2, "big"))
             db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
         return db
 

@@ -228,7 +228,7 @@ class KafkaBus:
         await self._maker.ensure(topic, partitions, settings_of_topic(self._options))
         return await self._info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         self._check()
         settings = settings_of_own(self._options, None if expires else NEVER)
         await self._ensure_own(topic, partitions, settings)

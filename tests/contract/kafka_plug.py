@@ -102,8 +102,10 @@ class RenamedBus:
             return self._named(await self.inner.create_topic(name, partitions))
         return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
-        return self._named(await self.inner.create_log(topic + self._suffix, partitions, expires=expires))
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+        return self._named(
+            await self.inner.create_log(topic + self._suffix, partitions, expires=expires, in_ids=in_ids)
+        )
 
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()
