@@ -254,6 +254,10 @@ class Bus(Protocol):
         """
         ...
 
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """What tells each from another topic of that name, in hex; nothing of a log without ids. Raises LogFailed."""
+        ...
+
     def misfits(self) -> Mapping[str, str]:
         """Topics of duemq's own that were made otherwise while they are used, each with a sentence."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from duemq.bus.base import Bus
+from duemq.model.topic_names import is_of_another
 
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
@@ -11,6 +12,11 @@ JOBS = "duemq.jobs"  # the plans of bulk jobs, one partition (ADR 41)
 TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
 RELAYS = "duemq.relays"  # what relays have counted lately, one partition; made by the first relay
 INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
+
+
+def is_internal(topic: str) -> bool:
+    """Whether it is one of these, or may be another cluster's."""
+    return topic in INTERNAL or is_of_another(topic)
 
 
 async def create_logs(bus: Bus, shards: int) -> None:

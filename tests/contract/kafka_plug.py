@@ -107,6 +107,10 @@ class RenamedBus:
             await self.inner.create_log(topic + self._suffix, partitions, expires=expires, in_ids=in_ids)
         )
 
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        ids = await self.inner.topic_ids([topic + self._suffix for topic in topics])
+        return {name.removesuffix(self._suffix): id_ for name, id_ in ids.items()}
+
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()
 
