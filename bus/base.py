@@ -246,12 +246,17 @@ class Bus(Protocol):
         """
         ...
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         """Make one of duemq's own topics, as a shared log must be: frames stamped by the log's clock, kept for long.
 
-        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any. Raises
-        TopicRefused when it exists and does not fit.
+        `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any.
+        `in_ids`: its offsets are part of ids: after a restore a log of our own goes on behind a gap, so that no
+        offset is given twice. Raises TopicRefused when it exists and does not fit.
         """
+        ...
+
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        """What tells each from another topic of that name, in hex; nothing of a log without ids. Raises LogFailed."""
         ...
 
     def misfits(self) -> Mapping[str, str]:

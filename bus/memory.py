@@ -49,6 +49,7 @@ class MemoryLog:
         self.epochs: dict[str, int] = {}
         self.places: dict[tuple[str, str], bytes] = {}
         self.buses: set[MemoryBus] = set()
+        self.ids: dict[str, str] = {}  # of topics; a test gives them
         self._clock = clock
         self._latest = 0
 
@@ -171,8 +172,12 @@ class MemoryBus:
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        self._check()
+        return {topic: self._log.ids[topic] for topic in topics if topic in self._log.ids}
 
     def misfits(self) -> Mapping[str, str]:
         return {}

@@ -19,6 +19,8 @@ class KafkaSettings(Section):
     """See `KafkaOptions`."""
 
     bootstrap: Words = ()
+    prefix: Annotated[str, Field(pattern=r"^(duemq\.([A-Za-z0-9._-]{1,100}\.)?)?$")] = ""
+    accept_topics: Words = ()
     replication_factor: Annotated[int, Field(ge=1, le=32)] = 1
     min_insync_replicas: Annotated[int, Field(ge=1, le=32)] = 1
     retention: Annotated[Duration, Field(ge=60_000)] = duration("7d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from duemq.bus.base import Bus
+from duemq.model.topic_names import is_of_another
 
 BUFFER = "duemq.buffer"  # commands, one partition per shard
 LEDGER = "duemq.ledger"  # entries, one partition per shard
@@ -13,13 +14,18 @@ RELAYS = "duemq.relays"  # what relays have counted lately, one partition; made 
 INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
 
+def is_internal(topic: str) -> bool:
+    """Whether it is one of these, or may be another cluster's."""
+    return topic in INTERNAL or is_of_another(topic)
+
+
 async def create_logs(bus: Bus, shards: int) -> None:
     """Make them where they are missing. Raises TopicRefused.
 
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.
     """
-    await bus.create_log(BUFFER, shards)
+    await bus.create_log(BUFFER, shards, in_ids=True)
     await bus.create_log(LEDGER, shards, expires=False)
     await bus.create_log(ADMIN, 1, expires=False)
     await bus.create_log(JOBS, 1, expires=False)

@@ -119,9 +119,11 @@ class Node:
         jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
         measure: Callable[[Path], DiskUse] = disk_use,
         observer: Observer | None = None,
+        check_logs: Callable[[Bus], Awaitable[None]] | None = None,
     ) -> None:
-        """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
-        self.folder, self.options, self.election = folder, options, election
+        """`check_logs`: raises TopicRefused for the logs of another cluster. `jobs`: further work to be done every so
+        many seconds. `measure`: says how full the disk of a folder is."""
+        self.folder, self.options, self.election, self._check_logs = folder, options, election, check_logs
         self.watch = ClockWatch(clock, options.max_clock_offset_ms)
         self.clock = self.watch.delivering
         self.ids = IdCodec(folder.info.secret)
@@ -215,6 +217,8 @@ class Node:
         self.shards.clear()
         self.bus = await self._open_bus()
         await create_logs(self.bus, info.shards)
+        if self._check_logs is not None:
+            await self._check_logs(self.bus)
         self.topic_states = TopicStates(self.bus, options.topic_partitions)
         await self.topic_states.learn([options.cycle_limits.dead_letter_topic])
         self._memory = Memory(options.cache_bytes, options.write_buffer_bytes)

@@ -22,6 +22,10 @@ from duemq.model.key import make_key
 from duemq.model.rules import ID_CHARS
 
 DIRECT = 0xFFFF
+MAX_OFFSET = 1 << 48
+RESTORED = "restored"
+"""A file in the folder of a log that a restore put in place. The log has lost what came after its backup, and must not
+give the offsets of that again: ids have them. The file is there until the log has left a gap (ADR 59)."""
 _MAC_BYTES = 6
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _SPLIT = Struct(">HHIHII")  # shard, due 16+32 bits, offset 16+32 bits, row
@@ -33,7 +37,7 @@ _SPLIT_DTYPE = np.dtype(SPLIT_FIELDS)
 
 
 class MessageId(NamedTuple):
-    """What an id says. `due` is the first due time in ms; `offset` < 2**48."""
+    """What an id says. `due` is the first due time in ms; `offset` < `MAX_OFFSET`."""
 
     shard: int
     due: int

@@ -32,6 +32,7 @@ from duemq.model.names import FINGERPRINT_BYTES, NO_NAME, Name
 from duemq.model.record import HEAD, HEADER
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
+from duemq.model.topic_names import is_of_another
 
 FORMAT = 1
 MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE = range(7)
@@ -215,7 +216,12 @@ def _schedule_start(size: int) -> bytes:
 @lru_cache(maxsize=10_000)
 def is_topic(name: bytes) -> bool:
     """Whether messages can go to a topic of this name, should it exist."""
-    return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(_OWN_TOPICS)
+    return (
+        _TOPIC.fullmatch(name) is not None
+        and name not in (b".", b"..")
+        and not name.startswith(_OWN_TOPICS)
+        and not is_of_another(name.decode())
+    )
 
 
 def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.internal_topics import is_internal
 from duemq.model.rules import TOPIC, TOPIC_FORM
 from duemq.model.settings import KIB, MIB, Delays, Duration, Section, Size, Switch, TopicPatterns, delays, duration
 from duemq.model.timing import CLASSIC_LEVELS
@@ -40,7 +40,7 @@ class TopicSettings(Section):
     def _topic(cls, name: str) -> str:
         if not TOPIC.fullmatch(name):
             raise ValueError(f"a topic has {TOPIC_FORM}")
-        if name in INTERNAL:
+        if is_internal(name):
             raise ValueError("this topic is duemq's own")
         return name
 

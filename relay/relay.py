@@ -13,9 +13,11 @@ from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
+from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.relays.figures import RelayFigures
 from duemq.model.destinations.destination import Credentials, Destination, RetryRule
 from duemq.model.errors import DuemqError, Rejected
+from duemq.model.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable
 from duemq.relay.figures import DestinationFigures
@@ -80,9 +82,12 @@ class Relay:
         clock: Callable[[], int],
         kafka: Mapping[str, Any] | None = None,
         name: str = "",
+        names: TopicNames = TopicNames(),  # noqa: B008  # a value
     ) -> None:
+        """`names`: on the brokers, if the groups are on Kafka."""
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
+        self._names = names.on_brokers
         self._working: dict[str, _Work] = {}
         self._ending: list[_Work] = []
         self._figures: dict[str, DestinationFigures] = {}
@@ -187,9 +192,9 @@ class Relay:
             await asyncio.sleep(pause_s)
             pause_s = _RENEW_S
             for destination in [each for each in self._declared.by_name.values() if not each.active]:
-                consumer_log = self._make_log(destination.group, ConsumerOptions(kafka=self._kafka))
+                consumer_log = self._make_log(self._names(destination.group), ConsumerOptions(kafka=self._kafka))
                 try:
-                    await consumer_log.renew((*destination.topics, destination.own_topic))
+                    await consumer_log.renew((*destination.topics, self._names(destination.own_topic)))
                 except Exception as error:
                     log.warning("the position of %s cannot be renewed: %r", destination.group, error)
 
@@ -230,9 +235,9 @@ class Relay:
             work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
             options = self._options(destination, outlet)
             watcher = outlet if isinstance(outlet, Watcher) else None
-            log_of_group = self._make_log(destination.group, options)
-            work.consumer = Consumer(destination.group, options=options, log=log_of_group, watcher=watcher)
-            for topic in (*destination.topics, destination.own_topic):
+            group = self._names(destination.group)
+            work.consumer = Consumer(group, options=options, log=self._make_log(group, options), watcher=watcher)
+            for topic in (*destination.topics, self._names(destination.own_topic)):
                 work.consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
             log.info("destination %s begins", destination.name, extra={"action": "destination"})
             await _run(work.consumer, work.stop)
@@ -254,6 +259,7 @@ class Relay:
             stop_s=_STOP_S,
             log_retries=False,
             kafka=self._kafka,
+            buffer_topic=self._names(BUFFER),
         )
 
 

@@ -10,8 +10,9 @@ import fcntl
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import orjson
@@ -20,10 +21,12 @@ from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import DiskFull, FolderRefused
 from duemq.model.rocksdb_errors import translate_errors
+from duemq.model.topic_names import OWN
 from duemq.storage.backup.replica_swap import settle_all
 from duemq.storage.fsync import make_folder, write_durably
 
-VERSION = 1
+# A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.
+VERSION, WITH_PREFIX = 1, 2
 SNAPSHOTS = "snapshots"  # what peers copy from; nothing in it outlives the process
 META = "duemq.json"
 SECRET = "id.key"
@@ -39,7 +42,7 @@ _UNFINISHED = frozenset((LOCK, SECRET, "id.new", "duemq.new"))  # all that a mak
 class FolderInfo(ClusterIdentity):
     """What a folder says about itself, and where it is."""
 
-    path: Path
+    path: Path = field(kw_only=True)
 
 
 def disk_use(path: Path) -> DiskUse:
@@ -57,10 +60,12 @@ class Folder:
         self._lock = lock
 
     @staticmethod
-    def open(path: Path, shards: int | None = None, identity: ClusterIdentity | None = None) -> Folder:
+    def open(
+        path: Path, shards: int | None = None, identity: ClusterIdentity | None = None, prefix: str = OWN
+    ) -> Folder:
         """Take the folder, making it when it is new or empty: for the cluster of `identity`, or a cluster of its own
-        (with `shards` shards, 1 if None). What a crash left half done is brought to its end. One that everybody may
-        enter becomes its owner's alone.
+        (with `shards` shards, 1 if None, and this prefix). What a crash left half done is brought to its end. One that
+        everybody may enter becomes its owner's alone.
 
         Raises FolderRefused for a folder that another process holds, that is not duemq's, of another format or of
         another cluster.
@@ -86,7 +91,8 @@ class Folder:
             _refuse_backup(path)
             _close_to_others(path)
             if not meta.exists():
-                _make(path, identity or ClusterIdentity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32)))
+                own = ClusterIdentity(secrets.token_hex(8), shards or 1, secrets.token_bytes(32), prefix, {})
+                _make(path, identity or own)
             info = read_info(path)
             if identity is not None:
                 _refuse_other_cluster(info, identity)
@@ -100,6 +106,12 @@ class Folder:
         except BaseException:
             os.close(lock)
             raise
+
+    async def keep_topic_ids(self, ids: Mapping[str, str], before: Mapping[str, str] | None) -> Mapping[str, str]:
+        """See `KeepTopicIds`."""
+        self.info = replace(self.info, topic_ids=ids)
+        _write_meta(self.info.path, self.info)
+        return ids
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -120,10 +132,10 @@ def read_info(path: Path) -> FolderInfo:
         raise FolderRefused(f"{path / META} cannot be read: restore it from a backup") from error
     if not known:
         raise FolderRefused(f"{path} is a folder of another program; choose another one with --data")
-    if meta["version"] != VERSION:
-        advice = "use a newer duemq" if meta["version"] > VERSION else "see CHANGELOG.md for how to convert it"
+    if meta["version"] not in (VERSION, WITH_PREFIX):
+        advice = "use a newer duemq" if meta["version"] > WITH_PREFIX else "see CHANGELOG.md for how to convert it"
         raise FolderRefused(
-            f"data folder {path} has format {meta['version']}, this duemq reads format {VERSION}: {advice}"
+            f"data folder {path} has format {meta['version']}, this duemq reads up to format {WITH_PREFIX}: {advice}"
         )
     shards, cluster = meta.get("shards"), meta.get("cluster")
     if not isinstance(shards, int) or shards < 1 or not isinstance(cluster, str):
@@ -134,7 +146,7 @@ def read_info(path: Path) -> FolderInfo:
         raise FolderRefused(f"{path / SECRET} is missing: without it no id can be checked; restore it") from error
     except OSError as error:
         raise FolderRefused(f"{path / SECRET}: {error.strerror}: run this as the user of the server") from error
-    return FolderInfo(cluster, shards, secret, path)
+    return FolderInfo(cluster, shards, secret, meta.get("prefix", OWN), meta.get("topics"), path=path)
 
 
 def log_id_of(path: Path) -> str:
@@ -197,9 +209,22 @@ def _close_to_others(path: Path) -> None:
 
 def _make(path: Path, identity: ClusterIdentity) -> None:
     """The secret first, the folder's own file last: a folder with `duemq.json` is complete."""
-    meta = {"format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster}
     try:
         write_durably(path / SECRET, identity.secret)
+    except OSError as error:
+        raise DiskFull(f"data folder {path}: {error.strerror}") from error
+    _write_meta(path, identity)
+
+
+def _write_meta(path: Path, identity: ClusterIdentity) -> None:
+    meta: dict[str, object] = {
+        "format": "duemq", "version": VERSION, "shards": identity.shards, "cluster": identity.cluster,
+    }  # fmt: skip
+    if identity.prefix != OWN:
+        meta |= {"version": WITH_PREFIX, "prefix": identity.prefix}
+    if identity.topic_ids is not None:
+        meta["topics"] = dict(identity.topic_ids)
+    try:
         write_durably(path / META, orjson.dumps(meta, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise DiskFull(f"data folder {path}: {error.strerror}") from error

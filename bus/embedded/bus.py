@@ -30,10 +30,11 @@ from duemq.bus.embedded.history import History
 from duemq.bus.embedded.layout import Start
 from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, new_topic
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
-from duemq.bus.embedded.tail import TailCache
+from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
-from duemq.model.errors import DuemqError, Fenced, Unavailable
+from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
+from duemq.model.ids import MAX_OFFSET, RESTORED
 from duemq.model.names import CursorName, group_cursor
 from duemq.model.record import StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
@@ -100,7 +101,7 @@ class EmbeddedBus:
         log_partition = self._find(topic, partition)
         if log_partition is None or max_records < 1:
             return []
-        offset = max(offset, log_partition.start.offset)
+        offset = log_partition.skip(max(offset, log_partition.start.offset))
         if offset >= log_partition.end:
             return []
         if offset >= log_partition.tail.first:
@@ -161,8 +162,16 @@ class EmbeddedBus:
             log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
         return log_topic.info()
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
-        return log_that_fits(await self.create_topic(topic, partitions), partitions)
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+        log_that_fits(await self.create_topic(topic, partitions), partitions)
+        if in_ids and (mark := self._folder / RESTORED).exists():
+            await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
+            with translate_errors(mark):
+                mark.unlink()  # where a crash keeps it, the next start leaves another gap
+        return self._topics[topic].info()
+
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        return {}  # this log is no other's, and drops no topic
 
     def misfits(self) -> Mapping[str, str]:
         return {}
@@ -289,14 +298,31 @@ class EmbeddedBus:
             group.batch.put(layout.topic_key(name), layout.TOPIC.pack(number, partitions, group.timestamp))
         return log_topic
 
+    def _stage_gaps(self, log_topic: LogTopic, group: CommitGroup) -> None:
+        """Stage a gap at the end of each partition. No record is among those that are staged: see `create_log`."""
+        for partition in log_topic.partitions:
+            first, end = partition.end, partition.end + layout.UNUSED
+            if end + layout.UNUSED > MAX_OFFSET:
+                raise FolderRefused(
+                    f"the log in {self._folder} was restored {end // layout.UNUSED - 1} times, and has no offsets left "
+                    "that were never in an id: send what is pending to a server with an empty folder"
+                )
+            gaps = partition.gaps
+            if gaps and gaps[-1][1] == first:
+                first, gaps = gaps[-1][0], gaps[:-1]
+            group.gaps[partition] = (*gaps, (first, end))
+            group.batch.put(partition.gaps_key, b"".join(layout.GAP.pack(*gap) for gap in group.gaps[partition]))
+
     def _stage_trim(self, partition: LogPartition, before: int, group: CommitGroup) -> None:
         before = min(before, partition.end)
         if partition in group.trims or before <= partition.start.offset:
             return  # housekeeping comes again
         cut, position = before, partition.position
         if before < partition.end:
-            chunk = self._chunk_at(partition, before)  # it stays whole if only a part of it is trimmed
-            cut, position = chunk.first, chunk.position
+            at = partition.skip(before)
+            if at < partition.end:
+                chunk = self._chunk_at(partition, at)  # it stays whole if only a part of it is trimmed
+                cut, position = min(before, chunk.first), chunk.position
         start = Start(before, group.timestamp, position)
         group.trims[partition] = Trim(start, cut)
         group.batch.put(partition.start_key, layout.START.pack(*start))
@@ -311,6 +337,9 @@ class EmbeddedBus:
 
     def _publish(self, group: CommitGroup) -> None:
         self._topics.update(group.topics)
+        for partition, gaps in group.gaps.items():
+            partition.gaps, partition.end = gaps, gaps[-1][1]
+            partition.tail = RecentChunks(partition.end)
         for partition, chunk in group.chunks:
             partition.end = chunk.end
             partition.position += chunk.size

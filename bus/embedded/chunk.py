@@ -97,10 +97,11 @@ def unpack_chunk(first: int, value: bytes) -> Chunk:
 
 
 def take(chunks: Iterable[Chunk], offset: int, max_records: int, max_bytes: int) -> list[StoredRecord]:
-    """Frames from `offset` on, within the bounds of `Bus.read`. The first of these consecutive chunks holds it."""
+    """Frames from `offset` on, within the bounds of `Bus.read`. The first of these chunks holds it."""
     records: list[StoredRecord] = []
     total = 0
     for chunk in chunks:
+        offset = max(offset, chunk.first)  # between two chunks there may be a gap
         skip, limit = offset - chunk.first, max_records - len(records)
         frames, size = chunk.frames, chunk.size
         if skip or limit < len(frames):

@@ -47,6 +47,7 @@ class CommitGroup:
         self.bytes = 0
         self.topics: dict[str, LogTopic] = {}
         self.trims: dict[LogPartition, Trim] = {}
+        self.gaps: dict[LogPartition, tuple[tuple[int, int], ...]] = {}
         self.chunks: list[tuple[LogPartition, Chunk]] = []
         self.answers: list[tuple[asyncio.Future[Any], Any]] = []
         self._growth: dict[LogPartition, tuple[list[bytes], list[int]]] = {}

@@ -36,7 +36,7 @@ class History:
         recent = self._recent.get(partition)
         if recent is not None and recent.first <= offset < recent.end:
             yield recent
-            offset = recent.end
+            offset = partition.skip(recent.end)
         if offset >= end:
             return
         name = partition.name
@@ -55,7 +55,7 @@ class History:
                     raise _corrupt(partition, offset, f"records are missing, those found begin at {chunk.first}")
                 self._keep(partition, chunk)
                 yield chunk
-                offset = chunk.end
+                offset = partition.skip(chunk.end)
                 rows.next()
 
     def chunk_at(self, partition: LogPartition, offset: int) -> Chunk:
@@ -64,16 +64,20 @@ class History:
 
     def first_since(self, partition: LogPartition, timestamp: int) -> int:
         """The lowest offset whose frame was appended at this time (ms) or later; the end if there is none."""
-        low, high = partition.start.offset, partition.end
+        low, high = partition.skip(partition.start.offset), partition.end
         probe = low  # mostly nothing is too old: look at the first chunk before anything else
         while low < high:
             chunk = self.chunk_at(partition, probe)
             if chunk.timestamp < timestamp:
-                low = chunk.end
+                low = partition.skip(chunk.end)
             else:
                 high = max(low, chunk.first)
-            probe = (low + high) // 2
-        return low
+            middle = (low + high) // 2
+            probe = partition.skip(middle)
+            if probe >= high > middle:  # all that is left above the middle is a gap
+                high = next(first for first, end in partition.gaps if first <= middle < end)
+                probe = (low + high) // 2
+        return partition.skip(low)
 
     def _keep(self, partition: LogPartition, chunk: Chunk) -> None:
         self._recent.pop(partition, None)

@@ -5,9 +5,11 @@
     't' topic name                                            -> topic number (u32), partitions (u16), created ms (u64)
     'e' committer name                                        -> epoch (u64)
     'c' topic name \\0 cursor name (`model/names.py`)           -> cursor
+    'g' topic number (u32) partition (u16)                    -> gaps: first offset, end (u64 each), one after the other
     'v'                                                       -> version of this layout (u16)
 
-Changing it: raise `VERSION` and teach `bus/embedded/rocksdb_log.py` to bring older folders over.
+Version 1 has no gaps, and no names of cursors that only destinations have. Changing it: raise `VERSION` and teach
+`bus/embedded/rocksdb_log.py` to bring older folders over.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ VERSION_KEY = b"v"
 TOPIC = Struct(">IHQ")
 START = Struct(">QQQ")
 NUMBER = Struct(">Q")
+GAP = Struct(">QQ")
+UNUSED = 1 << 40
+"""The offsets of a gap: no log reaches the end of one by its records."""
 
 _PARTITION_KEY = Struct(">cIH")
 MAX_PARTITIONS = 0xFFFF
@@ -43,6 +48,10 @@ def record_prefix(topic: int, partition: int) -> bytes:
 
 def start_key(topic: int, partition: int) -> bytes:
     return _PARTITION_KEY.pack(b"s", topic, partition)
+
+
+def gaps_key(topic: int, partition: int) -> bytes:
+    return _PARTITION_KEY.pack(b"g", topic, partition)
 
 
 def topic_key(name: str) -> bytes:

@@ -18,22 +18,30 @@ class LogPartition:
     """What is durable of one partition: offsets `start` to `end`.
 
     `cut`: the log holds nothing below this offset (between it and `start` lies the trimmed part of a chunk).
-    `position`: the bytes of all frames ever appended.
+    `position`: the bytes of all frames ever appended. `gaps`: offsets that no record has or will have, as first offset
+    and end, in order.
     """
 
-    __slots__ = ("cut", "end", "name", "number", "position", "prefix", "start", "start_key", "tail")
+    __slots__ = ("cut", "end", "gaps", "gaps_key", "name", "number", "position", "prefix", "start", "start_key", "tail")
 
-    def __init__(self, topic: str, topic_number: int, number: int, start: Start) -> None:
+    def __init__(
+        self, topic: str, topic_number: int, number: int, start: Start, gaps: tuple[tuple[int, int], ...] = ()
+    ) -> None:
         self.name = (topic, number)
         self.number = number
         self.prefix = layout.record_prefix(topic_number, number)
-        self.start_key = layout.start_key(topic_number, number)
+        self.start_key, self.gaps_key = layout.start_key(topic_number, number), layout.gaps_key(topic_number, number)
         self.start, self.cut = start, 0
-        self.end, self.position = start.offset, start.position
+        self.gaps = gaps
+        self.end, self.position = self.skip(start.offset), start.position
         self.tail = RecentChunks(self.end)
 
     def key(self, offset: int) -> bytes:
         return self.prefix + offset.to_bytes(8, "big")
+
+    def skip(self, offset: int) -> int:
+        """The same offset, or the end of the gap it is in."""
+        return next((end for first, end in self.gaps if first <= offset < end), offset) if self.gaps else offset
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,8 @@ def load_topics(db: Rdict) -> tuple[dict[str, LogTopic], int]:
 def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[LogPartition, int]:
     row = db.get(layout.start_key(topic_number, at))
     start = Start() if row is None else Start(*layout.START.unpack(row))
-    partition = LogPartition(topic, topic_number, at, start)
+    gaps = tuple(layout.GAP.iter_unpack(db.get(layout.gaps_key(topic_number, at)) or b""))
+    partition = LogPartition(topic, topic_number, at, start, gaps)
     rows = db.iter()
     rows.seek_for_prev(partition.key(2**64 - 1))
     rows.status()
@@ -89,7 +98,7 @@ def _load_partition(db: Rdict, topic: str, topic_number: int, at: int) -> tuple[
         head = read_head(value)
     except ValueError as error:
         raise CorruptStore(f"topic {topic!r}, partition {at}, offset {first}: {error}") from error
-    partition.end = first + head.frames
+    partition.end = partition.skip(first + head.frames)
     partition.position = head.position + head.size
     partition.tail = RecentChunks(partition.end)
     return partition, max(start.timestamp, head.timestamp)

@@ -88,7 +88,7 @@ def open_log(folder: Path) -> Rdict:
                 "start the version that wrote it"
             )
         if raw_version is None:
-            db.put(layout.VERSION_KEY, layout.VERSION.to_bytes(2, "big"))
+            db.put(layout.VERSION_KEY, version.to_bytes(2, "big"))
             db.flush_wal(True)  # each write is synced before the next one: `cut_torn_end` relies on it
         return db
 

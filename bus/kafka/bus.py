@@ -32,6 +32,7 @@ from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
@@ -68,7 +69,7 @@ class KafkaBus:
         self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of)
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
-        self._places = Places(self._wire)
+        self._places = Places(self._wire, options.names.cursors)
         self._appender = Appender(options, self._catalog, self._note_end, clock)  # of own topics
         # A broker answers one request of a producer at a time: what a topic takes long for must delay no command.
         self._to_topics = Appender(options, self._catalog, self._note_end, clock)
@@ -229,7 +230,7 @@ class KafkaBus:
         await self._maker.ensure(topic, partitions, settings_of_topic(self._options))
         return await self._info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
         self._check()
         settings = settings_of_own(self._options, None if expires else NEVER)
         await self._ensure_own(topic, partitions, settings)
@@ -255,6 +256,10 @@ class KafkaBus:
             (topic,) = denied
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        self._check()
+        return await self._wire.retry(lambda: topic_ids(self._wire.client, topics))
+
     def misfits(self) -> Mapping[str, str]:
         return self._misfits
 
@@ -269,7 +274,8 @@ class KafkaBus:
 
     async def topics(self) -> list[TopicInfo]:
         self._check()
-        return await self._catalog.infos(await self._catalog.look())
+        own = self._options.names.own
+        return await self._catalog.infos([topic for topic in await self._catalog.look() if own(topic) is not None])
 
     async def trim(self, topic: str, partition: int, before_offset: int) -> None:
         self._check()

@@ -10,6 +10,7 @@ from typing import Any
 from aiokafka.helpers import create_ssl_context
 
 from duemq.model.errors import BadConfig
+from duemq.model.topic_names import TopicNames
 from duemq.tls.contexts import FileContext
 from duemq.tls.files import TlsFiles
 
@@ -29,8 +30,8 @@ class KafkaOptions:
 
     `replication_factor`, `min_insync_replicas`, `retention_ms`, `max_message_bytes`: of duemq's own topics.
     `ca`, `cert`, `key`: paths of PEM files. `buffer_bytes`: frames of own topics kept in memory for their readers.
-    `transactions`: v1 = the protocol before Kafka 4; auto = v2 (KIP-890) where the cluster supports it.
-    Raises BadConfig for values that cannot work.
+    `names`: of topics and groups. `transactions`: v1 = the protocol before Kafka 4; auto = v2 (KIP-890) where the
+    cluster supports it. Raises BadConfig for values that cannot work.
     """
 
     bootstrap: str
@@ -50,6 +51,7 @@ class KafkaOptions:
     transaction_timeout_ms: int = 10_000
     buffer_bytes: int = 64 << 20
     transactions: str = "auto"
+    names: TopicNames = field(default_factory=TopicNames)
 
     def __post_init__(self) -> None:
         if not all(_ADDRESS.fullmatch(address) for address in self.addresses):

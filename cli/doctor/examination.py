@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
 
 from duemq.bus.base import wall_clock
 from duemq.cli.doctor.certificates import check_certificates
@@ -16,7 +17,9 @@ from duemq.cli.doctor.zookeeper import judge_zookeeper, look_at_zookeeper, unrea
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import kafka_options, zookeeper_options
-from duemq.model.errors import DuemqError
+from duemq.model.errors import DuemqError, FolderRefused
+from duemq.model.topic_names import prefix_of
+from duemq.storage.data_folder import read_info
 
 
 def role_of(settings: Settings) -> Role:
@@ -29,17 +32,19 @@ async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
     for finding in _of_machine(settings, role):
         yield finding
     shards = settings.shards if "shards" in settings.model_fields_set else None
+    prefix = _prefix(settings, role)
     if role is not Role.SERVE and settings.zookeeper.hosts:
         try:
             identity, nodes = await look_at_zookeeper(zookeeper_options(settings), settings.cluster)
         except DuemqError as failed:
             yield unreachable(failed)
         else:
-            shards = identity.shards if identity is not None else shards
+            if identity is not None:
+                shards, prefix = identity.shards, identity.prefix
             for finding in judge_zookeeper(settings, identity, nodes):
                 yield finding
     if settings.kafka.bootstrap and (role is not Role.SERVE or settings.bus == "kafka"):
-        async for finding in _brokers(settings, shards):
+        async for finding in _brokers(settings, shards, prefix):
             yield finding
 
 
@@ -64,11 +69,18 @@ def _of_machine(settings: Settings, role: Role) -> Iterator[Finding]:
             yield _broken(subject, failed)
 
 
-async def _brokers(settings: Settings, shards: int | None) -> AsyncIterator[Finding]:
+def _prefix(settings: Settings, role: Role) -> str:
+    if role is Role.SERVE:
+        with suppress(FolderRefused):
+            return read_info(settings.data).prefix
+    return settings.kafka.prefix or prefix_of(settings.cluster)
+
+
+async def _brokers(settings: Settings, shards: int | None, prefix: str) -> AsyncIterator[Finding]:
     from duemq.bus.kafka.topics.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does without
 
     try:
-        inspection = await Inspection.open(kafka_options(settings), wall_clock)
+        inspection = await Inspection.open(kafka_options(settings, prefix), wall_clock)
     except DuemqError as failed:
         yield error("brokers", str(failed), "start the brokers, or correct kafka.*")
         return

@@ -7,10 +7,11 @@ import logging
 from contextlib import AsyncExitStack, suppress
 
 from duemq.cli.settings.settings import Settings
-from duemq.cli.wiring.parts import LOOK_AGAIN_S, zookeeper_options
+from duemq.cli.wiring.parts import LOOK_AGAIN_S, check_prefix, zookeeper_options
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
-from duemq.model.errors import Unavailable
+from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.topic_names import DEFAULT_CLUSTER, OWN
 
 log = logging.getLogger(__name__)
 
@@ -24,19 +25,33 @@ async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry
     return directory
 
 
+async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asyncio.Event) -> str | None:
+    """The prefix of the cluster, for a process that needs nothing else of what the cluster shares; None if it is
+    stopped. Raises BadConfig where it cannot be known."""
+    if settings.kafka.prefix or settings.cluster == DEFAULT_CLUSTER:
+        return settings.kafka.prefix or OWN
+    if not settings.zookeeper.hosts:
+        raise BadConfig(
+            f"the prefix of the topics of cluster {settings.cluster} is not known: name its ZooKeeper in "
+            "zookeeper.hosts, or set kafka.prefix to what `duemq cluster --json` shows"
+        )
+    identity = await shared_identity(await open_directory(settings, opened), settings, stop, makes=False)
+    return None if identity is None else identity.prefix
+
+
 async def shared_identity(
     directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool
 ) -> ClusterIdentity | None:
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
-        return await directory.identity(settings.shards)
+        return check_prefix(settings, await directory.identity(settings.shards))
     is_waiting = False
     while not stop.is_set():
         try:
-            return await directory.identity()
+            return check_prefix(settings, await directory.identity())
         except Unavailable as error:
             if makes:
-                return await directory.identity(_SHARDS)
+                return check_prefix(settings, await directory.identity(_SHARDS))
             if not is_waiting:
                 log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
             is_waiting = True

@@ -25,6 +25,7 @@ from duemq.cli.wiring.parts import (
     open_bus,
     registry,
 )
+from duemq.cluster.own_logs import OwnLogs
 from duemq.delay.api import imported_files, snapshots
 from duemq.delay.api.control_socket import Control
 from duemq.delay.api.internal_http import create_internal_app
@@ -107,7 +108,7 @@ async def run_node(
         tracing = await opened.enter_async_context(open_tracing(settings, "node", name, metrics))
         node = Node(
             folder,
-            lambda: open_bus(settings, clock),
+            lambda: open_bus(settings, clock, identity.prefix),
             election,
             node_options(settings, alone=False, trims=False, holds=holds),
             metrics,
@@ -115,6 +116,7 @@ async def run_node(
             peers,
             [(served.expire, _EXPIRE_S)],
             observer=observer_for(metrics, tracing),
+            check_logs=OwnLogs(identity, directory.keep_topic_ids, settings.kafka.accept_topics).check,
         )
         admin = administration_of(node, clock)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))

@@ -18,25 +18,27 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
-from duemq.bus.base import wall_clock
+from duemq.bus.base import Bus, wall_clock
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.clock import GuardedClock
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.model.topic_names import OWN, TopicNames
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
 from duemq.web.connections import ConnectionLimits
 from duemq.web.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:
-    from duemq.bus.kafka.bus import KafkaBus
     from duemq.bus.kafka.options import KafkaOptions
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Identity = TypeVar("Identity", bound=ClusterIdentity)
 
 FAILPOINT: Failpoint = no_failpoint
 WALL_CLOCK: Callable[[], int] = wall_clock
@@ -48,7 +50,18 @@ LOOK_AGAIN_S = 0.5
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
 
 
-def kafka_options(settings: Settings) -> KafkaOptions:
+def check_prefix(settings: Settings, identity: Identity) -> Identity:
+    """The identity. Raises BadConfig where kafka.prefix is another one: topics keep their names."""
+    if settings.kafka.prefix not in ("", identity.prefix):
+        raise BadConfig(
+            f"kafka.prefix = {settings.kafka.prefix}, but the topics of cluster {settings.cluster} begin with "
+            f"{identity.prefix}: leave it out"
+        )
+    return identity
+
+
+def kafka_options(settings: Settings, prefix: str = OWN) -> KafkaOptions:
+    """`prefix`: of the names of the cluster's topics and groups on the brokers."""
     from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms that the embedded log does without
 
     own = settings.kafka
@@ -70,6 +83,7 @@ def kafka_options(settings: Settings) -> KafkaOptions:
         transaction_timeout_ms=own.transaction_timeout_ms,
         buffer_bytes=own.buffer_bytes,
         transactions=own.transactions,
+        names=TopicNames(prefix),
     )
 
 
@@ -104,10 +118,13 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
+async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str) -> Bus:
     from duemq.bus.kafka.bus import KafkaBus  # as above
+    from duemq.bus.kafka.named_bus import NamedBus
 
-    return await KafkaBus.open(kafka_options(settings), clock, FAILPOINT)
+    options = kafka_options(settings, prefix)
+    bus = await KafkaBus.open(options, clock, FAILPOINT)
+    return bus if prefix == OWN else NamedBus(bus, options.names)
 
 
 def registry() -> CollectorRegistry:

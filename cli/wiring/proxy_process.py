@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.base import Bus
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
@@ -28,8 +28,10 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.own_logs import OwnLogs
 from duemq.cluster.relays.log import FiguresReader
 from duemq.cluster.topic_states import TopicStates
+from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.ids import IdCodec
 from duemq.proxy.gateway.buffer_age import BufferAge
 from duemq.proxy.gateway.cluster_backend import ProxyBackend
@@ -39,17 +41,23 @@ from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 
 async def _learn_of_brokers(
-    settings: Settings, shards: int, clock: GuardedClock, opened: AsyncExitStack, stop: asyncio.Event
-) -> tuple[KafkaBus, ClockWatch, TopicStates] | None:
+    settings: Settings,
+    identity: ClusterIdentity,
+    own_logs: OwnLogs,
+    clock: GuardedClock,
+    opened: AsyncExitStack,
+    stop: asyncio.Event,
+) -> tuple[Bus, ClockWatch, TopicStates] | None:
     """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
 
-    async def attempt() -> tuple[KafkaBus, ClockWatch, TopicStates]:
+    async def attempt() -> tuple[Bus, ClockWatch, TopicStates]:
         async with AsyncExitStack() as made:
-            bus = await open_bus(settings, clock)
+            bus = await open_bus(settings, clock, identity.prefix)
             made.push_async_callback(bus.close)
             watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
             await watch.measure(bus)
-            await create_logs(bus, shards)
+            await create_logs(bus, identity.shards)
+            await own_logs.check(bus)
             topic_states = TopicStates(bus, settings.topics.partitions)
             made.push_async_callback(topic_states.close)
             await topic_states.learn()
@@ -79,7 +87,8 @@ async def run_proxy(
         if identity is None:
             return
         clock = guarded_clock(settings)
-        reached = await _learn_of_brokers(settings, identity.shards, clock, opened, stop)
+        own_logs = OwnLogs(identity, directory.keep_topic_ids, settings.kafka.accept_topics)
+        reached = await _learn_of_brokers(settings, identity, own_logs, clock, opened, stop)
         if reached is None:
             return
         bus, watch, topic_states = reached

@@ -18,6 +18,7 @@ from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
     check_http_access,
+    check_prefix,
     connection_limits,
     guarded_clock,
     http_tls,
@@ -25,6 +26,7 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
+from duemq.cluster.own_logs import OwnLogs
 from duemq.cluster.relays.log import FiguresReader
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
@@ -32,7 +34,8 @@ from duemq.delay.node_backend import NodeBackend
 from duemq.delay.recovery.consistent_snapshot import freeze
 from duemq.election.single import SingleElection
 from duemq.model.errors import BadConfig
-from duemq.storage.data_folder import Folder
+from duemq.model.topic_names import OWN, TopicNames, prefix_of
+from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.web.server import Companion, listen_on, serve_http, stop_on_signals, url_of
 
 
@@ -53,7 +56,10 @@ async def serve(
     tls = http_tls(settings, metrics)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
-    folder = Folder.open(settings.data, settings.shards if "shards" in settings.model_fields_set else None)
+    prefix = OWN if own_log else prefix_of(settings.cluster)
+    folder = Folder.open(
+        settings.data, settings.shards if "shards" in settings.model_fields_set else None, None, prefix
+    )
     async with AsyncExitStack() as opened:
         opened.callback(folder.close)
         url = url_of(listener, settings.host, secure=tls is not None)
@@ -61,12 +67,13 @@ async def serve(
         clock = wall_clock if own_log else guarded_clock(settings)
         node = Node(
             folder,
-            _log_of(settings, folder.info.path, clock),
+            _log_of(settings, folder.info, clock),
             SingleElection(folder.info.shards, url),
             node_options(settings, alone=True, trims=own_log),
             metrics,
             clock,
             observer=observer_for(metrics, tracing),
+            check_logs=OwnLogs(folder.info, folder.keep_topic_ids, settings.kafka.accept_topics).check,
         )
         admin = administration_of(node, clock)
         backend = NodeBackend(node, settings.http.answer_timeout_ms / 1000)
@@ -76,7 +83,8 @@ async def serve(
         )  # fmt: skip
         schedule = api.gateway.send if own_log else None
         log = _log_path(folder.info.path) if own_log else None
-        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log)
+        names = TopicNames(folder.info.prefix)
+        relay = RelayOfProcess(settings, admin, lambda: api.gateway.bus, schedule, metrics, log, names)
         relays = FiguresReader(lambda: api.gateway.bus, clock)
         figures, readers = (relay.shown, ()) if own_log else (relays.shown, (relays.run,))
         grace_s = settings.http.shutdown_grace_s
@@ -97,11 +105,11 @@ def _log_path(data: Path) -> Path:
     return data / "bus"
 
 
-def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
+def _log_of(settings: Settings, info: FolderInfo, clock: Callable[[], int]) -> Callable[[], Awaitable[Bus]]:
     async def open_embedded() -> Bus:
-        return await EmbeddedBus.open(_log_path(data), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
+        return await EmbeddedBus.open(_log_path(info.path), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
-        return await open_bus(settings, clock)
+        return await open_bus(settings, clock, check_prefix(settings, info).prefix)
 
     return open_embedded if settings.bus == "embedded" else open_kafka

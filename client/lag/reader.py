@@ -11,7 +11,6 @@ from typing import Any, Self
 
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.topics.consumer_offsets import GROUPS as PLACE_GROUPS
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.lag.brokers import DEAD, Brokers, ConsumerGroup, Topics
 from duemq.client.lag.sampling import Sampling
@@ -27,6 +26,7 @@ from duemq.client.lag.values import (
     measured,
 )
 from duemq.model.errors import Rejected
+from duemq.model.topic_names import is_cursor_group
 
 Places = Mapping[TopicPartition, OffsetAndTime]
 _NOWHERE = OffsetAndTime(None, None)
@@ -96,7 +96,7 @@ class LagReader:
         filtered = TagFilter.parse(ALL if tags is None else tags)
         names = sorted(await brokers.groups() if groups is None else set(groups))
         if groups is None:
-            names = [name for name in names if not name.startswith(PLACE_GROUPS)]
+            names = [name for name in names if not is_cursor_group(name)]
         described = await brokers.describe(names)
         # Not by the list of groups: where a broker was started anew, that leaves out those it has not loaded yet.
         if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):

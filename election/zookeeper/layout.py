@@ -1,6 +1,6 @@
 """What duemq keeps in ZooKeeper, under `CHROOT/CLUSTER`. All of it is JSON, for whoever looks with another tool.
 
-    meta           cluster, shards, secret, format   made once
+    meta           cluster, shards, secret, prefix, topics, format   made once, topics at the first start
     nodes/NAME     a member                          ephemeral: gone with its session, or deleted by who saw it die
     locks/SHARD    the holder, or nothing            persistent
     drain/NAME     a wish of an operator             persistent: it outlives restarts of the node
@@ -24,8 +24,10 @@ from duemq.election.base import Member, NodeHealth, NodeState
 from duemq.election.zookeeper.session import Znode
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Fatal
+from duemq.model.topic_names import OWN
 
-FORMAT = 1
+# A cluster with a prefix has the second one: an older duemq would take the topics of another cluster for its own.
+FORMAT, WITH_PREFIX = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,27 @@ class Lock:
 
 
 def encode_identity(identity: ClusterIdentity) -> bytes:
-    secret = base64.b64encode(identity.secret).decode()
-    return orjson.dumps({"format": FORMAT, "cluster": identity.cluster, "shards": identity.shards, "secret": secret})
+    document = {
+        "format": FORMAT if identity.prefix == OWN else WITH_PREFIX, "cluster": identity.cluster,
+        "shards": identity.shards, "secret": base64.b64encode(identity.secret).decode(), "prefix": identity.prefix,
+    }  # fmt: skip
+    if identity.topic_ids is not None:
+        document["topics"] = dict(identity.topic_ids)
+    return orjson.dumps(document)
 
 
 def decode_identity(path: str, data: bytes) -> ClusterIdentity:
     """Raises Fatal."""
     try:
         fields = orjson.loads(data)
-        if fields["format"] != FORMAT:
-            raise Fatal(f"{path} in ZooKeeper is of format {fields['format']}, this version of duemq knows {FORMAT}")
-        return ClusterIdentity(fields["cluster"], fields["shards"], base64.b64decode(fields["secret"], validate=True))
+        if fields["format"] not in (FORMAT, WITH_PREFIX):
+            raise Fatal(
+                f"{path} in ZooKeeper is of format {fields['format']}, this version of duemq knows up to {WITH_PREFIX}"
+            )
+        return ClusterIdentity(
+            fields["cluster"], fields["shards"], base64.b64decode(fields["secret"], validate=True),
+            fields.get("prefix", OWN), fields.get("topics"),
+        )  # fmt: skip
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise Fatal(f"{path} in ZooKeeper was not written by duemq: choose another zookeeper.chroot") from error
 

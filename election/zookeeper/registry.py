@@ -25,6 +25,7 @@ from duemq.election.zookeeper.options import ZooKeeperOptions, check_name, is_na
 from duemq.election.zookeeper.session import Session, SessionState
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Rejected, Unavailable
+from duemq.model.topic_names import prefix_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Registry:
 
     def __init__(self, options: ZooKeeperOptions, cluster: str = "duemq") -> None:
         check_name("cluster", cluster)
-        self.options, self.layout = options, Layout(f"{options.chroot}/{cluster}")
+        self.cluster, self.options, self.layout = cluster, options, Layout(f"{options.chroot}/{cluster}")
         self.session = Session(options, self._on_state, self._on_touched)
         self.mirror = Mirror(
             self.session, (self.layout.nodes, self.layout.locks, self.layout.drain), self._on_mirror_change
@@ -122,9 +123,8 @@ class Registry:
                 if shards is None:
                     raise Unavailable(f"no node has started in cluster {self.layout.root} of ZooKeeper yet")
                 secret = make_secret() if make_secret else secrets.token_bytes(16)
-                await self.session.create(
-                    self.layout.meta, encode_identity(ClusterIdentity(secrets.token_hex(8), shards, secret))
-                )
+                identity = ClusterIdentity(secrets.token_hex(8), shards, secret, prefix_of(self.cluster), {})
+                await self.session.create(self.layout.meta, encode_identity(identity))
         meta = decode_identity(self.layout.meta, znode.data)
         if shards is not None and shards != meta.shards:
             raise BadConfig(
@@ -132,6 +132,20 @@ class Registry:
                 "a cluster keeps its number"
             )
         return meta
+
+    async def keep_topic_ids(self, ids: Mapping[str, str], before: Mapping[str, str] | None) -> Mapping[str, str]:
+        """See `KeepTopicIds`."""
+        async with _limit_time():
+            while True:
+                znode = await self.session.read(self.layout.meta)
+                if znode is None:
+                    raise Unavailable(f"{self.layout.meta} in ZooKeeper is gone")
+                identity = decode_identity(self.layout.meta, znode.data)
+                if identity.topic_ids != before:
+                    return identity.topic_ids or {}
+                data = encode_identity(replace(identity, topic_ids=ids))
+                if await self.session.write(self.layout.meta, data, znode.version) is not None:
+                    return ids
 
     async def drain(self, name: str) -> None:
         """Ask a node to hand over what it is master of. Idempotent. Raises Rejected `unknown_node`."""

@@ -35,6 +35,7 @@ from duemq.model.errors import Rejected
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.settings import IN_MS, reader
 from duemq.model.timing import parse_duration, shown
+from duemq.model.topic_names import is_of_another
 
 OWN_TOPIC: Final = "destination."
 """`destination.NAME` is the topic of messages that are for the destination NAME alone."""
@@ -167,7 +168,7 @@ class Destination(_Declared):
         for topic in topics:
             if not TOPIC.fullmatch(topic):
                 raise ValueError(f"a topic {TOPIC_RULE}, not {shown(topic)}")
-            if topic.startswith(RESERVED_TOPICS):
+            if topic.startswith(RESERVED_TOPICS) or is_of_another(topic):
                 raise ValueError(f"{topic} is one of duemq's own topics")
         return tuple(dict.fromkeys(topics))
 

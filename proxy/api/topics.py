@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from duemq.bus.base import Bus, TopicInfo
 from duemq.bus.topic_cursor import MAX_PARTITIONS, cursor_in, decode_cursor, encode_cursor
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.internal_topics import is_internal
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.names import CursorName, consumer_cursor
@@ -40,7 +40,7 @@ async def list_topics(service: Service, request: Request) -> Response:
     infos = sorted(await service.gateway.bus.topics(), key=lambda info: info.name)
     texts: list[bytes] = []
     for at, info in enumerate(infos, 1):
-        if info.name not in INTERNAL and grant.covers(info.name):
+        if not is_internal(info.name) and grant.covers(info.name):
             texts.append(orjson.dumps(_topic_json(service, info)))
         if at % _TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
 
 def _topic_of(request: Request) -> str:
     topic = check_topic(request.path_params["topic"])
-    if topic in INTERNAL:
+    if is_internal(topic):
         raise Rejected("forbidden", f"{topic} is duemq's own log; it is not for consumers", "topic")
     return topic
 

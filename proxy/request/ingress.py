@@ -26,6 +26,7 @@ from duemq.model.rules import (
     TOPIC_RULE,
 )
 from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.model.topic_names import is_of_another
 from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.raw_body import read_dashed
@@ -170,8 +171,8 @@ class Ingress:
         topic = item["topic"]
         if type(topic) is not str or not TOPIC.fullmatch(topic) or topic in (".", ".."):
             raise Rejected("bad_topic", f"topic {TOPIC_RULE}, not {shown(topic)}", "topic")
-        if topic.startswith(RESERVED_TOPICS):
-            whose = "duemq's own" if topic.startswith("duemq.") else "the brokers' own"
+        if topic.startswith(RESERVED_TOPICS) or is_of_another(topic):
+            whose = "the brokers' own" if topic.startswith("__") else "duemq's own"
             raise Rejected("bad_topic", f"topic {shown(topic)} begins like {whose}: messages cannot go there", "topic")
         if self._allows is not None and not self._allows(topic):
             raise RejectedNow(

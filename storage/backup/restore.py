@@ -13,12 +13,14 @@ import orjson
 
 from duemq.model.errors import CorruptStore, FolderRefused
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.model.ids import RESTORED
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.manifest import Backup, BackupFile, BackupShard, Progress, ProgressBar, damage, read_backup
 from duemq.storage.data_folder import LOCK, META, RESTORE, take_lock
 from duemq.storage.fsync import copy_durably, make_folder, sync_folder, write_durably
 
 _LAST = META  # a folder without it is no data folder
+_LOG = "bus"
 
 
 def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = no_failpoint) -> Backup:
@@ -51,7 +53,11 @@ def restore(path: Path, data: Path, progress: Progress, failpoint: Failpoint = n
                     _put(path, data, file, bar)
             sync_folder(data)
             failpoint("named")
-            (data / RESTORE).unlink()
+            if (data / _LOG).is_dir():
+                (data / RESTORE).rename(data / _LOG / RESTORED)
+                sync_folder(data / _LOG)
+            else:
+                (data / RESTORE).unlink()
             sync_folder(data)
         finally:
             os.close(lock)

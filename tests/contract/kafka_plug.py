@@ -103,8 +103,14 @@ class RenamedBus:
             return self._named(await self.inner.create_topic(name, partitions))
         return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
-        return self._named(await self.inner.create_log(topic + self._suffix, partitions, expires=expires))
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+        return self._named(
+            await self.inner.create_log(topic + self._suffix, partitions, expires=expires, in_ids=in_ids)
+        )
+
+    async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
+        ids = await self.inner.topic_ids([topic + self._suffix for topic in topics])
+        return {name.removesuffix(self._suffix): id_ for name, id_ in ids.items()}
 
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()

@@ -28,6 +28,7 @@ class ClockTopic:
 
     def __init__(self, wire: Wire, maker: TopicMaker, options: KafkaOptions, clock: Callable[[], int]) -> None:
         self._wire, self._maker, self._options, self._clock = wire, maker, options, clock
+        self._topic = options.names.on_brokers(CLOCK_TOPIC)
         self._exists = False
 
     async def ask(self) -> tuple[int, int, int]:
@@ -41,28 +42,28 @@ class ClockTopic:
             except (errors.KafkaError, OSError):
                 self._exists = False
         # Before anything names it to a broker, which might make it with settings of its own.
-        await self._maker.ensure(CLOCK_TOPIC, 1, settings_of_own(self._options, _RETENTION_MS))
+        await self._maker.ensure(self._topic, 1, settings_of_own(self._options, _RETENTION_MS))
         self._exists = True
         return await self._wire.retry(self._append)
 
     async def _append(self) -> tuple[int, int, int]:
         """Raises KafkaError."""
-        leader = self._wire.leader(CLOCK_TOPIC, 0)
+        leader = self._wire.leader(self._topic, 0)
         if leader is None:
-            raise errors.LeaderNotAvailableError(CLOCK_TOPIC)
+            raise errors.LeaderNotAvailableError(self._topic)
         before = self._clock()
         (batch,) = batches_of(_FRAMES, _BATCH_BYTES, before, transactional=False)
         data: Any = batch.builder._build()
         timeout_ms = self._options.request_timeout_ms // 2
         request = ProduceRequest(
             transactional_id=None, required_acks=_BY_LEADER, timeout=timeout_ms,
-            topics=[(CLOCK_TOPIC, [(0, data)])],
+            topics=[(self._topic, [(0, data)])],
         )  # fmt: skip
         answer = await self._wire.ask(leader, request)
         after = self._clock()
         ((_, ((_, code, _, stamp, *_),)),) = answer.topics
         if code:
-            raise errors.for_code(code)(CLOCK_TOPIC)
+            raise errors.for_code(code)(self._topic)
         if stamp < 0:
-            raise LogFailed(f"topic {CLOCK_TOPIC!r} does not have message.timestamp.type=LogAppendTime: delete it")
+            raise LogFailed(f"topic {self._topic!r} does not have message.timestamp.type=LogAppendTime: delete it")
         return stamp, before, after

@@ -28,18 +28,17 @@ MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
 _RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
 _HAS_MEMBERS: Final = (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError)
-GROUPS: Final = "duemq-place-"
-"""How the names of the groups begin that places are kept under. Their offsets are none."""
-
 T = TypeVar("T")
 
 
 class Places:
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
+    """`groups`: how the names of the groups begin that places are kept under. Their offsets are none."""
+
+    def __init__(self, wire: Wire, groups: str) -> None:
+        self._wire, self._groups = wire, groups
 
     async def get(self, topic: str, consumer: CursorName) -> bytes | None:
-        group = _group(consumer)
+        group = self._groups + consumer
 
         async def ask() -> bytes | None:
             response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(_MAX_PIECES)))]))
@@ -61,7 +60,7 @@ class Places:
         if len(cursor) > MAX_CURSOR_BYTES:
             detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
             raise Rejected("bad_cursor", detail, "cursor")
-        group = _group(consumer)
+        group = self._groups + consumer
         note = base64.b64encode(cursor).decode()
         pieces = [note[at : at + _PIECE] for at in range(0, len(note), _PIECE)] or [""]
         parts = [(at, len(pieces) - 1 if at == 0 else 0, piece) for at, piece in enumerate(pieces)]
@@ -97,7 +96,7 @@ class Places:
             try:
                 return await ask()
             except errors.GroupAuthorizationFailedError as error:
-                detail = f"Kafka does not let duemq's user read group {group}: allow READ on {_groups_like(group)}"
+                detail = f"Kafka does not let duemq's user read group {group}: allow READ on {self._like(group)}"
                 raise Unavailable(detail) from error
             except errors.TopicAuthorizationFailedError as error:
                 raise Unavailable(f"Kafka does not let duemq's user read topic {topic}: allow READ on it") from error
@@ -107,16 +106,11 @@ class Places:
 
         return await self._wire.retry(attempt)
 
+    def _like(self, group: str) -> str:
+        return f"groups {self._groups}*" if group.startswith(self._groups) else f"group {group}"
+
     async def _ask(self, group: str, request: Any) -> Any:
         return await self._wire.ask_coordinator(CoordinationType.GROUP, group, request)
-
-
-def _groups_like(group: str) -> str:
-    return f"groups {GROUPS}*" if group.startswith(GROUPS) else f"group {group}"
-
-
-def _group(consumer: CursorName) -> str:
-    return GROUPS + consumer
 
 
 def _check(code: int) -> None:

@@ -16,6 +16,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.relay.trial import outlet_opener
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.relays.log import FiguresPublisher
+from duemq.model.topic_names import TopicNames
 from duemq.storage.data_folder import log_id_of
 
 if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
@@ -38,9 +39,10 @@ class RelayOfProcess:
         schedule: Scheduler | None,
         metrics: CollectorRegistry,
         log: Path | None = None,
+        names: TopicNames = TopicNames(),  # noqa: B008  # a value
     ) -> None:
-        """`schedule`, `log`: of a server on its own log, which is at that path; None on Kafka."""
-        self._log = log
+        """`schedule`, `log`: of a server on its own log, which is at that path; None on Kafka. `names`: on Kafka."""
+        self._log, self._names = log, names
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
         self.relay: Relay | None = None
@@ -91,8 +93,9 @@ class RelayOfProcess:
             kafka = {name: value for name, value in kafka.items() if name.startswith(("security_", "ssl_", "sasl_"))}
         registry, on_change = self._admin.destinations, self._admin.log.on_change
         return Relay(
-            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka, _name()
-        )
+            registry, on_change, self._log_of, outlet_opener(self._settings), disable, self._admin.clock, kafka,
+            _name(), self._names,
+        )  # fmt: skip
 
     def _log_of(self, group: str, options: ConsumerOptions) -> ConsumerLog:
         if self._schedule is not None:
@@ -102,7 +105,7 @@ class RelayOfProcess:
             return EmbeddedLog(group, self._bus, self._schedule, self._admin.clock, log_id)
         from duemq.client.consumer.kafka.log import KafkaLog
 
-        return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options)
+        return KafkaLog(group, ",".join(self._settings.kafka.bootstrap), options, self._names.own(group) or group)
 
 
 def _name() -> str:

@@ -19,11 +19,13 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.wiring.admin import beside, ending_first
+from duemq.cli.wiring.membership import prefix_for_relay
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, reach_brokers, registry
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.cluster.admin.administration import Administration
 from duemq.model.errors import BadConfig
 from duemq.model.readiness import Readiness, Reason
+from duemq.model.topic_names import TopicNames
 from duemq.web import status
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
@@ -67,12 +69,15 @@ async def run_relay(
         stop = stop_on_signals()
         systemd = await opened.enter_async_context(watchdog(notifier, stop.request))
         clock = guarded_clock(settings)
-        bus = await reach_brokers(partial(open_bus, settings, clock), stop)
+        prefix = await prefix_for_relay(settings, opened, stop)
+        if prefix is None:
+            return
+        bus = await reach_brokers(partial(open_bus, settings, clock, prefix), stop)
         if bus is None:
             return
         opened.push_async_callback(bus.close)
         admin = Administration(lambda: bus, clock)
-        relay = RelayOfProcess(settings, admin, lambda: bus, None, metrics)
+        relay = RelayOfProcess(settings, admin, lambda: bus, None, metrics, names=TopicNames(prefix))
         service = _Service(RelayStatus(admin, relay), metrics)
         systemd.status = lambda: service.gateway.readiness().sentence
         metrics.register(status.ReadinessCollector(service.gateway.readiness))

@@ -23,11 +23,11 @@ _JOIN_S: Final = 60.0
 
 
 class KafkaLog:
-    """`bootstrap`: Kafka's."""
+    """`bootstrap`: Kafka's. `own_name`: of the group inside duemq, if it is another (`model/topic_names.py`)."""
 
-    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions) -> None:
+    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
-        self._returns = Returns(group, bootstrap, options)
+        self._returns = Returns(group, bootstrap, options, own_name)
 
     async def open(
         self,

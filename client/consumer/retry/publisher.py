@@ -60,10 +60,11 @@ class _Letter(NamedTuple):
 
 
 class Returns:
-    """Of one group. `send` comes back when the log has the message, durably."""
+    """Of one group. `send` comes back when the log has the message, durably. `own_name`: see `KafkaLog`."""
 
-    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions) -> None:
-        self._group, self._bootstrap, self._options = group, bootstrap, options
+    def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
+        self._group, self._bootstrap, self._options = own_name or group, bootstrap, options
+        self._dead_letters = dead_letter_topic(group)
         self._producer: AIOKafkaProducer | None = None
         self._partitions = 0
         self._opening = asyncio.Lock()
@@ -92,7 +93,7 @@ class Returns:
         """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
         written directly; through duemq, where this user may not do that."""
         record, origin, null = message.record, message.origin, message.value is None
-        value, dead = record.value or b"", dead_letter_topic(self._group)
+        value, dead = record.value or b"", self._dead_letters
         log.error(
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
             self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},

@@ -9,7 +9,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.internal_topics import is_internal
 from duemq.model.dead_letters import origin_of, redrives_in
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import StoredRecord, unpack_record
@@ -68,7 +68,7 @@ async def show_record(service: Service, request: Request) -> Response:
 
 def _topic(request: Request) -> str:
     topic = check_topic(request.path_params["topic"])
-    if topic in INTERNAL:
+    if is_internal(topic):
         raise Rejected("forbidden", f"{topic} is one of duemq's own logs")
     return topic
 

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.jobs import Jobs
-from duemq.cluster.internal_topics import INTERNAL, JOBS
+from duemq.cluster.internal_topics import JOBS, is_internal
 from duemq.cluster.job_plans import append_whole
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
@@ -37,7 +37,7 @@ async def post_job(service: Service, request: Request) -> Response:
     if not _is_covered(grant, order):
         detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
         raise Rejected("forbidden", detail, "filter")
-    if order.source in INTERNAL:
+    if is_internal(order.source):
         raise Rejected("bad_topic", f"{order.source} is one of duemq's own topics", "source")
     if order.source:
         await source_of(service.gateway, order.source)

@@ -114,7 +114,7 @@ def test_a_crash_at_any_step_leaves_nothing_to_start_on_and_is_made_good(
             Folder.open(data)
         then = (one, two)[number % 2]  # the same one, or another
         restore(then, data, nothing)
-        assert files(data) == {file.name for file in intact(then).files} | {"lock"}
+        assert files(data) == {file.name for file in intact(then).files} | {"lock", "bus/restored"}
         for file in intact(then).files:
             assert (data / file.name).read_bytes() == (then / file.name).read_bytes()
         assert wrong(data) == []

@@ -1,0 +1,57 @@
+"""Whether the logs that a process found are those of its cluster (ADR 58)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+
+from duemq.bus.base import Bus, TopicRefused
+from duemq.cluster.internal_topics import BUFFER, LEDGER
+from duemq.model.cluster_identity import ClusterIdentity
+from duemq.model.topic_names import TopicNames
+
+KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
+"""Store ids of topics in the identity where it has the second ones still; the ids that it has then."""
+
+
+class OwnLogs:
+    """`accepted`: ids of topics that an operator wants taken for the cluster's own, whatever is stored."""
+
+    def __init__(self, identity: ClusterIdentity, keep: KeepTopicIds, accepted: Collection[str] = ()) -> None:
+        self._cluster, self._names = identity.cluster, TopicNames(identity.prefix)
+        self._stored, self._keep, self._accepted = identity.topic_ids, keep, accepted
+
+    async def check(self, bus: Bus) -> None:
+        """Raises TopicRefused for logs of another cluster, or that were made again or mirrored.
+
+        The first who looks stores their ids. Logs without ids are not compared.
+        """
+        ids = await bus.topic_ids((BUFFER, LEDGER))
+        if not ids:
+            return
+        if not self._stored:
+            if self._stored is not None and not self._are_accepted(ids):
+                await self._refuse_records(bus, ids)
+            self._stored = await self._keep(ids, self._stored)
+        other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
+        if other and self._are_accepted(other):
+            self._stored = await self._keep({**self._stored, **other}, self._stored)
+            other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
+        for topic, id_ in other.items():
+            raise TopicRefused(
+                f"topic {self._names.on_brokers(topic)!r} has the id {id_}, and that of cluster {self._cluster} has "
+                f"{self._stored.get(topic)}: it is another cluster's, or was made again, mirrored or restored. Name "
+                "the right brokers in kafka.bootstrap. If the topic was lost, see docs/operations.md, Lost topics."
+            )
+
+    def _are_accepted(self, ids: Mapping[str, str]) -> bool:
+        return all(id_ in self._accepted for id_ in ids.values())
+
+    async def _refuse_records(self, bus: Bus, ids: Mapping[str, str]) -> None:
+        for topic in ids:
+            info = await bus.topic(topic)
+            if info is not None and any(info.end_offsets):
+                raise TopicRefused(
+                    f"topic {self._names.on_brokers(topic)!r} has records, and cluster {self._cluster} has just been "
+                    "made: they are another cluster's. Give this one another name (cluster) or other brokers; where "
+                    "its identity was lost, restore it in ZooKeeper or the data folder."
+                )
