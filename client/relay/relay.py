@@ -239,10 +239,11 @@ class Relay:
     def _send_dead(self, topic: str, record: Record, about: Mapping[str, str]) -> None:
         """Once, however often it is sent. What duemq does not take from a stranger's record is left out."""
         place = f"{self._consumer} {record.topic} {record.partition} {record.offset} {record.timestamp_ms}"
-        idempotency_key = hashlib.sha256(place.encode()).hexdigest()
+        # With the payload, so that a message under this key is this record, whatever it tells of the error.
+        idempotency_key = hashlib.sha256(f"{place} {record.key} ".encode() + record.payload).hexdigest()
         own = {name: value for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
         headers = own | dict(about)
-        with suppress(IdempotencyConflict):  # it is there, with another error's text
+        with suppress(IdempotencyConflict):  # it is there, with the text of another error
             try:
                 self._client.send(
                     topic, record.payload, key=record.key, headers=headers, idempotency_key=idempotency_key

@@ -19,11 +19,13 @@ from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.letter import letter_of
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Delays, Levels, Reject, RetryLater, Wait
 from duemq.client.consumer.retry.publisher import Returns
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
+from duemq.model.names import of_client, shard_of_name
 from tests.support.consumer.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 
 pytestmark = pytest.mark.anyio
@@ -184,6 +186,29 @@ async def test_a_message_sent_back_twice_comes_once(kafka_with_duemq: str) -> No
         await returns.send(message, Wait("after", wait_ms), "boom")
         await returns.stop()
     assert [each.value for each in await read_all(kafka_with_duemq, retry_topic(group), 2)] == [b"pay", b"last"]
+
+
+async def test_no_client_takes_the_name_of_a_retry(kafka_with_duemq: str) -> None:
+    """Not by `duemq-name`, in the very shard that decides about the retry. Sent back again, it tells of another error:
+    it comes once all the same."""
+    topic, group = await new_topic(kafka_with_duemq), new_group()
+    await send(kafka_with_duemq, topic, [b"pay", b"last"])
+    pay, last = (message_of(each, False) for each in await read_all(kafka_with_duemq, topic, 2))
+    partitions = await prepare(group, kafka_with_duemq, FIRST, [topic])
+    taken = letter_of(group, pay, Wait("after", 300), "boom").name
+    other = [("duemq-topic", topic.encode()), ("duemq-delay", b"1h"), ("duemq-name", taken.encode())]
+    await send(
+        kafka_with_duemq, "duemq.buffer", [b"other"], headers=other,
+        partition=shard_of_name(of_client(taken), partitions),
+    )  # fmt: skip
+    for message, wait_ms, error in ((pay, 300, "boom"), (pay, 200, "bang"), (last, 900, "boom")):
+        returns = Returns(group, kafka_with_duemq, FIRST)
+        await returns.start(partitions)
+        await returns.send(message, Wait("after", wait_ms), error)
+        await returns.stop()
+    records = await read_all(kafka_with_duemq, retry_topic(group), 2)
+    assert [each.value for each in records] == [b"pay", b"last"]
+    assert message_of(records[0], True).headers == [], "what marks a return is no header of the message"
 
 
 async def test_tags_choose_the_handler(kafka_with_duemq: str) -> None:

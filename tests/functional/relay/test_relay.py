@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from duemq.bus.topic_cursor import decode_cursor
-from duemq.client.consumer.message import Message
+from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.retry.headers import origin_in
-from duemq.model.names import group_cursor
+from duemq.client.consumer.retry.letter import letter_of
+from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.message import Draft
+from duemq.model.names import group_cursor, of_caller, of_client
 from duemq.model.record import unpack_record
+from duemq.proxy.gateway.base import Receipt
 from duemq.relay.base import Reply, Result
+from duemq.relay.embedded.source import LogRecord
 from tests.support.relay.relay_site import FAILED, Site, WatchingOutlet, lag, metric, payloads, until
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +97,42 @@ async def test_a_failed_message_comes_back_and_is_a_dead_letter_at_last_with_eve
     assert figures is not None
     assert figures.statuses == {"500": 4, "200": 2}
     assert [attempt.attempt for attempt in figures.attempts] == [1, 2, 3, 4]
+
+
+async def test_no_client_takes_the_name_of_a_retry_or_of_a_dead_letter(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: FAILED
+    await site.deliver("orders", b"bad")
+    (stored,) = await site.bus.read("orders", 0, 0, 10)
+    record = unpack_record(stored.frame)
+    message = message_of(LogRecord("orders", 0, 0, stored.timestamp, record.key, record.value, record.headers), False)
+    for to in (Wait("after", 1), Dead("retries")):
+        text = letter_of("destination.one", message, to, "").name
+        site.names |= {of_client(text): b"of a client", of_caller("key", text): b"of a client"}
+    async with site.relay() as relay:
+        await site.filled("dlq.destination.one", 1)
+        assert metric(relay, "attempts_total", result="failed") == 4
+
+
+async def test_what_cannot_go_back_for_its_name_is_taken_is_a_dead_letter(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No door leads to this: see `model/names.py`."""
+    outlet = site.declare("one", topics=["orders"])
+    outlet.answer = lambda message: FAILED
+    schedule = site.schedule
+
+    async def taken(drafts: Sequence[Draft]) -> list[Receipt]:
+        site.names |= {draft.name: b"of another" for draft in drafts if draft.name.startswith(b"r:retry")}
+        return await schedule(drafts)
+
+    site.schedule = taken  # type: ignore[method-assign]
+    await site.deliver("orders", b"bad")
+    async with site.relay():
+        await site.filled("dlq.destination.one", 1)
+    (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
+    assert dict(unpack_record(letter.frame).headers)["x-duemq-reason"] == b"name_conflict"
+    assert "is a dead letter: name_conflict" in caplog.text
 
 
 async def test_what_is_rejected_is_a_dead_letter_at_once(site: Site) -> None:

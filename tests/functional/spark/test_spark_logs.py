@@ -191,6 +191,18 @@ def test_changes_and_what_is_no_command(spark: SparkSession) -> None:
     assert [row["plain"] for row in found] == [*[False] * 6, True, True, *[False] * 4]
 
 
+def test_returns_of_consumers_have_their_content_in_their_names(spark: SparkSession) -> None:
+    def sent_back(value: bytes, error: bytes) -> bytes:
+        name = (("duemq-name", b"retry-1"), ("x-duemq-return", b"1"), ("x-duemq-error", error))
+        return pack_record(b"k", (("duemq-topic", b"retry.g"), ("duemq-delay", b"90s"), *name), value)
+
+    frames = [sent_back(b"v", b"a"), sent_back(b"v", b"b"), sent_back(b"w", b"a")]
+    records = [record("b", 1, n, NOW, frame) for n, frame in enumerate(frames)]
+    first, again, other = sorted(rows_of(commands(kafka_frame(spark, records))), key=lambda row: row["offset"])
+    assert (first["name"], first["fingerprint"]) == (again["name"], again["fingerprint"])
+    assert first["name"].startswith("r:retry-1:") and first["name"] != other["name"]
+
+
 def test_plain_clients(spark: SparkSession) -> None:
     id_ = IDS.issue_bytes(1, NOW, 5)
     said: list[tuple[tuple[str, bytes], ...]] = [

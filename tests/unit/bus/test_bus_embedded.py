@@ -17,6 +17,7 @@ from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.embedded.compaction import Compactor
 from duemq.bus.embedded.rocksdb_log import log_options, open_log
 from duemq.model.errors import CorruptStore, DiskFull, FolderRefused, StoreFailed
+from duemq.model.names import consumer_cursor, group_cursor
 
 Scenario = Callable[[EmbeddedBus], Awaitable[None]]
 T0 = ("t", 0)
@@ -70,6 +71,29 @@ def test_a_foreign_or_newer_folder_is_refused(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(FolderRefused, match="not a log of duemq"):
         open_log(foreign)
+
+
+def test_the_cursors_of_destinations_move_once_to_names_that_no_client_can_have(tmp_path: Path) -> None:
+    name, cursor_key = "destination.billing", layout.cursor_key
+    client, group = consumer_cursor(name), group_cursor(name)
+    db = open_log(tmp_path)
+    db.put(layout.VERSION_KEY, b"\0\x01")
+    stored = {("a", client): b"1.ranges", ("b", client): b"2", ("a", consumer_cursor("mine")): b"3"}
+    for where, cursor in stored.items():
+        db.put(cursor_key(*where), cursor)
+    db.close()
+
+    async def moved(bus: EmbeddedBus) -> None:
+        assert {where: await bus.get_consumer_cursor(*where) for where in stored} == stored
+        assert [await bus.get_consumer_cursor(topic, group) for topic in ("a", "b", "c")] == [b"1.ranges", b"2", None]
+        await bus.set_consumer_cursor("a", client, b"4")
+        await bus.set_consumer_cursor("c", client, b"4")
+
+    async def kept(bus: EmbeddedBus) -> None:
+        assert [await bus.get_consumer_cursor(topic, group) for topic in ("a", "c")] == [b"1.ranges", None]
+
+    with_bus(tmp_path, moved)
+    with_bus(tmp_path, kept)
 
 
 def test_a_full_disk_is_named_and_everything_behind_it_refused(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duemq.model.ids import DIRECT, IdCodec
-from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_schedule
-from duemq.model.names import of_client, shard_of_name
+from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_name, read_schedule
+from duemq.model.names import of_client, of_return, shard_of_name
 from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
 from duemq.model.record import HEAD, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
@@ -85,6 +85,24 @@ def test_changes_by_id_and_by_name() -> None:
     assert meaning(("duemq-move", b"order-42"), ("x-delay", b"7")) == ByName(MOVE, of_client("order-42"), AT + 7)
     assert meaning(("duemq-deliver-now", ID.encode())) == Change(DELIVER_NOW, first_key, 0)
     assert meaning(("duemq-redrive", b"order-42")) == ByName(REDRIVE, of_client("order-42"), 0)
+
+
+def test_a_return_has_a_name_that_no_client_can_have_whatever_its_headers_tell_of_the_error() -> None:
+    def named(value: bytes, *more: tuple[str, bytes]) -> tuple[bytes, bytes, Row]:
+        pairs = (TARGET, ("duemq-delay", b"5s"), ("duemq-name", b"order-42"), *more)
+        frame = command_of(pack_record(b"k", pairs, value), AT, PLACE)
+        assert isinstance(frame, bytes)
+        fields = read_schedule(frame)
+        assert fields is not None
+        return *read_name(frame, fields), read_row(row_of(frame, ID.encode(), fields))
+
+    marked = ("x-duemq-return", b"1")
+    first, again = named(b"v", marked, ("x-duemq-error", b"a")), named(b"v", ("x-duemq-error", b"b"), marked)
+    assert first[:2] == again[:2] == of_return("order-42", b"orders", b"k", b"v")
+    assert first[2].headers == (marked, ("x-duemq-error", b"a")), "as an older version delivers it"
+    assert named(b"v")[0] == of_client("order-42") and named(b"w", marked)[0] not in (first[0], of_client("order-42"))
+    unnamed = command_of(pack_record(None, (TARGET, ("duemq-delay", b"5s"), marked), b""), AT, PLACE)
+    assert isinstance(unnamed, bytes), "what an older master has accepted"
 
 
 @pytest.mark.parametrize("kind", [CANCEL, MOVE, DELIVER_NOW, REDRIVE])

@@ -27,6 +27,7 @@ ID = IDS.issue_bytes(SHARD, AT + 5, 2**33 + 77, 9)
 FILE = b'{"path": "/s/a.parquet", "sha256": "%s", "size": 9, "window": 1830297600000, "rows": 7}' % (b"5d" * 32)
 TO = ("duemq-topic", b"orders")
 NOW = ("duemq-delay", b"0")
+RETURN = ("x-duemq-return", b"1")
 
 Pairs = tuple[tuple[str, bytes], ...]
 Said = dict[str, Any]
@@ -85,6 +86,8 @@ RECORDS: list[tuple[Pairs, Said]] = [
     ((TO, NOW, ("duemq-name", b"order-42")), due(AT) | {"name": "n:order-42"}),
     ((TO, NOW, ("duemq-name", b"a" * 128)), due(AT) | {"name": "n:" + "a" * 128}),
     ((TO, NOW, ("duemq-name", b"A.z_0:9-")), due(AT) | {"name": "n:A.z_0:9-"}),
+    ((TO, NOW, ("duemq-name", b"a"), RETURN), due(AT) | {"name": "r:a", "headers": (RETURN,)}),
+    ((TO, NOW, RETURN), due(AT) | {"headers": (RETURN,)}),
     ((TO, NOW, ("duemq-key", b"other")), due(AT) | {"key": b"other"}),
     ((TO, NOW, ("duemq-key", b"")), due(AT) | {"key": b""}),
     ((TO, NOW, ("duemq-labels", "eu, gelb ü".encode())), due(AT) | {"labels": "eu\ngelb ü".encode()}),
@@ -198,6 +201,7 @@ REPEATS: list[tuple[str, Pairs, bytes | None, bool]] = [
     ("with own headers in another order", (*NAMED[:2], NAMED[3], NAMED[2], ("duemq-delay", b"5s")), b"k", False),
     ("with one own header less", (*NAMED[:3], ("duemq-delay", b"5s")), b"k", False),
     ("with another value there", (*NAMED[:3], ("b", b"2"), ("duemq-delay", b"5s")), b"k", False),
+    ("as a return", (*NAMED, RETURN, ("duemq-delay", b"5s")), b"k", False),
 ]
 
 
@@ -240,6 +244,8 @@ def by_the_server(pairs: Pairs, key: bytes | None, at: int = AT, shards: int | N
     assert fields is not None
     row = read_row(row_of(meant, IDS.issue_bytes(SHARD, fields.due, 1), fields))
     name = read_name(meant, fields)[0].decode() if fields.name_bytes else None
+    if name is not None and name.startswith("r:"):
+        name = name[:-33]  # without the digest of its content
     assert meant[COMMAND_BODY] == 1
     return RecordMeaning(
         "schedule", row.due, row.expires, row.topic, name, key=row.key, labels="\n".join(row.labels).encode(),
