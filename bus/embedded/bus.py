@@ -14,11 +14,14 @@ from rocksdict import Rdict
 from duemq.bus.base import (
     AppendResults,
     Batches,
+    BlockingTransaction,
     Subscription,
     TopicInfo,
+    TopicNames,
     TopicState,
     UnknownTopic,
     log_that_fits,
+    unknown_topics,
     wall_clock,
 )
 from duemq.bus.committer import EpochCommitter
@@ -34,7 +37,7 @@ from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, Unavailable
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
@@ -134,7 +137,7 @@ class EmbeddedBus:
         self._commits.check()
         return self._subscriptions.add(topic, partition)
 
-    async def committer(self, name: str) -> EpochCommitter:
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> EpochCommitter:
         epoch = await self._commits.submit(partial(self._stage_epoch, name))
         return EpochCommitter(self, name, epoch)
 
@@ -165,6 +168,9 @@ class EmbeddedBus:
 
     def misfits(self) -> Mapping[str, str]:
         return {}
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        return {}  # commits are atomic
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()

@@ -70,7 +70,7 @@ def test_no_client_makes_a_topic_that_it_asks_for(
 
     async def run() -> None:
         owner = make(bootstrap_servers="127.0.0.1:1")
-        owner._closed = True  # it was never started, and complains where it is not closed
+        owner._closed = True  # a client that was never started complains unless it is closed
         client = client_in(owner)
         connection = AsyncMock()
         connection.send = lambda request: send(None, request)
