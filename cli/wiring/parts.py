@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
@@ -104,10 +104,11 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-async def open_bus(settings: Settings, clock: Callable[[], int]) -> KafkaBus:
+async def open_bus(settings: Settings, clock: Callable[[], int], abandoned: Collection[str] = ()) -> KafkaBus:
+    """`abandoned`: see `KafkaBus.open`."""
     from duemq.bus.kafka.bus import KafkaBus  # as above
 
-    return await KafkaBus.open(kafka_options(settings), clock, FAILPOINT)
+    return await KafkaBus.open(kafka_options(settings), clock, FAILPOINT, abandoned)
 
 
 def registry() -> CollectorRegistry:

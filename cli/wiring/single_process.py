@@ -25,6 +25,7 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
+from duemq.cluster.internal_topics import IMPORTER
 from duemq.cluster.relays.log import FiguresReader
 from duemq.delay.api.control_socket import Control
 from duemq.delay.node import Node
@@ -102,6 +103,6 @@ def _log_of(settings: Settings, data: Path, clock: Callable[[], int]) -> Callabl
         return await EmbeddedBus.open(_log_path(data), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
-        return await open_bus(settings, clock)
+        return await open_bus(settings, clock, (IMPORTER,))
 
     return open_embedded if settings.bus == "embedded" else open_kafka
