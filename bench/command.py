@@ -328,6 +328,20 @@ def relay(
     return [relay_step(to, destination, count, tuple(rate or (1_000, 2_000)), seconds)]
 
 
+@app.command("take-over")
+def take_over(
+    others: Annotated[int, typer.Option(min=1, help="Partitions of others on that Kafka.")] = 2_000,
+    shards: Annotated[int, typer.Option(min=1, help="Shards that a node takes over at once.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Take-overs of each kind.")] = 100,
+) -> None:
+    """How long a node takes to become the writer of all shards, alone on a Kafka and beside others."""
+    from duemq.bench.take_over import take_over as take_overs
+
+    for one in take_overs(others, shards, rounds):
+        figures = f"{one.fastest_ms:5.0f} / {one.median_ms:5.0f} / {one.p99_ms:5.0f} / {one.slowest_ms:5.0f} ms"
+        typer.echo(f"beside {one.others:6,} partitions of others: {figures} (fastest, median, p99, slowest)")
+
+
 @app.command("access")
 def access(blocks: Annotated[int, typer.Option(min=3, help="Blocks of 2,000 requests each.")] = 30) -> None:
     """What it costs to know who calls: by a key, a token, a session. Nothing is started."""

@@ -13,8 +13,9 @@ What a plug promises:
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -143,6 +144,29 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
     return info
 
 
+class BlockingTransaction(NamedTuple):
+    """An open transaction that keeps the readers of a partition waiting: they get nothing after its first record.
+
+    `producer_id`: -1 if brokers do not tell it; `transactional_id`: empty if they do not. `offset`: of the first
+    record; `since`: epoch ms.
+    """
+
+    producer_id: int
+    transactional_id: str
+    offset: int
+    since: int
+
+    def sentence(self, partition: int) -> str:
+        producer = f"producer {self.producer_id}" if self.producer_id >= 0 else "a producer that brokers do not name"
+        if self.transactional_id:
+            producer += f" (transactional id {self.transactional_id!r})"
+        began = datetime.fromtimestamp(self.since / 1000, UTC).isoformat(timespec="seconds")
+        return (
+            f"partition {partition} is not read after offset {self.offset}: a transaction of {producer} is open there "
+            f"since {began}. It ends by its time-out (transaction.timeout.ms), or by kafka-transactions.sh abort"
+        )
+
+
 class Subscription(Protocol):
     """Wakes one reader."""
 
@@ -158,6 +182,14 @@ class Subscription(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+TopicNames = Callable[[], Set[str] | None]
+"""Names of topics as they are known at the call; None for unknown."""
+
+
+def unknown_topics() -> None:
+    """Say that no name is known."""
 
 
 class Committer(Protocol):
@@ -224,8 +256,12 @@ class Bus(Protocol):
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
 
-    async def committer(self, name: str) -> Committer:
-        """Become the only writer under this name: from now on older committers of it are fenced."""
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
+        """Become the only writer under this name: from now on older committers of it are fenced.
+
+        `written`: the topics that committers of this name have written to lately. A shared log checks these for
+        transactions that a broker left open.
+        """
         ...
 
     def topic_state(self, topic: str) -> TopicState | None:
@@ -261,6 +297,10 @@ class Bus(Protocol):
 
     def misfits(self) -> Mapping[str, str]:
         """Topics of duemq's own that were made otherwise while they are used, each with a sentence."""
+        ...
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        """Partitions of duemq's own topics whose readers have waited for seconds, with the transaction in the way."""
         ...
 
     async def topic(self, topic: str) -> TopicInfo | None: ...

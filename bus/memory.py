@@ -14,11 +14,14 @@ from duemq.bus.base import (
     AppendResult,
     AppendResults,
     Batches,
+    BlockingTransaction,
     Subscription,
     TopicInfo,
+    TopicNames,
     TopicState,
     UnknownTopic,
     log_that_fits,
+    unknown_topics,
     wall_clock,
 )
 from duemq.bus.committer import EpochCommitter
@@ -26,7 +29,7 @@ from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
 from duemq.model.names import CursorName, group_cursor
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 
 
 @dataclass
@@ -152,7 +155,7 @@ class MemoryBus:
         self._check()
         return self.subscriptions.add(topic, partition)
 
-    async def committer(self, name: str) -> EpochCommitter:
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> EpochCommitter:
         await self._turn()
         epoch = self._log.epochs[name] = self._log.epochs.get(name, 0) + 1
         return EpochCommitter(self, name, epoch)
@@ -181,6 +184,9 @@ class MemoryBus:
 
     def misfits(self) -> Mapping[str, str]:
         return {}
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        return {}  # commits are atomic
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()

@@ -13,6 +13,8 @@ TRAIL = "duemq.trail"  # who changed what: one partition of acts, one of denials
 RELAYS = "duemq.relays"  # what relays have counted lately, one partition; made by the first relay
 INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
+IMPORTER = "import"  # the committer that appends the commands of many files at once, of all proxies
+
 
 def is_internal(topic: str) -> bool:
     """Whether it is one of these, or may be another cluster's."""

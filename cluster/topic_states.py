@@ -250,9 +250,11 @@ class TopicStates:
     def troubles(self, now: int) -> dict[str, str]:
         """Topics that refuse messages at `now` (ms), a few of them by name, each with a sentence.
 
-        Also topics of duemq's own that are not as they must be any more.
+        Also topics of duemq's own that are not read on, or not as they must be any more.
         """
-        return {topic: refusal.detail for topic, refusal in self._visible_refusals(now)} | dict(self._bus.misfits())
+        refused = {topic: refusal.detail for topic, refusal in self._visible_refusals(now)}
+        blocked = {topic: one.sentence(number) for (topic, number), one in self._bus.blocked().items()}
+        return refused | blocked | dict(self._bus.misfits())
 
     def reasons(self, now: int) -> dict[str, str]:
         """The troubles with their reasons in a word or two."""

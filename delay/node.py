@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
 from duemq.bus.stray_cancellation import own_cancellation_only
+from duemq.cluster.blocked import BlockedCollector, blocked_shards
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.internal_topics import create_logs
 from duemq.cluster.topic_states import TopicStates
@@ -148,6 +149,7 @@ class Node:
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
         registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals))
         registry.register(ClockCollector(self.watch))
+        registry.register(BlockedCollector(lambda: getattr(self, "bus", None), self.clock))
 
     def _refusals(self) -> dict[str, str]:
         return self.topic_states.reasons(self.clock()) if hasattr(self, "topic_states") else {}
@@ -161,7 +163,15 @@ class Node:
 
     def readiness(self) -> Readiness:
         """How ready it is, in public words; `why_not_ready` says more."""
-        return readiness(self.condition, self._closed_for, self.health, self.liveness.look(), self._dead)
+        own = readiness(self.condition, self._closed_for, self.health, self.liveness.look(), self._dead)
+        if self.condition is None:
+            return own
+        blocked = {
+            number: trouble._replace(state=str(self.shards[number].state))
+            for number, trouble in blocked_shards(self.bus).items()
+            if number in self.shards
+        }
+        return own._replace(shards=blocked | dict(own.shards))
 
     def _held_up(self) -> bool:
         """Whether something else than themselves holds the shards up."""

@@ -18,6 +18,7 @@ from duemq.model.errors import CorruptStore
 from duemq.model.key import KEY_BYTES, LOWEST
 
 ENTRY_FORMAT = 2
+MAX_LISTED_TOPICS = 256
 _FORMATS = (1, ENTRY_FORMAT)  # format 1 has no barriers, and entries without `end_horizon`, `lost` and `base`
 
 
@@ -92,6 +93,9 @@ class Entry:
     `named`: the first key of the message that a change by name meant, by the offset of the change. The id in the answer
     follows from it. Only the first changes of a cycle are listed, and none that was answered UNKNOWN. Entries of an
     older duemq have none.
+
+    `topics`: those that the cycle wrote to beside the ledger. A broker may have left its transaction open there. None
+    if they are not listed: there were more than MAX_LISTED_TOPICS, or an older duemq made the cycle.
     """
 
     number: int
@@ -109,6 +113,7 @@ class Entry:
     lost: tuple[int, int] | None = None
     base: int | None = None
     named: Mapping[int, bytes] = field(default_factory=dict)
+    topics: tuple[str, ...] | None = None
 
     def encode(self) -> bytes:
         document: dict[str, object] = {
@@ -133,6 +138,8 @@ class Entry:
             document["base"] = self.base
         if self.named:
             document["named"] = [[offset, key.hex()] for offset, key in self.named.items()]
+        if self.topics is not None and len(self.topics) <= MAX_LISTED_TOPICS:
+            document["topics"] = self.topics
         return orjson.dumps(document)
 
     @staticmethod
@@ -156,6 +163,7 @@ class Entry:
                 int(d["checksum"], 16), OutcomeCounts(*d["fates"]), d.get("horizon", 0), imported,
                 d.get("end_horizon", 0), _pair(d.get("lost")), d.get("base"),
                 {offset: _key(key) for offset, key in d.get("named", ())},
+                tuple(map(str, d["topics"])) if "topics" in d else None,
             )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a ledger entry: {raw[:200]!r}") from error

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     # of a shard
     NO_MASTER = "no_master"
     STUCK = "stuck"
+    BLOCKED = "blocked"
     BEHIND = "behind"
     LAGS = "lags"
     REBUILDING = "rebuilding"
@@ -50,6 +51,7 @@ SENTENCES: Final[Mapping[Reason, str]] = {
     Reason.LEDGER_UNREADABLE: "the ledger cannot be read",
     Reason.NO_MASTER: "no node is its master",
     Reason.STUCK: "its work does not go on",
+    Reason.BLOCKED: "its log is not read on: a transaction of another client of Kafka is open there",
     Reason.BEHIND: "this replica is behind the log, or damaged, and waits for a peer to copy",
     Reason.LAGS: "this replica is far behind the ledger",
     Reason.REBUILDING: "this replica is replaced by a copy of a peer's",
@@ -61,10 +63,15 @@ SENTENCES: Final[Mapping[Reason, str]] = {
 
 
 class ShardTrouble(NamedTuple):
-    """Why a shard is not fine, and the state of its replica here (empty where there is none)."""
+    """Why a shard is not fine, and the state of its replica here (empty without a replica).
+
+    `producer`, `since`: of a shard that is blocked, the producer's id (-1: unknown) and the beginning, epoch ms.
+    """
 
     reason: Reason
     state: str = ""
+    producer: int | None = None
+    since: int | None = None
 
 
 class Readiness(NamedTuple):

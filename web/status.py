@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq import __version__
-from duemq.model.readiness import SENTENCES, Readiness, Reason
+from duemq.model.readiness import SENTENCES, Readiness, Reason, ShardTrouble
 from duemq.web.body import header
 from duemq.web.connections import DRAINING
 from duemq.web.problem import problem, problem_response
@@ -68,14 +68,16 @@ async def readyz(service: StatusSource, request: Request) -> Response:
 
 
 def ready_response(readiness: Readiness) -> Response:
-    shards = {
-        str(number): {"state": trouble.state, "reason": trouble.reason, "detail": SENTENCES[trouble.reason]}
-        for number, trouble in sorted(readiness.shards.items())
-    }
+    shards = {str(number): _shown(trouble) for number, trouble in sorted(readiness.shards.items())}
     if readiness.reason is None:
         return JsonResponse({"status": "ready", "shards": shards})
     document = problem("unavailable", readiness.sentence, reason=readiness.reason, shards=shards)
     return problem_response(document, {"Retry-After": "1"})
+
+
+def _shown(trouble: ShardTrouble) -> dict[str, Any]:
+    shown = {"state": trouble.state, "reason": trouble.reason, "detail": SENTENCES[trouble.reason]}
+    return shown if trouble.since is None else shown | {"producer": trouble.producer, "since_ms": trouble.since}
 
 
 async def metrics(service: StatusSource, request: Request) -> Response:

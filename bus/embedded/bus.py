@@ -14,11 +14,14 @@ from rocksdict import Rdict
 from duemq.bus.base import (
     AppendResults,
     Batches,
+    BlockingTransaction,
     Subscription,
     TopicInfo,
+    TopicNames,
     TopicState,
     UnknownTopic,
     log_that_fits,
+    unknown_topics,
     wall_clock,
 )
 from duemq.bus.committer import EpochCommitter
@@ -36,7 +39,7 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
 from duemq.model.ids import MAX_OFFSET, RESTORED
 from duemq.model.names import CursorName, group_cursor
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
@@ -136,7 +139,7 @@ class EmbeddedBus:
         self._commits.check()
         return self._subscriptions.add(topic, partition)
 
-    async def committer(self, name: str) -> EpochCommitter:
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> EpochCommitter:
         epoch = await self._commits.submit(partial(self._stage_epoch, name))
         return EpochCommitter(self, name, epoch)
 
@@ -175,6 +178,9 @@ class EmbeddedBus:
 
     def misfits(self) -> Mapping[str, str]:
         return {}
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        return {}  # commits are atomic
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._commits.check()

@@ -52,12 +52,11 @@ def mend_requests(client: Any) -> None:
     client.send = sending
 
 
-def mend_topics(client: Any) -> None:
-    """Have the AIOKafkaClient of a producer keep the leaders of all topics that it sends to, and make no topic.
+def mend_leaders(client: Any) -> None:
+    """Have the AIOKafkaClient of a producer keep the leaders of all topics that it sends to.
 
     Until it meets a topic that it does not know, it knows all of them. Then it asks for that topic alone, and forgets
-    the leaders of all others: batches for those wait for ever, and it asks again without a pause. Where brokers may
-    make topics (auto.create.topics.enable, their default), asking for one that was deleted makes it again.
+    the leaders of all others: batches for those wait for ever, and it asks again without a pause.
     """
     wait = client._wait_on_metadata
 
@@ -70,11 +69,32 @@ def mend_topics(client: Any) -> None:
         return await wait(topic)
 
     client._wait_on_metadata = waiting
+
+
+def make_no_topics(client: Any) -> None:
+    """Have an AIOKafkaClient forbid brokers to make the topics that it asks for.
+
+    Brokers may make topics by default (auto.create.topics.enable). A client asks again every minute, and after each
+    error, for all names that it ever met: a topic that its owner deleted would come back, with one replica.
+    """
     client._metadata_update = _with_names(client._metadata_update, MetadataRequest=_ask_only)
+    send = client.send
+
+    async def sending(node: int, request: Any, **options: Any) -> Any:
+        if isinstance(request, MetadataRequest):
+            request._allow_auto_topic_creation = False
+        return await send(node, request, **options)
+
+    client.send = sending
 
 
 def _ask_only(topics: list[str] | None) -> MetadataRequest:
     return MetadataRequest(topics, allow_auto_topic_creation=False)
+
+
+def forget_topic(client: Any, topic: str) -> None:
+    """Have an AIOKafkaClient ask for a topic no more, until it meets it again."""
+    client._topics.discard(topic)
 
 
 def mend_missing_offsets(client: Any) -> None:
@@ -225,7 +245,7 @@ def connection_to(client: Any, node: int) -> object | None:
 
 
 async def know_topic(client: Any, topic: str) -> None:
-    """Have an AIOKafkaClient, after `mend_topics`, learn and keep who leads a topic. Raises KafkaError without one."""
+    """Have an AIOKafkaClient, after `mend_leaders`, learn and keep who leads a topic. Raises KafkaError without one."""
     await client._wait_on_metadata(topic)
 
 

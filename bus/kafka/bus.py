@@ -13,13 +13,16 @@ from aiokafka.errors import KafkaError
 from duemq.bus.base import (
     AppendResults,
     Batches,
+    BlockingTransaction,
     Subscription,
     TopicInfo,
+    TopicNames,
     TopicRefused,
     TopicState,
     UnknownTopic,
     WriteRefused,
     log_that_fits,
+    unknown_topics,
     wall_clock,
 )
 from duemq.bus.kafka.fetch.ends import LogEnds
@@ -31,16 +34,19 @@ from duemq.bus.kafka.produce.append import Appender, join_outcomes, recall_befor
 from duemq.bus.kafka.produce.batches import refusal_of
 from duemq.bus.kafka.produce.choice import uses_v2
 from duemq.bus.kafka.produce.decisions import Decisions
+from duemq.bus.kafka.produce.states import CommitterState
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
+from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
+from duemq.bus.kafka.topics.blocked_partitions import BlockedPartitions
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from duemq.bus.kafka.topics.clock_topic import ClockTopic
 from duemq.bus.kafka.topics.consumer_offsets import Places
 from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_topic
 from duemq.bus.subscription import Subscriptions
-from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
+from duemq.model.errors import BadConfig, DuemqError, Fenced, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
@@ -58,8 +64,15 @@ class KafkaBus:
     It gets over brokers that go away and come back by itself; `trouble` says when they are away.
     """
 
-    def __init__(self, options: KafkaOptions, clock: Callable[[], int], failpoint: Failpoint = no_failpoint) -> None:
+    def __init__(
+        self,
+        options: KafkaOptions,
+        clock: Callable[[], int],
+        failpoint: Failpoint = no_failpoint,
+        abandoned: Collection[str] = (),
+    ) -> None:
         self._options, self._clock, self._failpoint = options, clock, failpoint
+        self._abandoned = {options.transactional_id(name): name for name in abandoned}
         self._end_reason: DuemqError | None = None
         self.subscriptions = Subscriptions(self._check)
         self._wire = Wire(options)
@@ -70,12 +83,16 @@ class KafkaBus:
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire, options.names.cursors)
+        self._producers = PartitionProducers(self._wire)
         self._appender = Appender(options, self._catalog, self._note_end, clock)  # of own topics
         # A broker answers one request of a producer at a time: what a topic takes long for must delay no command.
         self._to_topics = Appender(options, self._catalog, self._note_end, clock)
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
         self._own: dict[str, int] = {}
+        self._blocked = BlockedPartitions(
+            self._wire, self._producers, self._own, clock, self._abandoned, self._end_abandoned
+        )
         self._settings: dict[str, dict[str, str]] = {}  # of own topics, as they must be
         self._misfits: dict[str, str] = {}
         self._committers: dict[str, KafkaCommitter] = {}
@@ -86,10 +103,18 @@ class KafkaBus:
 
     @classmethod
     async def open(
-        cls, options: KafkaOptions, clock: Callable[[], int] = wall_clock, failpoint: Failpoint = no_failpoint
+        cls,
+        options: KafkaOptions,
+        clock: Callable[[], int] = wall_clock,
+        failpoint: Failpoint = no_failpoint,
+        abandoned: Collection[str] = (),
     ) -> KafkaBus:
-        """Raises BadConfig where the brokers refuse us or a setting cannot work, Unavailable where they are away."""
-        bus = cls(options, clock, failpoint)
+        """`abandoned`: committers of single appends. If a process died within a transaction of one, it is ended here:
+        at once, and whenever it blocks a partition.
+
+        Raises BadConfig if the brokers refuse us or a setting cannot work, Unavailable if they are away.
+        """
+        bus = cls(options, clock, failpoint, abandoned)
         await bus._wire.open()
         try:
             await bus._appender.open()
@@ -101,10 +126,13 @@ class KafkaBus:
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
             (bus._look_at_own(), "kafka own topics"),
+            (bus._blocked.run(), "kafka blocked partitions"),
         ):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._on_task_end)
             bus._tasks.append(task)
+        for transactional_id in bus._abandoned:
+            await bus._end_abandoned(transactional_id)
         return bus
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -125,15 +153,15 @@ class KafkaBus:
         self._wire.note_answer()
         return results
 
-    async def committer(self, name: str) -> KafkaCommitter:
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> KafkaCommitter:
         self._check()
         async with self._naming[name]:
             older = self._committers.pop(name, None)
             if older is not None:
                 await older.retire()
             committer = KafkaCommitter(
-                name, self._options, self._wire, self._catalog, self._own, self._clock, self._note_commit,
-                self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
+                name, self._options, self._wire, self._catalog, self._own, self._producers, written, self._clock,
+                self._note_commit, self._decisions[name], await uses_v2(self._options, self._wire), self._failpoint,
             )  # fmt: skip
             self._committers[name] = committer
             await committer.open()
@@ -263,6 +291,9 @@ class KafkaBus:
     def misfits(self) -> Mapping[str, str]:
         return self._misfits
 
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        return self._blocked.now
+
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
         if topic not in await self._catalog.look([topic]):
@@ -355,6 +386,17 @@ class KafkaBus:
             log.error("%s ended: %s", task.get_name(), why, extra={"action": "kafka_died"})
             self._end_reason = Unavailable(f"the kafka bus failed: {task.get_name()} ended: {why}")
             self.subscriptions.wake_all()
+
+    async def _end_abandoned(self, transactional_id: str) -> None:
+        """End the open transaction of a process that died, unless this process has one under way."""
+        name = self._abandoned[transactional_id]
+        running = self._committers.get(name)
+        if running is not None and running.state is not CommitterState.ENDED:
+            return
+        try:
+            await (await self.committer(name, frozenset)).close()
+        except (Unavailable, Fenced) as error:
+            log.warning("what committer %s left open cannot be ended now: %s", name, error, extra={"action": "fence"})
 
     async def _look_at_own(self) -> None:
         """Log it where somebody alters duemq's own topics while they are used; nothing stops."""

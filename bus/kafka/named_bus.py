@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,23 +10,26 @@ from pathlib import Path
 from duemq.bus.base import (
     AppendResults,
     Batches,
+    BlockingTransaction,
     Bus,
     Committer,
     Subscription,
     TopicInfo,
+    TopicNames,
     TopicState,
     UnknownTopic,
     WriteRefused,
+    unknown_topics,
 )
 from duemq.model.names import CursorName
-from duemq.model.record import StoredRecord
-from duemq.model.topic_names import TopicNames
+from duemq.model.record import Partition, StoredRecord
+from duemq.model.topic_names import TopicNames as NamesOnBrokers
 
 
 class NamedBus:
     """See `Bus`. Sentences about topics have the names of the brokers: an operator looks for them there."""
 
-    def __init__(self, inner: Bus, names: TopicNames) -> None:
+    def __init__(self, inner: Bus, names: NamesOnBrokers) -> None:
         self._inner, self._names, self._name = inner, names, names.on_brokers
 
     @contextmanager
@@ -73,8 +76,12 @@ class NamedBus:
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         return self._inner.subscribe(self._name(topic), partition)
 
-    async def committer(self, name: str) -> Committer:
-        return _NamedCommitter(await self._inner.committer(name), self)
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
+        def written_on_brokers() -> Set[str] | None:
+            topics = written()
+            return None if topics is None else {self._name(topic) for topic in topics}
+
+        return _NamedCommitter(await self._inner.committer(name, written_on_brokers), self)
 
     def topic_state(self, topic: str) -> TopicState | None:
         return self._inner.topic_state(self._name(topic))
@@ -97,6 +104,10 @@ class NamedBus:
 
     def misfits(self) -> Mapping[str, str]:
         return {self._names.own(topic) or topic: sentence for topic, sentence in self._inner.misfits().items()}
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        blocked = self._inner.blocked()
+        return {(self._names.own(topic) or topic, number): why for (topic, number), why in blocked.items()}
 
     async def topic(self, topic: str) -> TopicInfo | None:
         info = await self._inner.topic(self._name(topic))

@@ -88,6 +88,10 @@ class KafkaOptions:
         """How long an append or a commit is waited for: a broker that died is replaced within this time."""
         return self.transaction_timeout_ms / 1000
 
+    def transactional_id(self, committer: str) -> str:
+        """By which brokers know the committer of this name."""
+        return f"duemq-{self.cluster}-{committer}"
+
     def client(self) -> dict[str, Any]:
         """Arguments that all clients of aiokafka share. Raises BadConfig where a file cannot be read."""
         settings: dict[str, Any] = {

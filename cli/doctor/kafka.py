@@ -12,6 +12,8 @@ from duemq.model.errors import DuemqError
 
 _FAR_SHARE = 0.5  # of the bound, from which an offset of a clock is worth a warning
 
+_LONGEST_TRANSACTION_MS = 60_000  # the default time-out of Java's clients, which lower brokers' bounds would refuse
+
 
 class Topic(Protocol):
     """`trouble`: partitions that cannot be written, with the reasons."""
@@ -29,6 +31,7 @@ class Brokers(Protocol):
 
     def brokers(self) -> int: ...
     async def has_transactions_v2(self) -> bool: ...
+    async def max_transaction_ms(self) -> int | None: ...
     async def topic(self, name: str) -> Topic | None: ...
     async def misfit(self, name: str, *, expires: bool) -> str | None: ...
     async def clock_offset_ms(self) -> float | None: ...
@@ -49,6 +52,7 @@ async def check_brokers(brokers: Brokers, settings: Settings, shards: int | None
             "brokers", "they have no transactions of version 2 (KIP-890): a late request may join a newer transaction",
             "use Kafka 4, or raise the feature transaction.version to 2 (kafka-features.sh)",
         )  # fmt: skip
+    yield await _longest_transaction(brokers)
     for name, partitions in ((BUFFER, shards), (LEDGER, shards), (ADMIN, 1)):
         yield await _own_topic(brokers, name, partitions)
     dead = settings.topics.dead_letter
@@ -61,6 +65,19 @@ async def check_brokers(brokers: Brokers, settings: Settings, shards: int | None
             f"create {dead}, or set topics.partitions = 1",
         )  # fmt: skip
     yield await _clock(brokers, settings.node.max_clock_offset_ms)
+
+
+async def _longest_transaction(brokers: Brokers) -> Finding:
+    longest = await brokers.max_transaction_ms()
+    if longest is None:
+        return ok("brokers", "how long they let transactions be open is not known: duemq's user may not describe them")
+    detail = f"a transaction may be open for up to {longest / 1000:,.0f} s (transaction.max.timeout.ms)"
+    if longest <= _LONGEST_TRANSACTION_MS:
+        return ok("brokers", detail)
+    return warning(
+        "brokers", f"{detail}: a client that hangs within one on {BUFFER} holds up all messages of that shard so long",
+        f"set transaction.max.timeout.ms to {_LONGEST_TRANSACTION_MS} on the brokers, or let only duemq write there",
+    )  # fmt: skip
 
 
 async def _own_topic(brokers: Brokers, name: str, partitions: int | None) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
@@ -118,12 +118,13 @@ def connection_limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str) -> Bus:
+async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str, abandoned: Collection[str] = ()) -> Bus:
+    """`abandoned`: see `KafkaBus.open`."""
     from duemq.bus.kafka.bus import KafkaBus  # as above
     from duemq.bus.kafka.named_bus import NamedBus
 
     options = kafka_options(settings, prefix)
-    bus = await KafkaBus.open(options, clock, FAILPOINT)
+    bus = await KafkaBus.open(options, clock, FAILPOINT, abandoned)
     return bus if prefix == OWN else NamedBus(bus, options.names)
 
 

@@ -27,7 +27,7 @@ from duemq.cli.wiring.parts import (
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.clock import GuardedClock
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.internal_topics import IMPORTER, create_logs
 from duemq.cluster.own_logs import OwnLogs
 from duemq.cluster.relays.log import FiguresReader
 from duemq.cluster.topic_states import TopicStates
@@ -52,7 +52,7 @@ async def _learn_of_brokers(
 
     async def attempt() -> tuple[Bus, ClockWatch, TopicStates]:
         async with AsyncExitStack() as made:
-            bus = await open_bus(settings, clock, identity.prefix)
+            bus = await open_bus(settings, clock, identity.prefix, (IMPORTER,))
             made.push_async_callback(bus.close)
             watch = ClockWatch(clock, settings.node.max_clock_offset_ms)
             await watch.measure(bus)

@@ -26,6 +26,7 @@ from duemq.cli.wiring.parts import (
     registry,
 )
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
+from duemq.cluster.internal_topics import IMPORTER
 from duemq.cluster.own_logs import OwnLogs
 from duemq.cluster.relays.log import FiguresReader
 from duemq.delay.api.control_socket import Control
@@ -110,6 +111,6 @@ def _log_of(settings: Settings, info: FolderInfo, clock: Callable[[], int]) -> C
         return await EmbeddedBus.open(_log_path(info.path), buffer_bytes=settings.embedded.buffer_bytes, clock=clock)
 
     async def open_kafka() -> Bus:
-        return await open_bus(settings, clock, check_prefix(settings, info).prefix)
+        return await open_bus(settings, clock, check_prefix(settings, info).prefix, (IMPORTER,))
 
     return open_embedded if settings.bus == "embedded" else open_kafka

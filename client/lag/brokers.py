@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient, CoordinationType
-from aiokafka.conn import create_conn
+from aiokafka.client import CoordinationType
+from aiokafka.conn import collect_hosts, create_conn
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 from aiokafka.helpers import create_ssl_context
@@ -23,7 +23,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import mend_requests
+from duemq.bus.kafka.clients import new_client
 from duemq.client.consumer.kafka.positions import pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds
@@ -93,10 +93,9 @@ class Brokers:
         """Connect. Raises BadConfig where the brokers refuse us or a setting cannot be, Unavailable where they do not
         answer."""
         try:
-            self._client = AIOKafkaClient(**self._settings)
+            self._client = new_client(**self._settings)
         except (TypeError, ValueError) as error:
             raise BadConfig(f"the settings of the Kafka client: {error}") from error
-        mend_requests(self._client)
         try:
             await asyncio.wait_for(self._client.bootstrap(), self._timeout_s * 2)
         except (KafkaError, OSError, TimeoutError) as error:
@@ -196,7 +195,7 @@ class Brokers:
         node = self._client.get_random_node()
         if node is None:
             raise errors.NodeNotReadyError("no broker is known")
-        response = await self._client.send(node, MetadataRequest(sorted(names), allow_auto_topic_creation=False))
+        response = await self._client.send(node, MetadataRequest(sorted(names)))
         leaders, others, hidden = {}, set(), set()
         for code, topic, _, partitions in response.topics:
             error = errors.for_code(code)
@@ -287,7 +286,7 @@ class Brokers:
 
     async def _explain(self, error: BaseException) -> None:
         """aiokafka says only that it could not start. Ask the first broker again, to say why."""
-        host, port, _ = AIOKafkaClient(**self._settings).hosts[0]
+        host, port, _ = collect_hosts(self._settings["bootstrap_servers"])[0]
         settings = {name: value for name, value in self._settings.items() if name in _OF_A_CONNECTION}
         protocol = self._settings.get("security_protocol", "PLAINTEXT")
         try:

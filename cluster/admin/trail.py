@@ -117,13 +117,17 @@ class Trail:
         try:
             bus = self._bus()
             results = await bus.append({(TRAIL, partition): [entry.frame() for entry in entries]})
-            next_offset = results[TRAIL, partition].first_offset + len(entries)
-            if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
-                await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
         except (Unavailable, Rejected) as error:
             self.on_lost(len(entries))
             for entry in entries:
                 log.error("not in the trail (%s): %s", error, entry, extra={"action": "trail.lost"})
+            return
+        next_offset = results[TRAIL, partition].first_offset + len(entries)
+        if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
+            try:
+                await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
+            except (Unavailable, Rejected) as error:
+                log.warning("old entries of the trail cannot be deleted: %s", error, extra={"action": "trim"})
 
     async def read(self, limit: int, cursor: str | None = None) -> TrailPage:
         """A page, newest first. Raises Rejected `bad_cursor`, and Unavailable."""

@@ -425,8 +425,8 @@ class Cycle:
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
 
-    def entry(self, at: int, horizon: int = 0, end_horizon: int = 0) -> Entry:
-        """The ledger entry of this cycle, committed `at` ms. The horizons: see `Entry`."""
+    def entry(self, at: int, horizon: int = 0, end_horizon: int = 0, topics: Iterable[str] = ()) -> Entry:
+        """The ledger entry of this cycle, committed `at` ms. The horizons and `topics`: see `Entry`."""
         if self._phase is not Phase.RECORDED:
             self._require(Phase.DUE, "entry")
             self._note_attempts(at)
@@ -445,4 +445,5 @@ class Cycle:
             outcomes=OutcomeCounts(accepted, accepted - cancelled - dead - pending, cancelled, dead),
             horizon=max(before.horizon, horizon), imported=self.file_decisions,
             end_horizon=max(before.end_horizon, end_horizon), lost=self.loss, named=self.named,
+            topics=tuple(topics),
         )  # fmt: skip

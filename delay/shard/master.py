@@ -119,8 +119,8 @@ class Master:
             return _MORE if expanding else self._pause(now)
         self.answered = bool(cycle.answers)
         outbox = await self._dispatch.outbox(cycle, now)
-        entry = cycle.entry(now, *horizons)
         batches: dict[Partition, list[bytes]] = {where: frames for where, frames in outbox.batches.items() if frames}
+        entry = cycle.entry(now, *horizons, {topic for topic, _ in batches})
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         cpu_s = thread_time() - worked  # of the cycle alone: while it waits for its log, others work
         appends = await self._committer.commit(batches)

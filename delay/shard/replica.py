@@ -17,6 +17,7 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.core.cycle import Cycle
 from duemq.delay.shard.retention import latest_ends
 from duemq.delay.shard.store_changes import count_changes, store_changes
+from duemq.delay.shard.written_topics import WrittenTopics
 from duemq.delay.tiering.prefetch import read_for
 from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
 from duemq.model.ids import IdCodec
@@ -72,6 +73,7 @@ class Replica:
             )
         self.read_to = store.position.ledger_offset
         """Records of the ledger below this offset were read."""
+        self.written = WrittenTopics(self.entry)
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.ledger_time = self.entry.at
         """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
@@ -109,6 +111,7 @@ class Replica:
         windows = self.wheel.window_totals(self.wheel.take_touched_windows())
         self.store.write(puts, deletes, Position(entry, ledger_offset), windows, rowless)
         self.read_to = ledger_offset
+        self.written.note(entry)
         self.store.last_ends.update(last_ends)
         self.store.imports.note(imports)
         for file in files:

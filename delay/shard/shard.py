@@ -288,7 +288,7 @@ class Shard:
         replica = self.replica
         assert self._buffer is not None
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
-        committer = await self._bus.committer(committer_name(self.number))
+        committer = await self._bus.committer(committer_name(self.number), replica.written.names)
         linger = Linger(node.thread_share, linger_s)
         self._step(ShardEvent.GIVEN)
         try:
@@ -336,7 +336,7 @@ class Shard:
 
     async def _recover(self, node: Surroundings) -> None:
         """See `rebase`."""
-        committer = await self._bus.committer(committer_name(self.number))
+        committer = await self._bus.committer(committer_name(self.number), self.replica.written.names)
         self._step(ShardEvent.ASKED_TO_REBASE)
         try:
             await rebase(self.replica, self._bus, committer, node.clock())

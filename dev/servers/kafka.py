@@ -210,7 +210,7 @@ class KafkaServers(Ensemble):
             # Short, for a quick fail-over; a broker that is alone has nobody to take over, and a busy machine.
             "broker.session.timeout.ms": "3000" if several else "6000",
             "broker.heartbeat.interval.ms": "500",
-            "auto.create.topics.enable": "false",
+            "transaction.max.timeout.ms": "60000",  # see docs/kafka.md
             "log.cleaner.dedupe.buffer.size": str(4 << 20),  # 128 MiB of heap by default
             "log.segment.bytes": str(256 << 20),
             "num.network.threads": "2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duemq.pipeline.sources.kafka import Kafka, reading
+from duemq.pipeline.sources.kafka import Kafka, client
 
 # Spark ends a task with a flush, so lingering costs nothing. Nothing is compressed: duemq need not have the codec.
 _PRODUCER: Final = {
@@ -18,6 +18,4 @@ def writing(kafka: Kafka) -> dict[str, str]:
 
     A record may have 8 MiB, which is what duemq's own topics take by default. Raises BadConfig.
     """
-    reached = {name: value for name, value in reading(kafka).items() if name.startswith("kafka.")}
-    reached.pop("kafka.isolation.level", None)
-    return reached | _PRODUCER
+    return client(kafka) | _PRODUCER

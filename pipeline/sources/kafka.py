@@ -86,10 +86,11 @@ def reading(kafka: Kafka) -> dict[str, str]:
     """What every reader of duemq's topics has to say to Spark's Kafka source, in batches and streams.
 
     Without read_committed the records of aborted cycles would count; with `failOnDataLoss` false a range that the
-    brokers no longer have would be read as empty. Raises BadConfig.
+    brokers no longer have would be read as empty; brokers may make a topic that a consumer asks for. Raises BadConfig.
     """
     return {
         **client(kafka), "includeHeaders": "true", "kafka.isolation.level": "read_committed", "failOnDataLoss": "true",
+        "kafka.allow.auto.create.topics": "false",
     }  # fmt: skip
 
 

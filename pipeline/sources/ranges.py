@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from aiokafka import AIOKafkaConsumer
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import client_of, mend_requests, offsets_at
+from duemq.bus.kafka.aiokafka_internals import client_of, offsets_at
+from duemq.bus.kafka.clients import new_admin, new_consumer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
 from duemq.pipeline.errors import BadInput
@@ -260,8 +259,7 @@ class PythonConnection:
     @staticmethod
     async def open(options: KafkaOptions) -> PythonConnection:
         """Raises Unavailable and BadConfig."""
-        consumer = AIOKafkaConsumer(enable_auto_commit=False, **options.client())
-        mend_requests(client_of(consumer))
+        consumer = new_consumer(enable_auto_commit=False, **options.client())
         try:
             await consumer.start()
         except (KafkaError, OSError) as error:
@@ -283,7 +281,7 @@ class PythonConnection:
         return {where: (at, -1 if time is None else time) for where, (at, time) in records.items() if at >= 0}
 
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
-        admin = AIOKafkaAdminClient(**self._options.client())
+        admin = new_admin(**self._options.client())
         try:
             await admin.start()
             resources = [ConfigResource(ConfigResourceType.TOPIC, topic, dict.fromkeys(CONFIGURED)) for topic in topics]

@@ -360,6 +360,8 @@ class ShardTrouble(Shape):
     reason: Reason
     state: str = Field(default="", description="Of the replica here: leading, following ...; empty of a proxy.")
     detail: str = Field(description="The reason in a sentence.")
+    producer: int | None = Field(default=None, description="Of a blocked shard: the producer's id; -1 if unknown.")
+    since_ms: int | None = Field(default=None, description="Of a blocked shard.")
 
 
 class State(Shape):

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
 from duemq.cluster.backend import DISK_FULL_RETRY_S
+from duemq.cluster.blocked import BlockedCollector, blocked_shards
 from duemq.cluster.clock_watch import ClockCollector, ClockWatch
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.progress import Progress
@@ -62,6 +63,7 @@ class ProxyBackend:
         self._direct = Counter("duemq_direct_total", "Messages without delay, sent at once", registry=self.registry)
         self.registry.register(LedgerCollector(self.follower.entries, self.clock))
         self.registry.register(ClockCollector(self.watch))
+        self.registry.register(BlockedCollector(lambda: self.bus, self.clock))
 
     @property
     def shards(self) -> int:
@@ -98,7 +100,9 @@ class ProxyBackend:
         else:
             masters = self.view.masters()
             missing = (shard for shard in range(self.shards) if shard not in masters)
-            return Readiness(None, {shard: ShardTrouble(Reason.NO_MASTER) for shard in missing})
+            return Readiness(
+                None, blocked_shards(self.bus) | {shard: ShardTrouble(Reason.NO_MASTER) for shard in missing}
+            )
         return Readiness(reason, shards)
 
     def stuck(self) -> Mapping[int, float]:

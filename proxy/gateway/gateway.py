@@ -20,7 +20,7 @@ from duemq.bus.base import AppendResults, Batches, Bus, Committer, TopicState
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.figures import Figures, SealedWindow
-from duemq.cluster.internal_topics import BUFFER, INTERNAL
+from duemq.cluster.internal_topics import BUFFER, IMPORTER, INTERNAL
 from duemq.cluster.paging import before, merge, start_of, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.cluster.topic_states import NOT_ASKED, UNKNOWN_TOPIC
@@ -43,7 +43,6 @@ from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
 _IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
-_IMPORTER = "import"  # who appends the commands of many files at once, of all proxies
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -339,7 +338,7 @@ class CommandGateway:
 
     @_reading
     async def _committer(self) -> Committer:
-        return await self._backend.bus.committer(_IMPORTER)
+        return await self._backend.bus.committer(IMPORTER, frozenset)  # it writes to the buffer alone
 
     async def _by_content(self, shard: int) -> dict[str, ImportRecord]:
         """The files of a shard that are not refused, by their SHA-256."""

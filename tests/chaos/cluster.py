@@ -22,6 +22,16 @@ from tests.support.servers.real_servers import need_servers
 SESSION_MS = int(4_000 * SLOW)
 
 
+_DEFAULTS = {
+    "auto.create.topics.enable": "true",
+    "transaction.max.timeout.ms": "900000",
+    "broker.heartbeat.interval.ms": "2000",
+    "group.initial.rebalance.delay.ms": "3000",
+    "offsets.topic.num.partitions": "50",
+    "transaction.state.log.num.partitions": "50",
+}
+
+
 def _of_brokers(shape: Shape) -> dict[str, str]:
     session_ms = 3_000 if shape.brokers > 1 else 6_000
     return {
@@ -30,6 +40,7 @@ def _of_brokers(shape: Shape) -> dict[str, str]:
         "controller.quorum.election.timeout.ms": str(int(1_000 * SLOW)),
         "controller.quorum.fetch.timeout.ms": str(int(2_000 * SLOW)),
         **(AUTHORIZER if shape.rights else {}),
+        **(_DEFAULTS if shape.broker_defaults else {}),
     }
 
 

@@ -13,7 +13,8 @@ class Shape:
 
     `network`: relays between the processes, so that paths can be cut. `retention`: of commands, as in the setting.
     `rights`: duemq logs in as a user who may not make topics whose names begin with `FORBIDDEN`. `partitions`: of
-    targets that are not there; 0: one that is deleted stays away.
+    targets that are not there; 0: one that is deleted stays away. `broker_defaults`: Kafka's own settings where those
+    of the local brokers make tests quick.
     """
 
     brokers: int = 1
@@ -25,3 +26,4 @@ class Shape:
     retention: str = "7d"
     rights: bool = False
     partitions: int = 0
+    broker_defaults: bool = False

@@ -20,6 +20,7 @@ _NAMES = {
     "kill -9 in a cycle: in_transaction",
     "logs emptied, a node comes back: stale",
     "a master cut off from the brokers",
+    "a stranger's transaction open on the buffer",
     "the clock of a master an hour ahead",
     "the clock of a proxy an hour back",
     "bad topic: compacted, and messages have no key",

@@ -8,12 +8,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Subscription, TopicInfo, TopicState, wall_clock
+from duemq.bus.base import (
+    AppendResult,
+    AppendResults,
+    Batches,
+    BlockingTransaction,
+    Bus,
+    Subscription,
+    TopicInfo,
+    TopicNames,
+    TopicState,
+    unknown_topics,
+    wall_clock,
+)
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
 from duemq.model.names import CursorName
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 
 
 class RenamedCommitter:
@@ -88,7 +100,7 @@ class RenamedBus:
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         return self.inner.subscribe(topic + self._suffix, partition)
 
-    async def committer(self, name: str) -> RenamedCommitter:
+    async def committer(self, name: str, written: TopicNames = unknown_topics) -> RenamedCommitter:
         return RenamedCommitter(await self.inner.committer(name), self)
 
     def topic_state(self, topic: str) -> TopicState | None:
@@ -114,6 +126,9 @@ class RenamedBus:
 
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()
+
+    def blocked(self) -> Mapping[Partition, BlockingTransaction]:
+        return self.inner.blocked()
 
     async def topic(self, topic: str) -> TopicInfo | None:
         found = await self.inner.topic(topic + self._suffix)

@@ -61,6 +61,7 @@ def test_brokers_with_a_wrong_topic(own_kafka: KafkaServers, zookeeper: ZooKeepe
     )  # fmt: skip
     before = examine(*options, code=0)
     assert "duemq.buffer is not there" in details(before, "topics", "warning")
+    assert "open for up to 60 s" in details(before, "brokers", "ok")
     assert "1 brokers answer" in details(before, "brokers", "ok")
     assert "has not been started yet" in details(before, "zookeeper", "ok")
     asyncio.run(make())

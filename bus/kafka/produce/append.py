@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from duemq.bus.base import AppendResult, AppendResults, Batches
-from duemq.bus.kafka.aiokafka_internals import mend_requests, mend_topics
+from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.stop import notice_error, stop
@@ -89,9 +88,7 @@ class Appender:
 
     async def open(self) -> None:
         """Raises Unavailable."""
-        producer = AIOKafkaProducer(enable_idempotence=True, acks="all", **self._options.client())
-        mend_requests(producer.client)
-        mend_topics(producer.client)
+        producer = new_producer(enable_idempotence=True, acks="all", **self._options.client())
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 await producer.start()

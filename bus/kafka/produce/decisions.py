@@ -6,7 +6,7 @@ broker is silent cannot mend what hangs there; so the next committer of this pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Final, NamedTuple
 
 from duemq.model.record import Partition
@@ -29,28 +29,40 @@ class Decisions:
     """The decisions about one transactional id, from one committer to the next.
 
     Nothing is written to a partition before it was seen in order. So what is open in one was left by the first
-    transaction after which it was not seen in order, whatever was decided since.
+    transaction after which it was not seen in order, whatever was decided since. `suspects`: topics in which something
+    was found open that no committer has ended yet.
     """
 
     def __init__(self) -> None:
+        self.suspects: set[str] = set()
         self._producer_id, self._newest = NONE.producer_id, NONE.commits
-        self._first: dict[Partition, bool] = {}  # of partitions that were not seen in order since
+        self._oldest: bool | None = None  # the first decision: that of all partitions that were never seen in order
+        self._seen: set[Partition] = set()  # in order since the newest decision
+        self._first: dict[Partition, bool] = {}  # of partitions that were seen in order once, and not since
 
-    def learn(self, last: Last, unseen: Iterable[Partition]) -> None:
-        """What the coordinator says before the next producer begins. `unseen`: partitions not seen in order."""
+    def learn(self, last: Last, seen: Set[Partition]) -> None:
+        """What the coordinator says before the next producer begins. `seen`: partitions in order at this time."""
         if last.producer_id != self._producer_id:
-            self._producer_id, self._newest = last.producer_id, NONE.commits
+            self._producer_id, self._newest, self._oldest = last.producer_id, NONE.commits, None
+            self._seen.clear()
             self._first.clear()
         if last.began:
             self._newest = last.commits
-            for where in unseen:
-                self._first.setdefault(where, last.commits)
+            if self._oldest is None:
+                self._oldest = last.commits
+            for where in self._seen - seen:
+                self._first[where] = last.commits
+            self._seen.clear()
+        self.in_order(seen)
 
     def in_order(self, partitions: Set[Partition]) -> None:
         """Nothing of this producer is open in these."""
+        self._seen |= partitions
         for where in self._first.keys() & partitions:
             del self._first[where]
 
     def commits(self, where: Partition) -> bool:
         """Whether what is open there is to be committed."""
-        return self._first.get(where, self._newest)
+        if where in self._seen or self._oldest is None:
+            return self._newest
+        return self._first.get(where, self._oldest)

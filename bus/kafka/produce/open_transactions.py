@@ -15,18 +15,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable, Set
 from typing import TypeVar
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
-from aiokafka.errors import KafkaError
 
-from duemq.bus.base import WriteRefused
+from duemq.bus.base import TopicNames, WriteRefused
 from duemq.bus.kafka.produce.decisions import NONE, Decisions, Last
 from duemq.bus.kafka.produce.producer import Producer
-from duemq.bus.kafka.requests.describe_requests import DescribeProducersRequest, DescribeTransactionsRequest
-from duemq.bus.kafka.requests.wire import Wire, group_by_topic
+from duemq.bus.kafka.requests.describe_requests import DescribeTransactionsRequest
+from duemq.bus.kafka.requests.partition_producers import OpenIn, PartitionProducers
+from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
 
@@ -34,28 +34,34 @@ log = logging.getLogger(__name__)
 
 _OVER = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _COMMITTED = ("PrepareCommit", "CompleteCommit")
-_AT_ONCE = 1_000  # partitions in one request
+_CALM_S = 1.0  # how long a partition that was seen in order is taken for in order
 _SOON_S, _PATIENCE = 0.005, 100  # for markers, which brokers write after they said that a transaction is over
-_LOOK_S = 1.0  # that each broker has to answer for all it leads, which a take-over waits for
-_CONCLUSIVE = (
-    errors.NoError,
-    errors.TopicAuthorizationFailedError,
-)  # where duemq may only write, nothing is to be seen
-
-Open = dict[Partition, frozenset[int]]
-"""Producers that have a transaction open in a partition."""
 
 T = TypeVar("T")
 
 
 class OpenTransaction:
-    """What transactions before left open of one producer. `last`: the partitions of the last one that was committed."""
+    """What transactions before left open of one producer. `own`: duemq's own topics; `written`: see `Bus.committer`.
 
-    def __init__(self, wire: Wire, transactional_id: str, producer: Producer, decisions: Decisions) -> None:
-        self._wire, self._id, self._producer, self._decisions = wire, transactional_id, producer, decisions
+    `last`: the partitions of the last one that was committed.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        producers: PartitionProducers,
+        transactional_id: str,
+        producer: Producer,
+        own: Collection[str],
+        written: TopicNames,
+        decisions: Decisions,
+    ) -> None:
+        self._wire, self._producers, self._id, self._producer = wire, producers, transactional_id, producer
+        self._own, self._written, self._decisions = own, written, decisions
+        self._asked: set[str] = set()  # topics that later commits need not ask about
         self._looked: set[Partition] = set()
         self._link: object | None = None
-        self._calm_since = -_LOOK_S
+        self._calm_since = -_CALM_S
         self.last: frozenset[Partition] = frozenset()
 
     async def learn(self) -> None:
@@ -64,9 +70,9 @@ class OpenTransaction:
         Nearly always all is in order, and this is all that a take-over waits for. Raises LogFailed.
         """
         began = time.monotonic()
-        before, (open_, silent) = await asyncio.gather(self._describe(), self._everywhere())
+        before, open_ = await asyncio.gather(self._describe(), self._open())
         hanging = self._note(before.producer_id, open_)
-        self._decisions.learn(before, hanging | silent)
+        self._decisions.learn(before, self._looked)
         if before.over and not hanging:
             self._calm_since = began
 
@@ -76,10 +82,9 @@ class OpenTransaction:
         Partitions whose broker does not answer at once are left to `look`. Raises KafkaError and LogFailed.
         """
         hanging: set[Partition] = set()
-        if time.monotonic() - self._calm_since > _LOOK_S:  # a broker may have lost markers since
+        if time.monotonic() - self._calm_since > _CALM_S:  # a broker may have lost markers since
             self._looked.clear()
-            open_, _ = await self._everywhere()
-            hanging = self._note(self._producer.producer_id, open_)
+            hanging = self._note(self._producer.producer_id, await self._open())
         while hanging:
             for commits in (True, False):
                 if part := {where for where in hanging if self._decisions.commits(where) is commits}:
@@ -89,6 +94,7 @@ class OpenTransaction:
                 if not hanging:
                     break
                 await asyncio.sleep(_SOON_S)
+        self._decisions.suspects.clear()
         self._link = self._producer.coordinator()
 
     async def _end(self, hanging: Collection[Partition], commits: bool) -> None:
@@ -100,29 +106,42 @@ class OpenTransaction:
         )  # fmt: skip
         await self._producer.end_open(hanging, commits=commits)
 
-    async def look(self, partitions: Iterable[Partition], own: Collection[str]) -> None:
+    async def look(self, partitions: Iterable[Partition]) -> None:
         """Raises LogFailed where something hangs in a partition that is about to be written to.
 
         A coordinator that was away since the last transaction may have lost its markers. Raises WriteRefused for
-        a topic that is not among `own` and whose broker does not tell.
+        a topic of messages whose broker does not tell.
         """
         link = self._producer.coordinator()
         if link is not self._link:
             self._link = link
             self._looked.clear()
             partitions = self.last.union(partitions)
+        await self._look_at_learned()
         new = set(partitions) - self._looked
         if not new:
             return
+        self._asked.update(topic for topic, _ in new)
         try:
             hanging = await self._among(new)
         except LogFailed as error:
             silent = sorted(new - self._looked)
-            if not silent or any(topic in own for topic, _ in silent):
+            if not silent or any(topic in self._own for topic, _ in silent):
                 raise
             topic, number = silent[0]
             detail = f"the broker of partition {number} of topic {topic!r} does not tell what is open there: {error}"
             raise WriteRefused(topic, "no_answer", detail) from error
+        self._refuse(hanging)
+
+    async def _look_at_learned(self) -> None:
+        """The last entries of the one before are read once this one has fenced it, and may name other topics."""
+        names = self._written()
+        if names is not None and (new := names - self._asked):
+            self._asked |= new
+            self._refuse(self._note(self._producer.producer_id, await self._of_topics(new)))
+
+    def _refuse(self, hanging: Collection[Partition]) -> None:
+        self._decisions.suspects.update(topic for topic, _ in hanging)
         for topic, number in hanging:
             raise LogFailed(f"a transaction hangs in partition {number} of topic {topic!r}: it has to be ended first")
 
@@ -143,62 +162,38 @@ class OpenTransaction:
 
         return await _unless_old(self._wire.retry(ask), NONE)
 
-    async def _everywhere(self) -> tuple[Open, set[Partition]]:
-        """What is open in all partitions, and those that nothing is known of because their broker does not answer."""
-        by_node: dict[int, list[Partition]] = {}
-        for code, topic, internal, partitions, *_ in await self._wire.metadata(None):
-            for _, number, leader, *_ in () if internal else partitions:
-                by_node.setdefault(-1 if code else leader, []).append((topic, number))
-        lookups = (self._soon(node, partitions) for node, partitions in by_node.items() if node >= 0)
-        transactions: Open = {}
-        for part in await asyncio.gather(*lookups):
-            transactions |= part
-        return transactions, {
-            where for partitions in by_node.values() for where in partitions if where not in self._looked
-        }
+    async def _open(self) -> OpenIn:
+        """The open transactions in all partitions that our producer may have written to."""
+        names = self._written()
+        topics = None if names is None else {*names, *self._own, *self._decisions.suspects}
+        self._asked.update(names or ())
+        return await self._of_topics(topics)
 
-    async def _soon(self, node: int, partitions: list[Partition]) -> Open:
-        try:
-            async with asyncio.timeout(_LOOK_S):
-                return await self._ask(node, partitions)
-        except (KafkaError, OSError, TimeoutError) as error:
-            log.debug("broker %d does not tell of hanging transactions: %r", node, error)
-            return {}
+    async def _of_topics(self, topics: Set[str] | None) -> OpenIn:
+        open_ = await _unless_old(self._producers.of_topics(topics), OpenIn({}, set()))
+        self._looked.update(where for where in open_.answered if topics is None or where[0] in topics)
+        return open_
 
     async def _among(self, partitions: Iterable[Partition]) -> set[Partition]:
         """The partitions among these in which something of our producer is open. Raises LogFailed."""
         targets = set(partitions) - self._looked
 
         async def ask() -> set[Partition]:
-            transactions: Open = {}
-            for node, group in self._wire.by_leader(targets).items():
-                transactions |= await self._ask(node, group)
-            ours = self._note(self._producer.producer_id, transactions)
+            open_ = await self._producers.of(targets)
+            self._looked |= open_.answered
+            ours = self._note(self._producer.producer_id, open_)
             for topic, number in targets - self._looked - ours:
                 raise errors.NotLeaderForPartitionError(f"partition {number} of topic {topic!r}")
             return ours
 
         return await _unless_old(self._wire.retry(ask), set()) if targets else set()
 
-    async def _ask(self, node: int, partitions: list[Partition]) -> Open:
-        """What is open in partitions that this broker leads. Raises KafkaError."""
-        transactions: Open = {}
-        for at in range(0, len(partitions), _AT_ONCE):
-            topics = group_by_topic((where, where[1]) for where in partitions[at : at + _AT_ONCE])
-            for topic, parts, *_ in (await self._wire.ask(node, DescribeProducersRequest(topics))).topics:
-                for number, code, _, producers, *_ in parts:
-                    if errors.for_code(code) in _CONCLUSIVE:
-                        self._looked.add((topic, number))
-                    if open_ := frozenset(producer for producer, *_, start, _ in producers if start >= 0):
-                        transactions[topic, number] = open_
-        return transactions
-
-    def _note(self, producer_id: int, transactions: Open) -> set[Partition]:
+    def _note(self, producer_id: int, open_: OpenIn) -> set[Partition]:
         """The partitions in which our producer has something open.
 
         They are to be looked at again. All else that was looked at is in order.
         """
-        ours = {where for where, producers in transactions.items() if producer_id in producers}
+        ours = open_.held_by(producer_id)
         self._looked -= ours
         self._decisions.in_order(self._looked)
         return ours

@@ -27,7 +27,7 @@ class Setup(NamedTuple):
 
     @property
     def transactional_id(self) -> str:
-        return f"duemq-{self.options.cluster}-{self.name}"
+        return self.options.transactional_id(self.name)
 
 
 class Producer(Protocol):

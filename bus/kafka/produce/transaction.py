@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from aiokafka import errors
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import AppendResults, Batches, WriteRefused
+from duemq.bus.base import AppendResults, Batches, TopicNames, WriteRefused
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import RecordBatch, append_result, batches_of, refusal_of
 from duemq.bus.kafka.produce.choice import make_producer
@@ -23,6 +23,7 @@ from duemq.bus.kafka.produce.failures import translate
 from duemq.bus.kafka.produce.open_transactions import OpenTransaction
 from duemq.bus.kafka.produce.producer import Producer, Setup
 from duemq.bus.kafka.produce.states import COMMITTER, CommitterEvent, CommitterState
+from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
@@ -39,8 +40,8 @@ CommitListener = Callable[[AppendResults, int, int], None]  # the results, and t
 
 
 class KafkaCommitter:
-    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are for messages. `v2`: see
-    `uses_v2`.
+    """A committer, made by `KafkaBus.committer`. `own`: duemq's own topics, all others are for messages. `written`:
+    see `Bus.committer`. `v2`: see `uses_v2`.
 
     After any error it refuses further commits. Its states are a table: `states.py`, drawn in `docs/states.md`.
     """
@@ -52,6 +53,8 @@ class KafkaCommitter:
         wire: Wire,
         catalog: Catalog,
         own: Collection[str],
+        producers: PartitionProducers,
+        written: TopicNames,
         clock: Callable[[], int],
         on_commit: CommitListener,
         decisions: Decisions,
@@ -69,7 +72,9 @@ class KafkaCommitter:
         self._stopping: asyncio.Task[None] | None = None
         setup = Setup(name, options, wire, catalog, own, self._coordinator_lost)
         self._producer: Producer = make_producer(setup, v2=v2)
-        self._hanging = OpenTransaction(wire, setup.transactional_id, self._producer, decisions)
+        self._hanging = OpenTransaction(
+            wire, producers, setup.transactional_id, self._producer, own, written, decisions
+        )
 
     async def open(self) -> None:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
@@ -142,7 +147,7 @@ class KafkaCommitter:
         stamp = self._clock()
         record_batches = await self._prepare(batches, stamp)
         await self._producer.begin()  # first: what is looked at holds for the coordinator of this transaction
-        await self._hanging.look(record_batches, self._own)
+        await self._hanging.look(record_batches)
         self._failpoint("before_commit")
         try:
             before = self._clock()

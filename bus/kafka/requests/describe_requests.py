@@ -1,8 +1,8 @@
-"""Requests that aiokafka does not have (KIP-664): what became of a transaction, and who writes to a partition."""
+"""Requests that aiokafka does not have (KIP-664): how transactions stand, whose they are, and who writes to what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, ClassVar
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -106,3 +106,36 @@ class DescribeProducersRequest(Request[DescribeProducersRequest_v0]):  # type: i
 
     def build(self, request_struct_class: Any) -> Any:
         return request_struct_class(self._topics, {})
+
+
+class ListTransactionsResponse(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = 66, 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("error_code", Int16),
+        ("unknown_states", CompactArray(_TEXT)),
+        (
+            "transactions",
+            CompactArray(("transactional_id", _TEXT), ("producer_id", Int64), ("state", _TEXT), _TAGS),
+        ),
+        _TAGS,
+    )
+
+
+class ListTransactionsRequest_v0(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY, API_VERSION = 66, 0
+    RESPONSE_TYPE = ListTransactionsResponse
+    SCHEMA = Schema(("states", CompactArray(_TEXT)), ("producer_ids", CompactArray(Int64)), _TAGS)
+
+
+class ListTransactionsRequest(Request[ListTransactionsRequest_v0]):  # type: ignore[misc]
+    """A request to any broker, for the transactions of these producers that it coordinates."""
+
+    API_KEY: ClassVar[int] = 66
+
+    def __init__(self, producer_ids: Collection[int]) -> None:
+        self._producer_ids = list(producer_ids)
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class([], self._producer_ids, {})

@@ -11,16 +11,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
+from aiokafka.admin.config_resource import ConfigResourceType
+from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError
-from aiokafka.protocol.admin import DeleteRecordsRequest
+from aiokafka.protocol.admin import DeleteRecordsRequest, DescribeConfigsRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import mend_requests, on_connection_closed
+from duemq.bus.kafka.aiokafka_internals import forget_topic, on_connection_closed
+from duemq.bus.kafka.clients import new_client
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.record import Partition
@@ -65,8 +67,7 @@ class Wire:
 
     async def open(self) -> None:
         """Raises BadConfig where the brokers refuse us, Unavailable where they do not answer."""
-        self.client = AIOKafkaClient(**self._settings)
-        mend_requests(self.client)
+        self.client = new_client(**self._settings)
         self.watch(self.client)
         try:
             await asyncio.wait_for(self.client.bootstrap(), self._options.request_timeout_s * 2)
@@ -121,7 +122,7 @@ class Wire:
         """Whether it answers; nothing else is asked of it than a sign of life."""
         try:
             async with asyncio.timeout(_SILENT_S):
-                await self.client.send(broker, MetadataRequest([], allow_auto_topic_creation=False))
+                await self.client.send(broker, MetadataRequest([]))
             answers = True
         except (KafkaError, OSError, TimeoutError):
             answers = False
@@ -180,8 +181,14 @@ class Wire:
 
     async def metadata(self, topics: list[str] | None) -> list[Any]:
         """(error code, topic, internal, partitions) of topics, of all with None. Never makes one."""
-        response = await self.ask_any(MetadataRequest(topics, allow_auto_topic_creation=False))
+        response = await self.ask_any(MetadataRequest(topics))
         return list(response.topics)
+
+    async def ask_broker_settings(self, broker: int, names: list[str]) -> dict[str, str]:
+        """The settings of a broker under these names; none where we may not see them. Raises LogFailed."""
+        request = DescribeConfigsRequest([(ConfigResourceType.BROKER.value, str(broker), names)])
+        answer = await self.retry(lambda: self.ask(broker, request))
+        return {name: value for code, *_, entries in answer.resources if not code for name, value, *_ in entries}
 
     async def retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """What `call` gives, tried again while a leader moves. Raises LogFailed once that took too long."""
@@ -207,6 +214,10 @@ class Wire:
             self.client.add_topic(topic)
         return None if node == -1 else node
 
+    def forget(self, topic: str) -> None:
+        """Keep its leaders no more."""
+        forget_topic(self.client, topic)
+
     def by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         """Raises LeaderNotAvailableError, which is retriable, where one has none."""
         groups: defaultdict[int | None, list[Partition]] = defaultdict(list)
@@ -217,15 +228,20 @@ class Wire:
             raise errors.LeaderNotAvailableError(f"partition {partition} of topic {topic!r} has no leader")
         return {node: where for node, where in groups.items() if node is not None}
 
-    async def offsets(self, partitions: Iterable[Partition], at: int = LATEST) -> dict[Partition, int]:
-        """The offset of each partition at EARLIEST, LATEST (the last stable one) or a time, -1 for none after it."""
-        targets = list(partitions)
-        return await self.retry(lambda: self._offsets(targets, at)) if targets else {}
+    async def offsets(
+        self, partitions: Iterable[Partition], at: int = LATEST, *, committed: bool = True
+    ) -> dict[Partition, int]:
+        """The offset of each partition at EARLIEST, LATEST or a time, -1 for none after it.
 
-    async def _offsets(self, partitions: list[Partition], at: int) -> dict[Partition, int]:
-        offsets = {}
+        LATEST is the last stable offset, or with `committed` False the high watermark.
+        """
+        targets = list(partitions)
+        return await self.retry(lambda: self._offsets(targets, at, committed)) if targets else {}
+
+    async def _offsets(self, partitions: list[Partition], at: int, committed: bool) -> dict[Partition, int]:
+        offsets, isolation = {}, _READ_COMMITTED if committed else _READ_UNCOMMITTED
         for node, group in self.by_leader(partitions).items():
-            request = OffsetRequest(-1, _READ_COMMITTED, group_by_topic((where, (where[1], at)) for where in group))
+            request = OffsetRequest(-1, isolation, group_by_topic((where, (where[1], at)) for where in group))
             for topic, parts in (await self.ask(node, request)).topics:
                 for partition, code, _, offset in parts:
                     if code:
@@ -260,7 +276,7 @@ class Wire:
         """The leader of a partition as this broker knows it, -1 for none; None where it does not answer."""
         try:
             async with asyncio.timeout(_SILENT_S):
-                request = MetadataRequest([where[0]], allow_auto_topic_creation=False)
+                request = MetadataRequest([where[0]])
                 ((_, _, _, partitions),) = (await self.ask(broker, request)).topics
         except (KafkaError, OSError, TimeoutError):
             return None

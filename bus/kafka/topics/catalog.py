@@ -229,6 +229,7 @@ class Catalog:
 
     def _forget(self, topic: str) -> None:
         self._topics.pop(topic, None)
+        self._wire.forget(topic)
         self._drop_topic(topic)
 
     def _forget_unused(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Self
+from typing import Final, Self
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.choice import uses_v2
@@ -12,6 +12,8 @@ from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC, ClockTopic
 from duemq.bus.kafka.topics.topics import NEVER, TopicMaker, settings_of_own
+
+_MAX_TRANSACTION: Final = "transaction.max.timeout.ms"
 
 
 class Inspection:
@@ -41,6 +43,16 @@ class Inspection:
 
     async def has_transactions_v2(self) -> bool:
         return await uses_v2(self._options, self._wire)
+
+    async def max_transaction_ms(self) -> int | None:
+        """How long a transaction of any client may be open; None where duemq's user may not ask. Raises LogFailed."""
+        cluster = self._wire.client.cluster
+        timeouts: list[int] = []
+        for broker in cluster.brokers():
+            if not cluster.is_bootstrap(broker.nodeId):
+                answer = await self._wire.ask_broker_settings(broker.nodeId, [_MAX_TRANSACTION])
+                timeouts += [int(value) for name, value in answer.items() if name == _MAX_TRANSACTION]
+        return max(timeouts, default=None)
 
     async def topic(self, name: str) -> TopicMetadata | None:
         """None where it is not there, or duemq's user may not describe it. Raises LogFailed."""

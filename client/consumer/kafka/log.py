@@ -9,6 +9,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
+from duemq.bus.kafka.clients import new_consumer
 from duemq.client.consumer.base import PartitionsMoved
 from duemq.client.consumer.kafka.assignors import Mismatch, assignor
 from duemq.client.consumer.kafka.rebalance import Rebalance
@@ -58,7 +59,7 @@ class KafkaLog:
         async def lost(_: object) -> None: ...
 
         options = self._options
-        kafka = AIOKafkaConsumer(
+        kafka = new_consumer(
             bootstrap_servers=self._bootstrap, group_id=self._group, enable_auto_commit=False,
             partition_assignment_strategy=(RoundRobinPartitionAssignor,), **options.kafka_of(AIOKafkaConsumer),
         )  # fmt: skip

@@ -26,11 +26,10 @@ from duemq.bus.kafka.aiokafka_internals import (
     client_of,
     fetcher_of,
     mend_header_names,
-    mend_missing_offsets,
-    mend_requests,
     start_without_topics,
     subscription_of,
 )
+from duemq.bus.kafka.clients import new_consumer
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.base import FetchPosition
@@ -81,7 +80,7 @@ class Source:
         }
         if assignor is not None:
             settings["partition_assignment_strategy"] = (assignor,)
-        self._kafka = AIOKafkaConsumer(
+        self._kafka = new_consumer(
             bootstrap_servers=bootstrap,
             group_id=None if options.broadcasting else group,
             enable_auto_commit=False,
@@ -89,8 +88,6 @@ class Source:
             isolation_level="read_committed",
             **settings,
         )
-        mend_requests(client_of(self._kafka))
-        mend_missing_offsets(client_of(self._kafka))
         # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
         start_without_topics(self._kafka)
         self._starts = Starts(self._kafka, options, first)

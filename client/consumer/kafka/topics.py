@@ -15,7 +15,8 @@ from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import TopicPartition
 
-from duemq.bus.kafka.aiokafka_internals import client_of, mend_missing_offsets, mend_requests
+from duemq.bus.kafka.aiokafka_internals import client_of
+from duemq.bus.kafka.clients import new_admin
 from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequest
 from duemq.client.consumer.kafka.positions import topics_in
 from duemq.client.consumer.options import ConsumerOptions
@@ -86,9 +87,7 @@ async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterab
 
 @asynccontextmanager
 async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOKafkaAdminClient]:
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap, **options.kafka_of(AIOKafkaAdminClient))
-    mend_requests(client_of(admin))
-    mend_missing_offsets(client_of(admin))
+    admin = new_admin(bootstrap_servers=bootstrap, **options.kafka_of(AIOKafkaAdminClient))
     try:
         await patiently(admin.start)
         yield admin

@@ -24,7 +24,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from duemq.bus.kafka.aiokafka_internals import mend_requests, mend_topics
+from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
 from duemq.client.consumer.message import Message
@@ -152,11 +152,9 @@ class Returns:
                 settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}
                 # Not idempotent: duemq delivers one message of a name, and after a refusal of one message an idempotent
                 # producer could send no other to that partition.
-                producer = AIOKafkaProducer(
+                producer = new_producer(
                     bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
                 )
-                mend_requests(producer.client)
-                mend_topics(producer.client)
                 try:
                     await producer.start()
                 except BaseException:

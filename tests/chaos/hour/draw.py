@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics, versions
+from tests.chaos.faults import clocks, copies, machines, neighbours, nodes, partitions, servers, topics, versions
 from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
@@ -78,6 +78,7 @@ BREAKAGES = (
         )
         for where, step_ms in (("ahead", clocks.HOUR_MS), ("back", -clocks.HOUR_MS))
     ),
+    Breakage("a stranger's transaction open on the buffer", neighbours.hold_a_transaction_open),
     *(Breakage(f"bad topic: {bad.name}", partial(_stand_beside, bad), bad.brokers) for bad in BAD_TOPICS),
 )  # fmt: skip
 

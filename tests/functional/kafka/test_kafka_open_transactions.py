@@ -41,7 +41,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
 
 @pytest.fixture(autouse=True)
 def brokers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", PATIENT_S)
+    monkeypatch.setattr("duemq.bus.kafka.requests.partition_producers.LOOK_S", PATIENT_S)
 
 
 async def begin(committer: KafkaCommitter, batches: Batches) -> None:
@@ -88,13 +88,13 @@ async def test_a_broker_that_is_silent_at_a_take_over_does_not_undo_what_was_com
     await older.commit({ledger: frames("entry 1"), topic: frames("one")})
     assert await values(bus, *ledger) == ["entry 1"]
     await write_unknown(older, {topic: frames("two")})
-    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", 0.0)
+    monkeypatch.setattr("duemq.bus.kafka.requests.partition_producers.LOOK_S", 0.0)
     for _ in range(3):
         newer = await other.committer("shard-0")
         assert await values(bus, *topic) == ["one"]
         with pytest.raises(LogFailed, match="has to be ended first"):
             await newer.commit({topic: frames("three")})
-    monkeypatch.setattr("duemq.bus.kafka.produce.open_transactions._LOOK_S", PATIENT_S)
+    monkeypatch.setattr("duemq.bus.kafka.requests.partition_producers.LOOK_S", PATIENT_S)
     newer = await other.committer("shard-0")
     await newer.commit({ledger: frames("entry 2"), topic: frames("three")})
     assert await values(bus, *topic) == ["one", "two", "three"]

@@ -296,3 +296,19 @@ def test_entries_of_the_ledger_and_barriers_are_told_apart(tmp_path: Path) -> No
 
     first, *rest = asyncio.run(run())
     assert first.startswith(b'{"v":2,"barrier":-1,"at":') and all(b'"n":' in one for one in rest)
+
+
+async def test_a_standby_knows_the_topics_that_the_master_wrote_to(tmp_path: Path) -> None:
+    """It looks there when it takes over, and in no topic of others; also after a restart."""
+    log = new_log()
+    async with node(log, tmp_path / "a") as a, node(log, tmp_path / "b") as b:
+        await a.lead()
+        await a.gateway.send([Draft(topic, b"m", CLOCK() + 1_000) for topic in ("orders", "bills")])
+        CLOCK.now += 1_000
+        await a.until(lambda: a.shard.replica.entry.outcomes.delivered == 2, "both to be delivered")
+        await b.until(lambda: b.shard.replica.entry == a.shard.replica.entry, "b to follow")
+        for each in (a, b):
+            assert each.shard.replica.written.names() == {"orders", "bills"}
+    async with node(log, tmp_path / "b") as b:
+        await b.ready()
+        assert b.shard.replica.written.names() == {"orders", "bills"}

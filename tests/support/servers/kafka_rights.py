@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import struct
+from collections.abc import Iterable
 
 FORBIDDEN = "forbidden."
 AUTHORIZER = {
@@ -19,6 +21,11 @@ _LITERAL, _PREFIXED = 3, 4
 _READ, _WRITE, _CREATE, _ALTER, _DESCRIBE = 3, 4, 5, 7, 8
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
 _DENY, _ALLOW = 2, 3
+_RESOURCES = {"--topic": _TOPIC, "--group": _GROUP, "--cluster": _CLUSTER, "--transactional-id": 5}
+_RIGHTS = {
+    "Read": _READ, "Write": _WRITE, "Create": _CREATE, "Delete": 6, "Describe": _DESCRIBE,
+    "DescribeConfigs": _DESCRIBE_CONFIGS, "AlterConfigs": _ALTER_CONFIGS, "IdempotentWrite": _IDEMPOTENT_WRITE,
+}  # fmt: skip
 
 
 def deny_writing(bootstrap: str, user: str, topic: str) -> None:
@@ -48,6 +55,20 @@ def deny_group(bootstrap: str, user: str, group: str) -> None:
     """From now on this user has no right on the group."""
     rights = ((_READ, _DENY), (_DESCRIBE, _DENY))
     _create(bootstrap, [_entry(_GROUP, group, _LITERAL, user, right, permission) for right, permission in rights])
+
+
+def allow(bootstrap: str, user: str, commands: Iterable[str]) -> None:
+    """Grant what lines such as `acls --topic orders --operation Read` say, with options as kafka-acls.sh has them."""
+    entries = []
+    for command in commands:
+        words = shlex.split(command, comments=True)[1:]
+        prefixed = "prefixed" in words
+        rights = [_RIGHTS[words[at + 1]] for at, word in enumerate(words) if word == "--operation"]
+        option = next(word for word in words if word in _RESOURCES)
+        name = "kafka-cluster" if option == "--cluster" else words[words.index(option) + 1]
+        pattern = _PREFIXED if prefixed else _LITERAL
+        entries += [_entry(_RESOURCES[option], name, pattern, user, right, _ALLOW) for right in rights]
+    _create(bootstrap, entries)
 
 
 def _create(bootstrap: str, entries: list[bytes]) -> None:

@@ -166,6 +166,7 @@ class FakeBrokers:
     count: int = 3
     v2: bool = True
     offset_ms: float | Exception | None = 1.0
+    longest_ms: int | None = 60_000
     misfits: dict[str, str] = field(default_factory=dict)
     topics: dict[str, FakeTopic] = field(
         default_factory=lambda: {
@@ -181,6 +182,9 @@ class FakeBrokers:
 
     async def has_transactions_v2(self) -> bool:
         return self.v2
+
+    async def max_transaction_ms(self) -> int | None:
+        return self.longest_ms
 
     async def topic(self, name: str) -> FakeTopic | None:
         return self.topics.get(name)
@@ -205,7 +209,7 @@ def broker_findings(brokers: FakeBrokers, shards: int | None = 2, **changes: Any
 
 def test_a_good_cluster_is_ok() -> None:
     assert bad(broker_findings(FakeBrokers())) == []
-    assert bad(broker_findings(FakeBrokers(offset_ms=None), None)) == []
+    assert bad(broker_findings(FakeBrokers(offset_ms=None, longest_ms=None), None)) == []
 
 
 @pytest.mark.parametrize(
@@ -213,6 +217,7 @@ def test_a_good_cluster_is_ok() -> None:
     [
         (FakeBrokers(count=2), Level.ERROR, "2 brokers are known"),
         (FakeBrokers(v2=False), Level.WARNING, "KIP-890"),
+        (FakeBrokers(longest_ms=900_000), Level.WARNING, "for up to 900 s"),
         (FakeBrokers(offset_ms=-300.0), Level.WARNING, "-300 ms"),
         (FakeBrokers(offset_ms=600.0), Level.ERROR, "+600 ms"),
         (FakeBrokers(offset_ms=LogFailed("no answer")), Level.WARNING, "no answer"),

@@ -72,7 +72,7 @@ LIMITS = {"duemq.buffer": 100, "retry.g": 100, "dlq.g": 200}
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> type[Admin]:
-    monkeypatch.setattr(topics_module, "AIOKafkaAdminClient", Admin)
+    monkeypatch.setattr(topics_module, "new_admin", Admin)
     monkeypatch.setattr(topics_module, "_AGAIN_S", (0.0, 0.0))
     monkeypatch.setattr(ConsumerOptions, "kafka_of", lambda *_: {})
     for name, value in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.bus.base import Batches
+from duemq.bus.base import Batches, TopicNames
 from duemq.cluster.internal_topics import BUFFER
 from duemq.model.errors import Unavailable
 from duemq.model.import_command import ImportCommand, shard_of_content
@@ -48,7 +48,7 @@ def test_of_two_proxies_at_once_one_is_told_to_ask_again() -> None:
     async def scenario(site: Site) -> None:
         committer = site.bus.committer
 
-        async def fenced(name: str) -> object:
+        async def fenced(name: str, _: TopicNames) -> object:
             older = await committer(name)
             await committer(name)  # by another proxy
             return older

@@ -55,6 +55,9 @@ def test_probes_name_shards_and_states() -> None:
         shown = {"2": {"reason": "rebuilding", "state": "rebuilding", "detail": SENTENCES[Reason.REBUILDING]}}
         gateway.ready = Readiness(None, {2: trouble})
         assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown}
+        gateway.ready = Readiness(None, {1: ShardTrouble(Reason.BLOCKED, producer=4003, since=1_000)})
+        blocked = (await ask("GET", "/readyz")).json()["shards"]["1"]
+        assert (blocked["reason"], blocked["producer"], blocked["since_ms"]) == ("blocked", 4003, 1_000)
         gateway.ready = Readiness(Reason.UNFIT, {2: trouble})
         answer = await ask("GET", "/readyz")
         document = refused(answer, 503, "unavailable")

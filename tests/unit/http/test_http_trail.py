@@ -172,3 +172,24 @@ def test_what_cannot_be_written_is_counted_and_stops_nobody(caplog: pytest.LogCa
         assert lost == [1] and "the disk is away" in caplog.text
 
     asyncio.run(scenario())
+
+
+def test_an_entry_that_is_in_the_trail_is_not_counted_lost_where_old_ones_cannot_be_deleted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where duemq's user has no right to delete records of the topic."""
+    monkeypatch.setattr(admin_trail, "_KEPT_RECORDS", 0)
+    monkeypatch.setattr(admin_trail, "_SLACK_RECORDS", 1)
+
+    async def trim(*_: Any) -> None:
+        raise StoreFailed("TopicAuthorizationFailedError")
+
+    async def run() -> list[TrailEntry]:
+        bus, trail = await opened()
+        monkeypatch.setattr(bus, "trim", trim)
+        trail.on_lost = lambda count: pytest.fail(f"{count} entries counted lost")
+        await trail.act(entry(1))
+        return (await trail.read(10)).entries
+
+    assert asyncio.run(run()) == [entry(1)]
+    assert "not in the trail" not in caplog.text and "cannot be deleted" in caplog.text

@@ -127,6 +127,10 @@ class Brokers:
         self.led: dict[str, list[tuple[int, list[int]]]] = {}
         self.settings: dict[str, dict[str, str]] = {}
         self.asked = 0
+        self.forgotten: list[str] = []
+
+    def forget(self, topic: str) -> None:
+        self.forgotten.append(topic)
 
     async def metadata(self, topics: list[str] | None) -> list[Any]:
         self.asked += 1

@@ -22,52 +22,67 @@ def nothing(producer_id: int = 7) -> Last:
 
 def test_the_coordinators_word_counts_while_it_is_known() -> None:
     decisions = Decisions()
-    decisions.learn(NONE, [P])
+    decisions.learn(NONE, set())
     assert not decisions.commits(P)
-    decisions.learn(committed(), [P])
+    decisions.learn(committed(), set())
     assert decisions.commits(P)
 
 
 def test_a_decision_outlasts_the_producers_that_began_since() -> None:
     decisions = Decisions()
-    decisions.learn(committed(), [P])
+    decisions.learn(committed(), set())
     for _ in range(10):
-        decisions.learn(nothing(), [P, Q])
+        decisions.learn(nothing(), set())
         assert decisions.commits(P)
 
 
 def test_a_later_transaction_decides_only_where_it_may_have_written() -> None:
     """Nothing is written to a partition before it was seen in order."""
     decisions = Decisions()
-    decisions.learn(committed(), [P, Q])
+    decisions.learn(committed(), set())
     decisions.in_order({Q})
-    decisions.learn(aborted(), [P, Q])
+    decisions.learn(aborted(), set())
     assert decisions.commits(P) and not decisions.commits(Q)
-    decisions.learn(nothing(), [P, Q])
+    decisions.learn(nothing(), set())
     assert decisions.commits(P) and not decisions.commits(Q)
     decisions.in_order({P, Q})
-    decisions.learn(aborted(), [P, Q])
+    decisions.learn(aborted(), set())
     assert not decisions.commits(P) and not decisions.commits(Q)
 
 
 def test_once_all_is_in_order_only_what_comes_counts() -> None:
     decisions = Decisions()
-    decisions.learn(committed(), [P])
+    decisions.learn(committed(), set())
     decisions.in_order({P, Q})
-    decisions.learn(aborted(), [P])
+    decisions.learn(aborted(), set())
     assert not decisions.commits(P)
 
 
 def test_what_another_producer_id_left_says_nothing() -> None:
     decisions = Decisions()
-    decisions.learn(committed(7), [P])
-    decisions.learn(nothing(8), [P])
+    decisions.learn(committed(7), set())
+    decisions.learn(nothing(8), set())
     assert not decisions.commits(P)
 
 
 def test_however_many_transactions_end_the_first_one_decides_and_each_partition_is_kept_once() -> None:
     decisions = Decisions()
-    decisions.learn(committed(), [P])
+    decisions.learn(committed(), set())
+    decisions.in_order({Q})
     for _ in range(100):
-        decisions.learn(aborted(), [P])
-    assert len(decisions._first) == 1 and decisions.commits(P)
+        decisions.learn(aborted(), set())
+    assert len(decisions._first) == 1 and not decisions._seen
+    assert decisions.commits(P) and not decisions.commits(Q)
+
+
+def test_a_partition_that_nobody_asked_about_for_long_is_ended_as_it_was_left() -> None:
+    """A take-over asks about the topics that were written to lately: of all others the first decision counts."""
+    decisions = Decisions()
+    decisions.learn(committed(), {Q})
+    assert decisions.commits(P)
+    decisions.learn(aborted(), {Q})
+    assert decisions.commits(P) and not decisions.commits(Q)
+    decisions.in_order({P})
+    decisions.learn(committed(), {Q})
+    decisions.learn(aborted(), {Q})
+    assert decisions.commits(P)

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.producer import sender
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.aiokafka_internals import (
     is_sending,
-    mend_requests,
-    mend_topics,
     on_coordinator_lost,
     transaction_coordinator,
     transaction_manager,
-)  # fmt: skip
+)
+from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
 from duemq.bus.kafka.produce.producer import Setup
 from duemq.bus.kafka.produce.stop import notice_transaction, stop
@@ -36,15 +34,13 @@ class ProducerV1:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._kafka: Any = AIOKafkaProducer(
+        self._kafka: Any = new_producer(
             transactional_id=setup.transactional_id,
             transaction_timeout_ms=setup.options.transaction_timeout_ms,
             acks="all",
             **setup.options.client(),
         )
         self.client: Any = self._kafka.client
-        mend_requests(self.client)
-        mend_topics(self.client)
         setup.wire.watch(self.client)
         on_coordinator_lost(self._kafka, setup.on_coordinator_lost)
 

@@ -13,10 +13,11 @@ from collections.abc import Collection
 from typing import Any
 
 from aiokafka import errors
-from aiokafka.client import AIOKafkaClient, CoordinationType
+from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 
-from duemq.bus.kafka.aiokafka_internals import connection_to, mend_requests, mend_topics, on_connection_closed
+from duemq.bus.kafka.aiokafka_internals import connection_to, on_connection_closed
+from duemq.bus.kafka.clients import new_sending_client
 from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.failures import worst
 from duemq.bus.kafka.produce.producer import Setup
@@ -45,9 +46,7 @@ class ProducerV2:
         self._node = -1  # the coordinator
         self._link: object | None = None  # the connection to it, since the transaction began
         self._sends: BatchSends | None = None
-        self.client: Any = AIOKafkaClient(**setup.options.client())
-        mend_requests(self.client)
-        mend_topics(self.client)
+        self.client: Any = new_sending_client(**setup.options.client())
         setup.wire.watch(self.client)
         on_connection_closed(self.client, self._on_closed)
 
