@@ -25,7 +25,7 @@ from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 
 
 @dataclass
@@ -170,8 +170,11 @@ class MemoryBus:
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, vital: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def incarnation(self, topic: str) -> int:
+        return 0
 
     def misfits(self) -> Mapping[str, str]:
         return {}
@@ -218,6 +221,9 @@ class MemoryBus:
 
     def trouble(self) -> str | None:
         return None if self._end_reason is None else str(self._end_reason)
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {}
 
     async def clock_offset_ms(self) -> float:
         return 0.0

@@ -34,7 +34,7 @@ from duemq.bus.embedded.tail import TailCache
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError, Fenced, Unavailable
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
 log = logging.getLogger(__name__)
@@ -160,8 +160,11 @@ class EmbeddedBus:
             log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
         return log_topic.info()
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, vital: bool = True) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
+
+    def incarnation(self, topic: str) -> int:
+        return 0
 
     def misfits(self) -> Mapping[str, str]:
         return {}
@@ -219,6 +222,9 @@ class EmbeddedBus:
         except Unavailable as error:
             return error.detail
         return None
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {}
 
     async def clock_offset_ms(self) -> float:
         return 0.0

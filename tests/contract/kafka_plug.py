@@ -12,7 +12,7 @@ from duemq.bus.base import AppendResult, AppendResults, Batches, Bus, Subscripti
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.transaction import KafkaCommitter
-from duemq.model.record import StoredRecord
+from duemq.model.record import Partition, StoredRecord
 
 
 class RenamedCommitter:
@@ -102,8 +102,12 @@ class RenamedBus:
             return self._named(await self.inner.create_topic(name, partitions))
         return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True) -> TopicInfo:
-        return self._named(await self.inner.create_log(topic + self._suffix, partitions, expires=expires))
+    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, vital: bool = True) -> TopicInfo:
+        name = topic + self._suffix
+        return self._named(await self.inner.create_log(name, partitions, expires=expires, vital=vital))
+
+    def incarnation(self, topic: str) -> int:
+        return self.inner.incarnation(topic + self._suffix)
 
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()
@@ -132,6 +136,9 @@ class RenamedBus:
 
     def trouble(self) -> str | None:
         return self.inner.trouble()
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {(topic.removesuffix(self._suffix), at): why for (topic, at), why in self.inner.troubles().items()}
 
     async def clock_offset_ms(self) -> float:
         return await self.inner.clock_offset_ms()
