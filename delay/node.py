@@ -446,6 +446,8 @@ class Node:
     async def _trim_ledgers(self) -> None:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)
         for shard in list(self.shards.values()):
+            if self.health.is_unreadable(shard.number):
+                continue  # it would take the time of all others
             try:
                 await shard.trim_ledger(before)
             except LogFailed as error:

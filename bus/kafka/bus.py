@@ -262,8 +262,7 @@ class KafkaBus:
             raise WriteRefused(topic, "not_authorized", f"duemq's user may not describe topic {topic!r}")
 
     def misfits(self) -> Mapping[str, str]:
-        unreadable = {topic: why for (topic, _), why in self._tails.troubles().items()}
-        return unreadable | self._own_topics.misfits
+        return {topic: why for (topic, _), why in self.troubles().items()} | self._own_topics.misfits
 
     async def topic(self, topic: str) -> TopicInfo | None:
         self._check()
@@ -321,7 +320,7 @@ class KafkaBus:
         return str(self._end_reason) if self._end_reason is not None else self._wire.trouble()
 
     def troubles(self) -> Mapping[Partition, str]:
-        return self._tails.troubles()
+        return self._tails.troubles() | self._own_topics.unled()
 
     async def clock_offset_ms(self) -> float:
         self._check()

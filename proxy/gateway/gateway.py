@@ -188,12 +188,13 @@ class CommandGateway:
     def _outgoing(
         self,
         drafts: Sequence[Draft],
-        refused: Mapping[int, Rejected],
+        refused: dict[int, Rejected],
         state_of: Mapping[str, TopicState],
         now: int,
         at_once: int,
     ) -> _Outgoing:
-        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without."""
+        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without. What a
+        shard does not take is added to `refused`."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the shard of all that may go to any: one batch

@@ -107,9 +107,8 @@ class Appender:
         if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
             detail = f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
             return dict.fromkeys(batches, Unavailable(detail))
-        puts = [self.put(where, frames) for where, frames in batches.items()]
-        outcomes = await asyncio.gather(*puts, return_exceptions=True)
-        return dict(zip(batches, outcomes, strict=True))  # a put fails with a DuemqError alone
+        puts = {where: self.put(where, frames) for where, frames in batches.items()}
+        return {where: await _outcome(put) for where, put in puts.items()}
 
     def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[AppendResult]:
         """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or
@@ -299,6 +298,13 @@ class Appender:
         if sends := [sending for sending, its in self._sends.items() if its is producer]:
             await asyncio.wait(sends, timeout=self._options.delivery_timeout_s)
         await stop(producer, failed=True)
+
+
+async def _outcome(put: asyncio.Future[AppendResult]) -> AppendResult | DuemqError:
+    try:
+        return await put
+    except DuemqError as error:
+        return error
 
 
 def _size_of(frames: Sequence[bytes]) -> int:

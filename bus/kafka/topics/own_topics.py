@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from aiokafka.errors import KafkaError
 
-from duemq.bus.base import TopicInfo, TopicRefused, WriteRefused, log_that_fits
+from duemq.bus.base import NO_LEADER, TopicInfo, TopicRefused, WriteRefused, log_that_fits
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import Wire
-from duemq.bus.kafka.topics.catalog import Catalog
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
+from duemq.model.record import Partition
 
 log = logging.getLogger(__name__)
 
+UNLED_S = 5.0  # longer than a leader takes to be replaced
 _LOOK_S = 10.0
 _SOON_S = 1.0  # once something is wrong; then pauses grow to the time above
 
@@ -35,7 +38,8 @@ class OwnTopics:
         self.vital: set[str] = set()
         self._settings: dict[str, dict[str, str]] = {}  # as they must be
         self._ids: dict[str, str] = {}
-        self._read_to: dict[tuple[str, int], int] = {}  # of partitions that seem to end before what was read
+        self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before what was read
+        self._unled_since: dict[Partition, float] = {}
         self._doubts = asyncio.Event()
 
     async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
@@ -74,6 +78,15 @@ class OwnTopics:
             self._read_to[topic, partition] = read_to
         self._doubts.set()
 
+    def unled(self) -> dict[Partition, str]:
+        """The partitions that have had no leader for some seconds, also those that nobody reads now, with a sentence."""
+        since = time.monotonic() - UNLED_S
+        return {
+            where: f"partition {where[1]} of topic {where[0]!r} has no leader"
+            for where, begun in self._unled_since.items()
+            if begun < since
+        }
+
     async def run(self) -> None:
         """Look after the topics until cancelled. What is wrong is logged once, and stops nothing."""
         pause_s = _LOOK_S
@@ -87,7 +100,8 @@ class OwnTopics:
             before = dict(self.misfits)
             for topic in list(self.partitions):
                 await self._look(topic)
-            pause_s = _SOON_S if self.misfits != before else min(pause_s * 2, _LOOK_S)
+            is_news = self.misfits != before or self._unled_since
+            pause_s = _SOON_S if is_news else min(pause_s * 2, _LOOK_S)
 
     async def _look(self, topic: str) -> None:
         try:
@@ -117,11 +131,20 @@ class OwnTopics:
         if not vital:
             await self._follow_incarnation(topic, was_missing=is_missing)
         metadata = self._catalog.last(topic)
+        self._note_leaders(topic, metadata)
         if metadata is not None and metadata.partitions != partitions:
             return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
         if metadata is not None and metadata.trouble:
             return metadata.topic_state.trouble_text
         return await self._maker.misfit(topic, self._settings[topic])
+
+    def _note_leaders(self, topic: str, metadata: TopicMetadata | None) -> None:
+        trouble = {} if metadata is None else metadata.trouble
+        unled = {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
+        for where in [where for where in self._unled_since if where[0] == topic and where not in unled]:
+            del self._unled_since[where]
+        for where in unled:
+            self._unled_since.setdefault(where, time.monotonic())
 
     async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
         """Notice that a topic is another one than before (its id says so, where brokers have ids), or was cut short."""

@@ -53,8 +53,8 @@ def test_probes_name_shards_and_states() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         trouble = ShardTrouble(Reason.REBUILDING, "rebuilding")
         shown = {"2": {"reason": "rebuilding", "state": "rebuilding", "detail": SENTENCES[Reason.REBUILDING]}}
-        gateway.ready = Readiness(None, {2: trouble})
-        assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown}
+        gateway.ready = Readiness(None, {2: trouble}, ("duemq.trail",))
+        assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown, "topics": ["duemq.trail"]}
         gateway.ready = Readiness(Reason.UNFIT, {2: trouble})
         answer = await ask("GET", "/readyz")
         document = refused(answer, 503, "unavailable")
