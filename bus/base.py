@@ -19,13 +19,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from duemq.model.errors import Fatal, Rejected, Unavailable
+from duemq.model.errors import DuemqError, Fatal, LogFailed, Rejected, Unavailable
 from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
+from duemq.model.scope import Scope
 
 
 class UnknownTopic(Rejected):
     """An append to a topic, or a partition of one, that was never created."""
+
+    scope = Scope.TOPIC
 
     def __init__(self, topic: str, partition: int | None = None) -> None:
         detail = (
@@ -41,6 +44,8 @@ class WriteRefused(Unavailable):
     `reason`: in a word or two (`cluster/topic_states.py` has those that duemq knows); the message says it in a
     sentence.
     """
+
+    scope = Scope.TOPIC
 
     def __init__(self, topic: str, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -79,6 +84,17 @@ class AppendResult(NamedTuple):
 
 Batches = Mapping[Partition, Sequence[bytes]]
 AppendResults = Mapping[Partition, AppendResult]
+
+
+class PartlyAppended(LogFailed):
+    """A part of an append is in the log, or may be, and another is not. By partition: `results` and `failures`."""
+
+    scope = Scope.MESSAGE
+
+    def __init__(self, results: AppendResults, failures: Mapping[Partition, DuemqError]) -> None:
+        first = next(iter(failures.values()))
+        super().__init__(f"a part of an append is in the log or may be, another is not: {first}")
+        self.results, self.failures = results, failures
 
 
 NO_LEADER, TOO_FEW_REPLICAS = "no_leader", "too_few_replicas"
@@ -213,7 +229,7 @@ class Bus(Protocol):
     async def append(self, batches: Batches) -> AppendResults:
         """Append outside of any cycle; durable when it returns. On the embedded plugs atomic over all batches.
 
-        Raises UnknownTopic (nothing was written), or StoreFailed or DiskFull (outcome unknown).
+        Raises UnknownTopic (nothing was written), StoreFailed or DiskFull (outcome unknown), or PartlyAppended.
         """
         ...
 
@@ -282,13 +298,24 @@ class Bus(Protocol):
         """
         ...
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
-        """Make one of duemq's own topics, as a shared log must be: frames stamped by the log's clock, kept for long.
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
+        """Make one of the topics that duemq keeps for itself, as a shared log must be: frames stamped by the log's
+        clock, kept for long.
 
         `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any.
-        `in_ids`: its offsets are part of ids: after a restore a log of our own goes on behind a gap, so that no
+        `in_ids`: its offsets are part of ids: after a restore the embedded log goes on behind a gap, so that no
         offset is given twice. Raises TopicRefused when it exists and does not fit.
+
+        `vital`: shards live on it. Any other is made again if it is deleted, and nothing is raised if it is not
+        as it must be or cannot be made: `misfits` says so, and the answer has no offsets.
         """
+        ...
+
+    def incarnation(self, topic: str) -> int:
+        """How often a topic of duemq that is not vital was found deleted and made again, or cut short, since this
+        bus was opened. Then its readers begin at its start again."""
         ...
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
@@ -296,7 +323,7 @@ class Bus(Protocol):
         ...
 
     def misfits(self) -> Mapping[str, str]:
-        """Topics of duemq's own that were made otherwise while they are used, each with a sentence."""
+        """Topics of duemq's own that are not as they must be, or cannot be used now, each with a sentence."""
         ...
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
@@ -331,7 +358,11 @@ class Bus(Protocol):
         ...
 
     def trouble(self) -> str | None:
-        """Why the log cannot be used just now, in a sentence; None if it can."""
+        """Why nothing of the log can be used now, in a sentence; None if some of it can."""
+        ...
+
+    def troubles(self) -> Mapping[Partition, str]:
+        """The partitions of duemq's own topics that cannot be read now, each with a sentence."""
         ...
 
     async def clock_offset_ms(self) -> float:

@@ -175,12 +175,17 @@ class MemoryBus:
         self._log.topics.setdefault(topic, [MemoryPartition() for _ in range(partitions)])
         return self._log.info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
         return log_that_fits(await self.create_topic(topic, partitions), partitions)
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         self._check()
         return {topic: self._log.ids[topic] for topic in topics if topic in self._log.ids}
+
+    def incarnation(self, topic: str) -> int:
+        return 0
 
     def misfits(self) -> Mapping[str, str]:
         return {}
@@ -230,6 +235,9 @@ class MemoryBus:
 
     def trouble(self) -> str | None:
         return None if self._end_reason is None else str(self._end_reason)
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {}
 
     async def clock_offset_ms(self) -> float:
         return 0.0

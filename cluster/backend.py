@@ -69,6 +69,10 @@ class Backend(Protocol):
         """For how long (s) shards of this process have been stuck; see `Liveness`."""
         ...
 
+    def why_shard_refuses(self, shard: int) -> str | None:
+        """Why no new message can go through a shard, in a sentence."""
+        ...
+
     def refuse(self) -> None:
         """Raises DiskFull where no new message can be taken."""
         ...

@@ -22,16 +22,21 @@ def is_internal(topic: str) -> bool:
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
-    """Make them where they are missing. Raises TopicRefused.
+    """Make them where they are missing. Raises TopicRefused, of the buffer and the ledger alone.
 
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.
     """
     await bus.create_log(BUFFER, shards, in_ids=True)
     await bus.create_log(LEDGER, shards, expires=False)
-    await bus.create_log(ADMIN, 1, expires=False)
-    await bus.create_log(JOBS, 1, expires=False)
-    await bus.create_log(TRAIL, 2, expires=False)
+    await create_admin_log(bus)
+    await bus.create_log(JOBS, 1, expires=False, vital=False)
+    await bus.create_log(TRAIL, 2, expires=False, vital=False)
+
+
+async def create_admin_log(bus: Bus) -> None:
+    """The one of the administrative state, which also processes without shards follow."""
+    await bus.create_log(ADMIN, 1, expires=False, vital=False)
 
 
 def committer_name(shard: int) -> str:

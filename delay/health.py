@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from duemq.bus.base import Bus
 from duemq.cluster.clock_watch import ClockWatch
-from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.delay.shard.shard import Shard
 from duemq.delay.states import EFFECTS, Condition
 from duemq.election.base import NodeHealth, NodeState
@@ -34,11 +34,13 @@ class HealthTracker:
         self.lag: dict[int, int] = {}
         self.unfit: dict[int, str] = {}  # shards that this node cannot be master of, and why
         self.shards, self._clock = shards, clock
+        self._unreadable: dict[int, str] = {}  # shards whose part of the log cannot be read from here, and why
         self._last_report = NodeHealth(NodeState.JOINING)
 
     def why_unfit(self) -> dict[int, str]:
-        """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
-        unfit = dict(self.unfit)
+        """The shards that this node cannot be master of now, and why: also those that wait, lag behind or cannot read
+        their part of the log."""
+        unfit = self._unreadable | self.unfit
         for number, shard in self.shards.items():
             if number in unfit or shard.leading:
                 continue
@@ -49,11 +51,24 @@ class HealthTracker:
                 unfit[number] = f"shard {number} is more than {_LAG_BOUND // 2:,} ledger entries behind"
         return {number: why[:_REASON_CHARS] for number, why in unfit.items()}
 
+    def see_log(self, bus: Bus) -> None:
+        """Note which shards' own partitions of the log cannot be read: no other partition touches a shard."""
+        troubles = bus.troubles()
+        self._unreadable = {
+            number: f"shard {number}: {why}"
+            for number in self.shards
+            if (why := troubles.get((LEDGER, number)) or troubles.get((BUFFER, number)))
+        }
+
+    def is_unreadable(self, shard: int) -> bool:
+        """Whether the shard's own part of the log could not be read when that was looked at last."""
+        return shard in self._unreadable
+
     def judge(
         self, trouble: str | None, draining: bool, watermark: int = 0, full: str = "",
         topic_states: Mapping[str, str] | None = None, *, alone: bool = False,
     ) -> tuple[Condition, NodeHealth]:  # fmt: skip
-        """`trouble`: of the log. `watermark`, `full`, `topics`: see `NodeHealth`.
+        """`trouble`: of the log as a whole. `watermark`, `full`, `topics`: see `NodeHealth`.
 
         `alone`: no other node can lead what this one cannot.
         """
@@ -115,5 +130,7 @@ class HealthTracker:
     async def measure_lag(self, bus: Bus) -> None:
         """Ledger entries that each shard is behind: each takes two offsets, itself and the mark of its transaction."""
         for number, shard in list(self.shards.items()):
+            if self.is_unreadable(number):
+                continue  # it would take the time of all others
             behind = 0 if shard.leading else await bus.end_offset(LEDGER, number) - shard.replica.read_to
             self.lag[number] = max(behind, 0) // 2

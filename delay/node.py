@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,9 +42,20 @@ from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.base import Election, Member, NodeHealth, NodeState
 from duemq.model.disk_use import DiskUse
-from duemq.model.errors import DamagedFile, DiskFull, Fatal, Fenced, LogFailed, Rejected, Unavailable, first_of
+from duemq.model.errors import (
+    DamagedFile,
+    DiskFull,
+    DuemqError,
+    Fatal,
+    Fenced,
+    LogFailed,
+    Rejected,
+    Unavailable,
+    first_of,
+)
 from duemq.model.ids import IdCodec
 from duemq.model.readiness import Readiness, Reason
+from duemq.model.scope import Scope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
@@ -57,6 +68,7 @@ _REOPEN_S = 1.0
 _FULL_S = 60.0  # a node that met a full disk tries again after this time, or as soon as there is space
 _FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unforeseen failures of a shard
 _TRIM_S = 60.0
+_LAG_S = 1.0
 _FINISH_S = 5.0  # at stop, for cycles that run
 _LATE_S = 3600  # a daily cleaning is begun so late where the process was busy at its time
 
@@ -138,7 +150,7 @@ class Node:
         self.observer = observer or Observer(registry)
         self.upkeep = Upkeep(folder, self.shards, options.marks, options.flush_bytes, registry, measure)
         self.health = HealthTracker(self.shards, self.watch)
-        self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up)
+        self.liveness = Liveness(self.shards, options.stuck_after_s, self._held_up, self.health.is_unreadable)
         self.phase = NODE.start
         self.condition: Condition | None = None  # of a node that serves
         self.why_not_ready: str | None = "starting"
@@ -163,7 +175,9 @@ class Node:
 
     def readiness(self) -> Readiness:
         """How ready it is, in public words; `why_not_ready` says more."""
-        own = readiness(self.condition, self._closed_for, self.health, self.liveness.look(), self._dead)
+        own = readiness(
+            self.condition, self._closed_for, self.health, self.liveness.look(), self._dead, self._topics_in_trouble()
+        )
         if self.condition is None:
             return own
         blocked = {
@@ -174,8 +188,11 @@ class Node:
         return own._replace(shards=blocked | dict(own.shards))
 
     def _held_up(self) -> bool:
-        """Whether something else than themselves holds the shards up."""
+        """Whether something else than themselves holds all shards up."""
         return self.phase is not NodePhase.SERVING or self.bus.trouble() is not None or self.election.is_paused()
+
+    def _topics_in_trouble(self) -> Collection[str]:
+        return self.bus.misfits() if self.condition is not None else ()
 
     @property
     def why_closed(self) -> str | None:
@@ -268,7 +285,9 @@ class Node:
                     except asyncio.CancelledError:
                         return  # only the scheduler cancels jobs, at its end, and reports each as a failure
                     except (Unavailable, Fenced, Fatal) as error:
-                        if not failure.done():
+                        if error.scope <= Scope.SHARD and not isinstance(error, Fatal):
+                            log.warning("a job of the node failed: %s", error, extra={"action": "upkeep"})
+                        elif not failure.done():
                             failure.set_exception(error)
                     except Exception:
                         self.observer.failures.labels("upkeep").inc()
@@ -326,8 +345,6 @@ class Node:
                 with own_cancellation_only():
                     await shard.run(self, self.options.cycle_limits, self.options.linger_s)
                 return
-            except (Unavailable, Fenced):
-                raise
             except Fatal as error:
                 if self.options.alone and not isinstance(error, DamagedFile):
                     raise
@@ -337,6 +354,8 @@ class Node:
                 await self._tell()
                 return
             except Exception as error:
+                if isinstance(error, DuemqError) and error.scope > Scope.SHARD:
+                    raise
                 log.exception("shard %d failed: it is opened again", number, extra={"action": "fail", "shard": number})
                 self.observer.failures.labels(f"shard {number}").inc()
                 self._leave_out(shard, f"shard {number} failed, and is opened again: {error!r}")
@@ -398,11 +417,12 @@ class Node:
         self._judge()
 
     def _look_whether_ready(self) -> None:
-        if self.shards.keys() <= self.health.caught_up | self.health.unfit.keys():
+        if self.shards.keys() <= self.health.caught_up | self.health.why_unfit().keys():
             self.ready.set()
 
     def _judge(self) -> NodeHealth:
         upkeep = self.upkeep
+        self.health.see_log(self.bus)
         self.condition, health = self.health.judge(
             self.bus.trouble(), self.election.draining(), int(upkeep.level), upkeep.why_full() or "",
             self.topic_states.troubles(self.clock()), alone=self.options.alone,
@@ -426,18 +446,22 @@ class Node:
 
     async def _look_at_itself(self) -> None:
         self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
+        await self._tell()
+        self._look_whether_ready()
         if self.options.alone:
-            await self._tell()
             return
         try:
-            await self.health.measure_lag(self.bus)
-        except LogFailed as error:
-            log.warning("node cannot ask the log how far it is: %s", error, extra={"action": "lag"})
+            async with asyncio.timeout(_LAG_S):  # a partition that does not answer keeps nothing else from being told
+                await self.health.measure_lag(self.bus)
+        except (LogFailed, TimeoutError) as error:
+            log.warning("node cannot ask the log how far it is: %r", error, extra={"action": "lag"})
         await self._tell()
 
     async def _trim_ledgers(self) -> None:
         before = self.clock() - int(self.options.ledger_retention_s * 1000)
         for shard in list(self.shards.values()):
+            if self.health.is_unreadable(shard.number):
+                continue  # it would take the time of all others
             try:
                 await shard.trim_ledger(before)
             except LogFailed as error:

@@ -57,6 +57,9 @@ class NodeBackend:
     def stuck(self) -> Mapping[int, float]:
         return self._node.liveness.look()
 
+    def why_shard_refuses(self, shard: int) -> str | None:
+        return None
+
     def refuse(self) -> None:
         if (reason := self._node.upkeep.why_full()) is not None:
             raise DiskFull(reason, DISK_FULL_RETRY_S)

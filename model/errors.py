@@ -7,15 +7,21 @@
 * `Fenced`: another master took the shard over; follow the ledger and ask the election.
 
 Foreign errors (RocksDB, sockets, files) are translated at the border, the cause kept with `from`.
+
+Each says how far it reaches: its `scope` (ADR 55).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
+
+from duemq.model.scope import Scope
 
 
 class DuemqError(Exception):
-    """The root of all of them."""
+    """The root of all of them. `scope`: what the failure touches; whoever catches it leaves everything else alone."""
+
+    scope: ClassVar[Scope] = Scope.PROCESS
 
 
 class Rejected(DuemqError):
@@ -24,6 +30,8 @@ class Rejected(DuemqError):
     `field` names what is at fault where one field is; `extra` are further members of the problem document,
     such as `delivered_at` of `already_delivered`.
     """
+
+    scope = Scope.MESSAGE
 
     def __init__(self, code: str, detail: str, field: str | None = None, **extra: Any) -> None:
         super().__init__(detail)
@@ -56,6 +64,8 @@ class BadDelayFile(Rejected):
 class Unavailable(DuemqError):
     """Cannot be served just now: 503 with `Retry-After`. Nothing was accepted, nothing that was accepted is lost."""
 
+    scope = Scope.NODE
+
     code = "unavailable"
 
     def __init__(self, detail: str, retry_after_s: int = 1) -> None:
@@ -81,11 +91,15 @@ class OutcomeUnknown(Unavailable):
     Sent again under the same name or Idempotency-Key it is done once.
     """
 
+    scope = Scope.MESSAGE
+
     code = "outcome_unknown"
 
 
 class StoreFailed(OutcomeUnknown):
     """A write or read of the store or the log failed: its outcome is unknown until it was opened anew."""
+
+    scope = Scope.NODE
 
 
 class LogFailed(StoreFailed):
@@ -94,9 +108,13 @@ class LogFailed(StoreFailed):
     A shard makes a new committer, which settles what the old one left behind, and reads the ledger to its end.
     """
 
+    scope = Scope.SHARD
+
 
 class Fenced(DuemqError):
     """A commit was refused because a newer master of the shard exists."""
+
+    scope = Scope.SHARD
 
 
 class Fatal(DuemqError):
@@ -105,6 +123,8 @@ class Fatal(DuemqError):
 
 class CorruptStore(Fatal):
     """What is on disk is not what was written: a bad checksum, a torn record, a count that does not add up."""
+
+    scope = Scope.SHARD
 
 
 class DamagedFile(CorruptStore):
@@ -125,9 +145,13 @@ class FolderRefused(Fatal):
 class Behind(Fatal):
     """The logs no longer reach back to where this replica is: it must be rebuilt from a peer or a backup."""
 
+    scope = Scope.SHARD
+
 
 class Diverged(Fatal):
     """A replica's own count or checksum differs from the ledger's."""
+
+    scope = Scope.SHARD
 
 
 class BadConfig(Fatal):

@@ -1,11 +1,13 @@
-"""Whether a process is ready and alive, in words that anybody may read: they name shards and states, nothing else.
+"""Whether a process is ready and alive, in words that anybody may read.
+
+They name shards, states and duemq's own topics, nothing else.
 
 Sentences with paths, topics and addresses are in `/v1/cluster` and in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -26,6 +28,7 @@ class Reason(StrEnum):
     CATCHING_UP = "catching_up"
     LEDGER_UNREADABLE = "ledger_unreadable"
     # of a shard
+    LOG_UNREADABLE = "log_unreadable"
     NO_MASTER = "no_master"
     STUCK = "stuck"
     BLOCKED = "blocked"
@@ -49,6 +52,7 @@ SENTENCES: Final[Mapping[Reason, str]] = {
     Reason.KEYS_UNKNOWN: "it is not known yet who may call",
     Reason.CATCHING_UP: "catching up with the ledger",
     Reason.LEDGER_UNREADABLE: "the ledger cannot be read",
+    Reason.LOG_UNREADABLE: "its part of the log cannot be read",
     Reason.NO_MASTER: "no node is its master",
     Reason.STUCK: "its work does not go on",
     Reason.BLOCKED: "its log is not read on: a transaction of another client of Kafka is open there",
@@ -75,14 +79,17 @@ class ShardTrouble(NamedTuple):
 
 
 class Readiness(NamedTuple):
-    """`reason` is None where the process is ready. `shards`: those that are not fine; it may be ready all the same."""
+    """`reason` is None where the process is ready. It may be so although there are `shards` that are not fine, and
+    `topics` of duemq's own that cannot be used or are not as they must be."""
 
     reason: Reason | None
     shards: Mapping[int, ShardTrouble] = {}
+    topics: Sequence[str] = ()
 
     @property
     def sentence(self) -> str:
         """Empty where all is well."""
         parts = [] if self.reason is None else [SENTENCES[self.reason]]
         parts += [f"shard {number}: {SENTENCES[trouble.reason]}" for number, trouble in sorted(self.shards.items())]
+        parts += [f"topic {topic}: it cannot be used, or is not as it must be" for topic in self.topics]
         return "; ".join(parts)

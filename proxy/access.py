@@ -41,7 +41,7 @@ class _CachedGrant(NamedTuple):
 class Access:
     """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
-    It is in force where there is a key, also one that was revoked or has expired, or where it is `required`.
+    It is in force where there is a key, also one that was revoked, has expired or was lost, or where it is `required`.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Access:
         if self.keys is None:
             return False
         self._wait_for_keys()
-        return bool(self.keys.by_id)
+        return bool(self.keys.by_id) or self.keys.admin.keys_are_lost
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""

@@ -1,6 +1,7 @@
 """Endpoints that a proxy and a node share: cluster, liveness, readiness and metrics.
 
-Liveness and readiness need no key: they say shard numbers, states and reasons of `model/readiness.py`, no more.
+Liveness and readiness need no key: they say shard numbers, states, duemq's own topics and reasons of
+`model/readiness.py`, no more.
 """
 
 from __future__ import annotations
@@ -70,8 +71,10 @@ async def readyz(service: StatusSource, request: Request) -> Response:
 def ready_response(readiness: Readiness) -> Response:
     shards = {str(number): _shown(trouble) for number, trouble in sorted(readiness.shards.items())}
     if readiness.reason is None:
-        return JsonResponse({"status": "ready", "shards": shards})
-    document = problem("unavailable", readiness.sentence, reason=readiness.reason, shards=shards)
+        return JsonResponse({"status": "ready", "shards": shards, "topics": readiness.topics})
+    document = problem(
+        "unavailable", readiness.sentence, reason=readiness.reason, shards=shards, topics=readiness.topics
+    )
     return problem_response(document, {"Retry-After": "1"})
 
 
@@ -110,8 +113,15 @@ class ReadinessCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        ready = self._readiness().reason is None
+        readiness = self._readiness()
+        ready = readiness.reason is None
         yield GaugeMetricFamily("duemq_ready", "1 while messages are accepted and delivered, as /readyz says", ready)
+        topics = GaugeMetricFamily(
+            "duemq_own_topic_unusable", "1 for each topic of duemq's own that /readyz names", labels=["topic"]
+        )
+        for topic in readiness.topics:
+            topics.add_metric([topic], 1)
+        yield topics
         build = GaugeMetricFamily("duemq_build_info", "1, with the version that runs", labels=["version"])
         build.add_metric([__version__], 1)
         yield build

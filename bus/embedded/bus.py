@@ -165,7 +165,9 @@ class EmbeddedBus:
             log_topic = await self._commits.submit(partial(self._stage_topic, topic, partitions))
         return log_topic.info()
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
         log_that_fits(await self.create_topic(topic, partitions), partitions)
         if in_ids and (mark := self._folder / RESTORED).exists():
             await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
@@ -175,6 +177,9 @@ class EmbeddedBus:
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         return {}  # this log is no other's, and drops no topic
+
+    def incarnation(self, topic: str) -> int:
+        return 0
 
     def misfits(self) -> Mapping[str, str]:
         return {}
@@ -235,6 +240,9 @@ class EmbeddedBus:
         except Unavailable as error:
             return error.detail
         return None
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {}
 
     async def clock_offset_ms(self) -> float:
         return 0.0

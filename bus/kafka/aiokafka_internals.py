@@ -298,6 +298,14 @@ def fail_unsent(producer: Any) -> list[asyncio.Future[Any]]:
     return [future for batch in unsent for future in (batch.future, batch._drain_waiter)]
 
 
+def give_up(producer: Any, topic: str, partition: int) -> None:
+    """Have a producer send nothing more to one partition. What is under way to others goes on."""
+    accumulator, where = producer._message_accumulator, TopicPartition(topic, partition)
+    accumulator._batches.pop(where, None)
+    reenqueue = accumulator.reenqueue
+    accumulator.reenqueue = lambda batch: None if batch.tp == where else reenqueue(batch)
+
+
 def sender_task(producer: Any) -> asyncio.Task[Any] | None:
     """The task that sends for a producer. It fails nothing any more when it ends: that fails without transactions."""
     task: asyncio.Task[Any] | None = producer._sender.sender_task

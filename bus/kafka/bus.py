@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from aiokafka.errors import KafkaError
-
 from duemq.bus.base import (
+    AppendResult,
     AppendResults,
     Batches,
     BlockingTransaction,
     Subscription,
     TopicInfo,
     TopicNames,
-    TopicRefused,
     TopicState,
     UnknownTopic,
     WriteRefused,
-    log_that_fits,
     unknown_topics,
     wall_clock,
 )
@@ -44,9 +41,10 @@ from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.clock_probe import ClockProbe
 from duemq.bus.kafka.topics.clock_topic import ClockTopic
 from duemq.bus.kafka.topics.consumer_offsets import Places
-from duemq.bus.kafka.topics.topics import NEVER, TOO_FEW_BROKERS, TopicMaker, settings_of_own, settings_of_topic
+from duemq.bus.kafka.topics.own_topics import OwnTopics
+from duemq.bus.kafka.topics.topics import NEVER, TopicMaker, settings_of_own, settings_of_topic
 from duemq.bus.subscription import Subscriptions
-from duemq.model.errors import BadConfig, DuemqError, Fenced, LogFailed, Rejected, Unavailable
+from duemq.model.errors import DuemqError, Fenced, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
@@ -54,7 +52,7 @@ from duemq.model.record import Partition, StoredRecord
 log = logging.getLogger(__name__)
 
 _CLOSE_S = 5.0
-_OWN_S = 10.0
+_GONE = "topic {!r} of duemq's own is missing, or duemq's user may not describe it"
 _SOON_S, _PATIENCE = 0.005, 100
 
 
@@ -79,22 +77,26 @@ class KafkaBus:
         self._ends = LogEnds()
         self._catalog = Catalog(self._wire, self._drop_topic)
         self._maker = TopicMaker(self._wire, self._catalog, options)
-        self._tails = Tails(self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of)
+        self._own_topics = OwnTopics(self._wire, self._catalog, self._maker, self._begin_again)
+        self._own = self._own_topics.partitions
+        self._incarnations: Counter[str] = Counter()
+        self._tails = Tails(
+            self._wire, options.buffer_bytes, self.subscriptions.wake, self._ends.end_of, self._own_topics.doubt
+        )
         self._reader = Reader(self._wire, self._saw_end)
         self._watch = Watch(self._wire, self._catalog, self._saw_end)
         self._places = Places(self._wire, options.names.cursors)
         self._producers = PartitionProducers(self._wire)
-        self._appender = Appender(options, self._catalog, self._note_end, clock)  # of own topics
-        # A broker answers one request of a producer at a time: what a topic takes long for must delay no command.
-        self._to_topics = Appender(options, self._catalog, self._note_end, clock)
+        # A broker answers one request of a producer at a time, and a producer fails as a whole: what a topic takes long
+        # for, or refuses, must touch no command.
+        self._commands, self._administrative, self._to_topics = (
+            Appender(options, self._catalog, self._note_end, clock) for _ in range(3)
+        )
         self._probe = ClockProbe(clock)
         self._clock_topic = ClockTopic(self._wire, self._maker, options, clock)
-        self._own: dict[str, int] = {}
         self._blocked = BlockedPartitions(
             self._wire, self._producers, self._own, clock, self._abandoned, self._end_abandoned
         )
-        self._settings: dict[str, dict[str, str]] = {}  # of own topics, as they must be
-        self._misfits: dict[str, str] = {}
         self._committers: dict[str, KafkaCommitter] = {}
         self._decisions: defaultdict[str, Decisions] = defaultdict(Decisions)
         self._naming: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -117,7 +119,7 @@ class KafkaBus:
         bus = cls(options, clock, failpoint, abandoned)
         await bus._wire.open()
         try:
-            await bus._appender.open()
+            await bus._commands.open()
         except BaseException:
             await bus._wire.close()
             raise
@@ -125,7 +127,7 @@ class KafkaBus:
             (bus._tails.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
-            (bus._look_at_own(), "kafka own topics"),
+            (bus._own_topics.run(), "kafka own topics"),
             (bus._blocked.run(), "kafka blocked partitions"),
         ):
             task = asyncio.create_task(work, name=name)
@@ -141,17 +143,25 @@ class KafkaBus:
         self._check()
         batches = {where: frames for where, frames in batches.items() if frames}
         for (topic, partition), frames in batches.items():
-            _check_frames(topic, partition, await recall_before_append(self._catalog, topic), frames)
+            metadata = await recall_before_append(self._catalog, topic)
+            if metadata is None and topic in self._own:
+                raise Unavailable(_GONE.format(topic))
+            _check_frames(topic, partition, metadata, frames)
         self._check()
-        direct = {where: frames for where, frames in batches.items() if where[0] not in self._own}
-        if not direct:
-            results = await self._appender.append(batches)
-        else:
-            commands = {where: frames for where, frames in batches.items() if where not in direct}
-            appends = self._appender.append(commands), self._to_topics.append(direct)
-            results = join_outcomes(await asyncio.gather(*appends, return_exceptions=True))
+        parts: defaultdict[Appender, dict[Partition, Sequence[bytes]]] = defaultdict(dict)
+        for where, frames in batches.items():
+            parts[self._appender_to(where[0])][where] = frames
+        outcomes: dict[Partition, AppendResult | DuemqError] = {}
+        for some in await asyncio.gather(*(appender.append(part) for appender, part in parts.items())):
+            outcomes |= some
+        results = join_outcomes(outcomes)
         self._wire.note_answer()
         return results
+
+    def _appender_to(self, topic: str) -> Appender:
+        if topic not in self._own:
+            return self._to_topics
+        return self._commands if topic in self._own_topics.vital else self._administrative
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> KafkaCommitter:
         self._check()
@@ -175,10 +185,12 @@ class KafkaBus:
     ) -> list[StoredRecord]:
         self._check()
         where = (topic, partition)
-        if not await self._exists(topic, partition):
-            return []
         if topic not in self._own:
+            if not await self._exists(topic, partition):
+                return []
             return await self._reader.read(where, offset, max_records, max_bytes, self._ends.end_of(where))
+        if not 0 <= partition < self._own[topic]:
+            return []
         while True:
             in_memory = self._tails.read(where, offset, max_records, max_bytes)
             if in_memory is not None:
@@ -258,19 +270,16 @@ class KafkaBus:
         await self._maker.ensure(topic, partitions, settings_of_topic(self._options))
         return await self._info(topic)
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
         self._check()
         settings = settings_of_own(self._options, None if expires else NEVER)
-        await self._ensure_own(topic, partitions, settings)
-        info = log_that_fits(await self._info(topic), partitions)
-        misfit = await self._maker.misfit(topic, settings)
-        if misfit is not None:
-            raise TopicRefused(
-                f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "
-                "its own topics where they say more than you need, and start again."
-            )
-        self._own[topic], self._settings[topic] = partitions, settings
-        return info
+        make = self._own_topics.make if vital else self._own_topics.offer
+        return await make(topic, partitions, settings)
+
+    def incarnation(self, topic: str) -> int:
+        return self._incarnations[topic]
 
     def topic_state(self, topic: str) -> TopicState | None:
         self._check()
@@ -289,7 +298,7 @@ class KafkaBus:
         return await self._wire.retry(lambda: topic_ids(self._wire.client, topics))
 
     def misfits(self) -> Mapping[str, str]:
-        return self._misfits
+        return {topic: why for (topic, _), why in self.troubles().items()} | self._own_topics.misfits
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
         return self._blocked.now
@@ -348,7 +357,10 @@ class KafkaBus:
         return 0  # the log is on the brokers' disks
 
     def trouble(self) -> str | None:
-        return str(self._end_reason) if self._end_reason is not None else self._wire.trouble() or self._tails.trouble()
+        return str(self._end_reason) if self._end_reason is not None else self._wire.trouble()
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return self._tails.troubles() | self._own_topics.unled()
 
     async def clock_offset_ms(self) -> float:
         self._check()
@@ -366,7 +378,9 @@ class KafkaBus:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._catalog.close()
-        writers: list[Appender | KafkaCommitter] = [self._appender, self._to_topics, *self._committers.values()]
+        writers: list[Appender | KafkaCommitter] = [
+            self._commands, self._administrative, self._to_topics, *self._committers.values()
+        ]  # fmt: skip
         parts = [writer.close() for writer in writers]
         outcomes = await asyncio.gather(*(asyncio.wait_for(part, _CLOSE_S) for part in parts), return_exceptions=True)
         outcomes += await asyncio.gather(self._wire.close(), return_exceptions=True)
@@ -398,39 +412,11 @@ class KafkaBus:
         except (Unavailable, Fenced) as error:
             log.warning("what committer %s left open cannot be ended now: %s", name, error, extra={"action": "fence"})
 
-    async def _look_at_own(self) -> None:
-        """Log it where somebody alters duemq's own topics while they are used; nothing stops."""
-        while True:
-            await asyncio.sleep(_OWN_S)
-            for topic, partitions in list(self._own.items()):
-                try:
-                    misfit = await self._misfit(topic, partitions)
-                except (DuemqError, KafkaError) as error:
-                    log.debug("topic %s could not be looked at: %r", topic, error)
-                    continue
-                if misfit is None:
-                    self._misfits.pop(topic, None)
-                elif self._misfits.get(topic) != misfit:
-                    self._misfits[topic] = misfit
-                    log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
-
-    async def _misfit(self, topic: str, partitions: int) -> str | None:
-        if topic not in await self._catalog.look([topic]):
-            return "it does not exist any more"
-        metadata = self._catalog.last(topic)
-        if metadata is not None and metadata.partitions != partitions:
-            return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
-        return await self._maker.misfit(topic, self._settings[topic])
-
-    async def _ensure_own(self, topic: str, partitions: int, settings: dict[str, str]) -> None:
-        """Raises BadConfig for what a setting can help, Unavailable where the brokers do not make the topic."""
-        try:
-            await self._maker.ensure(topic, partitions, settings)
-        except WriteRefused as error:
-            raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
-
     async def _exists(self, topic: str, partition: int) -> bool:
+        """Raises LogFailed for a topic of duemq's own that is missing: nobody knows that it would hold nothing."""
         metadata = await self._catalog.recall(topic)
+        if metadata is None and topic in self._own:
+            raise LogFailed(_GONE.format(topic))
         return metadata is not None and 0 <= partition < metadata.partitions
 
     async def _info(self, topic: str) -> TopicInfo:
@@ -444,6 +430,18 @@ class KafkaBus:
         for where, offset in before.items():
             self._reader.drop(where)
             self._tails.trim(where, offset)
+
+    def _begin_again(self, topic: str) -> None:
+        """A topic of duemq's own, and not a vital one, is another one than before: its readers begin at its start."""
+        log.error(
+            "topic %s was deleted and made again, or cut short: what it held is lost", topic,
+            extra={"action": "made_again", "topic": topic},
+        )  # fmt: skip
+        self._incarnations[topic] += 1
+        self._ends.forget(topic)
+        self._reader.forget(topic)
+        self._tails.restart(topic)
+        self.subscriptions.wake([(topic, partition) for partition in range(self._own[topic])])
 
     def _drop_topic(self, topic: str) -> None:
         """A later topic of that name has other ends and other records."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from duemq.bus.base import (
     AppendResults,
@@ -13,6 +14,7 @@ from duemq.bus.base import (
     BlockingTransaction,
     Bus,
     Committer,
+    PartlyAppended,
     Subscription,
     TopicInfo,
     TopicNames,
@@ -24,6 +26,8 @@ from duemq.bus.base import (
 from duemq.model.names import CursorName
 from duemq.model.record import Partition, StoredRecord
 from duemq.model.topic_names import TopicNames as NamesOnBrokers
+
+T = TypeVar("T")
 
 
 class NamedBus:
@@ -39,19 +43,21 @@ class NamedBus:
         except (UnknownTopic, WriteRefused) as error:
             error.topic = self._names.own(error.topic) or error.topic
             raise
+        except PartlyAppended as error:
+            raise PartlyAppended(self._by_own_name(error.results), self._by_own_name(error.failures)) from error
 
     def _batches(self, batches: Batches) -> Batches:
         return {(self._name(topic), partition): frames for (topic, partition), frames in batches.items()}
 
-    def _results(self, results: AppendResults) -> AppendResults:
-        return {(self._names.own(topic) or topic, number): result for (topic, number), result in results.items()}
+    def _by_own_name(self, parts: Mapping[Partition, T]) -> dict[Partition, T]:
+        return {(self._names.own(topic) or topic, number): part for (topic, number), part in parts.items()}
 
     def _info(self, info: TopicInfo) -> TopicInfo:
         return replace(info, name=self._names.own(info.name) or info.name)
 
     async def append(self, batches: Batches) -> AppendResults:
         with self._errors():
-            return self._results(await self._inner.append(self._batches(batches)))
+            return self._by_own_name(await self._inner.append(self._batches(batches)))
 
     async def read(
         self, topic: str, partition: int, offset: int, max_records: int, max_bytes: int = 8 << 20
@@ -94,9 +100,14 @@ class NamedBus:
         with self._errors():
             return self._info(await self._inner.create_topic(self._name(topic), partitions))
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
         name = self._name(topic)
-        return self._info(await self._inner.create_log(name, partitions, expires=expires, in_ids=in_ids))
+        return self._info(await self._inner.create_log(name, partitions, expires=expires, in_ids=in_ids, vital=vital))
+
+    def incarnation(self, topic: str) -> int:
+        return self._inner.incarnation(self._name(topic))
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         ids = await self._inner.topic_ids([self._name(topic) for topic in topics])
@@ -106,8 +117,7 @@ class NamedBus:
         return {self._names.own(topic) or topic: sentence for topic, sentence in self._inner.misfits().items()}
 
     def blocked(self) -> Mapping[Partition, BlockingTransaction]:
-        blocked = self._inner.blocked()
-        return {(self._names.own(topic) or topic, number): why for (topic, number), why in blocked.items()}
+        return self._by_own_name(self._inner.blocked())
 
     async def topic(self, topic: str) -> TopicInfo | None:
         info = await self._inner.topic(self._name(topic))
@@ -134,6 +144,9 @@ class NamedBus:
     def trouble(self) -> str | None:
         return self._inner.trouble()
 
+    def troubles(self) -> Mapping[Partition, str]:
+        return self._by_own_name(self._inner.troubles())
+
     async def clock_offset_ms(self) -> float:
         return await self._inner.clock_offset_ms()
 
@@ -156,7 +169,7 @@ class _NamedCommitter:
 
     async def commit(self, batches: Batches) -> AppendResults:
         with self._bus._errors():
-            return self._bus._results(await self._inner.commit(self._bus._batches(batches)))
+            return self._bus._by_own_name(await self._inner.commit(self._bus._batches(batches)))
 
     async def close(self) -> None:
         await self._inner.close()

@@ -20,6 +20,7 @@ _QUIET_S = 5.0
 _OPENING_S = 0.02  # between looks whether the process has opened its log
 _PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _ANSWER_S = 5.0
+_LOST = "access/lost"  # the item that says that there were API keys
 _KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new one
 
 
@@ -37,6 +38,8 @@ class AdminLog:
         self._grown = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._start = 0
+        self._incarnation: int | None = None  # of the topic, when its state was read
+        self._had_keys = False  # or may have had some
         self._opening = True  # the process has no log open yet
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -57,6 +60,8 @@ class AdminLog:
                         await self._begin(bus, subscription)
                     while True:
                         grown = await self._read(bus, subscription)
+                        if (trouble := bus.troubles().get((ADMIN, 0))) is not None:
+                            raise Unavailable(trouble)
                         failures, self.trouble, self._logged = 0, None, ""
                         if not grown:
                             await subscription.wait(_QUIET_S)
@@ -65,6 +70,7 @@ class AdminLog:
             except (Unavailable, CorruptStore) as error:
                 if isinstance(error, CorruptStore):
                     self.ready.clear()
+                    self._had_keys |= self._incarnation is None  # nobody knows what it held
                 # The first failure may be the process closing its log, or a broker that hands over.
                 if failures and self._logged != str(error):
                     self._logged = str(error)
@@ -76,7 +82,7 @@ class AdminLog:
 
     async def _begin(self, bus: Bus, subscription: Subscription) -> None:
         """Read all that is kept, to where the log ends now."""
-        start = await bus.start_offset(ADMIN, 0)
+        incarnation, start = bus.incarnation(ADMIN), await bus.start_offset(ADMIN, 0)
         state, end = AdminState(start), await bus.sure_end(ADMIN, 0)
         while state.next_offset < end:
             if not await _read_into(state, bus):
@@ -86,14 +92,36 @@ class AdminLog:
         if not state.is_complete:
             raise CorruptStore(
                 f"the administrative log begins at record {start} and has no snapshot: somebody else trimmed it. "
-                f"Delete the topic {ADMIN} and create the API keys again"
+                f"Delete the topic {ADMIN}, and create the API keys again: duemq makes the topic"
             )
-        self.state, self._start = state, start
+        self._had_keys |= _has_keys(self.state)
+        if self._incarnation not in (None, incarnation):
+            log.critical(
+                "topic %s was deleted or cut short, and is read from its start again: of %d items (API keys, "
+                "destinations, jobs) %d are left. Create and declare the others again",
+                ADMIN, len(self.state.items), len(state.items), extra={"action": "admin.lost"},
+            )  # fmt: skip
+        self.state, self._start, self._incarnation = state, start, incarnation
         self.ready.set()
         await self._tell()
+        if self.keys_are_lost and _LOST not in state.items:
+            now = self._clock()
+            change = Change(_LOST, state.version_of(_LOST) + 1, {"at": now}, now, "duemq")
+            await bus.append({(ADMIN, 0): [change.frame()]})
+
+    @property
+    def keys_are_lost(self) -> bool:
+        """Whether there were API keys, or may have been, and the log lost them: it is not to be taken for one without.
+
+        The log says so too, for processes that start later.
+        """
+        return (self._had_keys or _LOST in self.state.items) and not _has_keys(self.state)
 
     async def _read(self, bus: Bus, subscription: Subscription) -> bool:
         """Apply what there is to read now; False if there is nothing."""
+        if bus.incarnation(ADMIN) != self._incarnation:
+            await self._begin(bus, subscription)  # it was deleted, and made again
+            return True
         expected = self.state.next_offset
         records = await bus.read(ADMIN, 0, expected, _READ)
         if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
@@ -149,6 +177,10 @@ class AdminLog:
             self._start = through
         except Unavailable as error:  # the next change tries again
             log.warning("the administrative log is not shortened: %s", error, extra={"action": "admin.shorten"})
+
+
+def _has_keys(state: AdminState) -> bool:
+    return any(name.startswith("keys/") for name in state.items)
 
 
 async def _read_into(state: AdminState, bus: Bus) -> bool:

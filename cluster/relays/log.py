@@ -51,7 +51,7 @@ class FiguresPublisher:
             while True:
                 try:
                     if not made:
-                        await self._bus().create_log(RELAYS, 1)
+                        await self._bus().create_log(RELAYS, 1, vital=False)
                         made = True
                     await self._publish(self._measure(), now())
                     if now() - trimmed_at >= _TRIM_S:
@@ -130,7 +130,9 @@ class FiguresReader:
                 self._take(record)
                 self._next = record.offset + 1
             self._drop_old()
-            if not records:
+            if not records and await bus.end_offset(RELAYS, 0) < self._next:
+                self._next = 0  # it was deleted and made again
+            elif not records:
                 await subscription.wait(_QUIET_S)
 
     def _take(self, record: StoredRecord) -> None:

@@ -29,11 +29,12 @@ class Liveness:
 
     def __init__(
         self, shards: Mapping[int, Watched], limit_s: float, excused: Callable[[], bool],
-        now: Callable[[], float] = monotonic,
+        is_held_up: Callable[[int], bool] = lambda shard: False, now: Callable[[], float] = monotonic,
     ) -> None:  # fmt: skip
         """`limit_s`: a task that has not gone on for longer is stuck. `excused`: whether the log, ZooKeeper or the node
-        itself, while it is opened and closed, holds shards up: a restart would not help."""
+        itself, while it is opened and closed, holds all shards up: a restart would not help. `is_held_up`: or one."""
         self._shards, self._limit_s, self._excused, self._now = shards, limit_s, excused, now
+        self._is_held_up = is_held_up
         self._excused_at: dict[int, float] = {}
         self._logged: set[int] = set()
 
@@ -42,7 +43,7 @@ class Liveness:
         now, all_excused = self._now(), self._excused()
         stuck = {}
         for number, shard in self._shards.items():
-            if all_excused or shard.state in _EXCUSED:
+            if all_excused or shard.state in _EXCUSED or self._is_held_up(number):
                 self._excused_at[number] = now
             silent_s = now - max(shard.pulse, self._excused_at.get(number, 0.0))
             if silent_s > self._limit_s:

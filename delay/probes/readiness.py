@@ -19,14 +19,16 @@ _OF_CONDITIONS: Final[Mapping[Condition, Reason]] = {
 
 
 def readiness(
-    condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int]
-) -> Readiness:
-    """`closed`: why the node is not open, where it has no condition. `dead`: shards whose books differ."""
+    condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int],
+    topics: Collection[str] = (),
+) -> Readiness:  # fmt: skip
+    """`closed`: why the node is not open, where it has no condition. `dead`: shards whose books differ. `topics`: those
+    of duemq's own with which something is wrong."""
     if condition is None:
         return Readiness(closed)
     troubles = {number: _trouble(number, shard, health, stuck, dead) for number, shard in health.shards.items()}
     shards = {number: trouble for number, trouble in troubles.items() if trouble is not None}
-    return Readiness(_OF_CONDITIONS.get(condition), shards)
+    return Readiness(_OF_CONDITIONS.get(condition), shards, tuple(sorted(topics)))
 
 
 def _trouble(
@@ -40,6 +42,8 @@ def _trouble(
         reason = Reason.REBUILDING
     elif number in stuck:
         reason = Reason.STUCK
+    elif health.is_unreadable(number):
+        reason = Reason.LOG_UNREADABLE
     elif number in health.unfit:
         reason = Reason.BEHIND
     elif number not in health.caught_up:

@@ -29,10 +29,11 @@ from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
-from duemq.model.errors import Behind, DamagedFile, Fenced, LogFailed, Unavailable
+from duemq.model.errors import Behind, DamagedFile, Fenced, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
+from duemq.model.scope import Scope
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.backup.replica_swap import settle
 from duemq.storage.jobs.parent import lines_of
@@ -150,7 +151,9 @@ class Shard:
                     again = damage is not None and damage[0] == error.path and loop.time() - damage[1] < _AGAIN_S
                     if again or not await self._rebuild(node):
                         raise
-                except (Fenced, LogFailed, WriteRefused, UnknownTopic) as error:
+                except (Fenced, Unavailable, UnknownTopic) as error:
+                    if error.scope > Scope.SHARD:
+                        raise
                     log.warning(
                         "shard %d starts anew from the ledger: %s", self.number, error,
                         extra={"action": "restart", "shard": self.number},

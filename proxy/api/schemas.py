@@ -369,6 +369,9 @@ class State(Shape):
     shards: dict[str, ShardTrouble] = Field(
         default={}, description="Of /readyz: the shards that are not fine, by number, although it is ready."
     )
+    topics: list[str] = Field(
+        default=[], description="Of /readyz: topics of duemq's own that cannot be used, or are not as they must be."
+    )
 
 
 class Node(Shape):

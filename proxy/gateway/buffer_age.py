@@ -25,13 +25,11 @@ class BufferAge:
 
     async def look(self, bus: Bus, applied: Mapping[int, int]) -> None:
         """`applied`: the offset up to which each shard has applied its commands. Where the log does not answer, what
-        was seen last holds."""
+        was seen of that shard last holds."""
         before = self._clock() - self._most_ms
-        try:
-            old = frozenset([shard for shard, offset in applied.items() if await _is_old(bus, shard, offset, before)])
-        except LogFailed as error:
-            log.debug("the age of the commands is not known: %s", error)
-            return
+        shards = list(applied)
+        looks = [self._is_old(bus, shard, applied[shard], before) for shard in shards]
+        old = frozenset(shard for shard, is_old in zip(shards, await asyncio.gather(*looks), strict=True) if is_old)
         for shard in old - self._old:
             log.error(
                 "shard %d has not applied its commands for %d s: new messages are refused, or the log would drop them "
@@ -45,11 +43,17 @@ class BufferAge:
             await self.look(bus, applied())
             await asyncio.sleep(EVERY_S)
 
-    def why_refused(self) -> str | None:
-        """Why no new message is accepted, in a sentence."""
-        if not self._old:
+    async def _is_old(self, bus: Bus, shard: int, offset: int, before: int) -> bool:
+        try:
+            return await _is_old(bus, shard, offset, before)
+        except LogFailed as error:
+            log.debug("the age of the commands of shard %d is not known: %s", shard, error)
+            return shard in self._old
+
+    def why_refused(self, shard: int) -> str | None:
+        """Why no new message is accepted for a shard, in a sentence."""
+        if shard not in self._old:
             return None
-        shard = min(self._old)
         return (
             f"shard {shard} has not applied its commands for {self._most_ms // 1000} s, half of kafka.retention: "
             "messages that are accepted now could be lost. Start its nodes"

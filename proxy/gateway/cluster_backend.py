@@ -70,6 +70,8 @@ class ProxyBackend:
         return len(self.follower.progress)
 
     def progress(self, shard: int) -> Progress:
+        if (reason := self.follower.why_unseen(shard)) is not None:
+            raise Unavailable(reason)
         return self.follower.progress[shard]
 
     def why_closed(self) -> str | None:
@@ -86,31 +88,30 @@ class ProxyBackend:
         return any(member.health.state in _SERVING for member in self.view.members())
 
     def readiness(self) -> Readiness:
-        shards = {shard: ShardTrouble(Reason.LEDGER_UNREADABLE) for shard in self.follower.unreadable()}
-        if shards:
-            reason = Reason.LEDGER_UNREADABLE
-        elif shards := {shard: ShardTrouble(Reason.CATCHING_UP) for shard in self.follower.unread()}:
-            reason = Reason.CATCHING_UP
-        elif self.follower.why_not_ready() is not None:
-            return Readiness(Reason.LOG_LOST)
-        elif self.why_clock_out() is not None:
-            return Readiness(Reason.CLOCK_WRONG)
-        elif not self._has_node():
-            return Readiness(Reason.NO_NODE)
-        else:
-            masters = self.view.masters()
-            missing = (shard for shard in range(self.shards) if shard not in masters)
-            return Readiness(
-                None, blocked_shards(self.bus) | {shard: ShardTrouble(Reason.NO_MASTER) for shard in missing}
-            )
-        return Readiness(reason, shards)
+        unreadable = {shard: ShardTrouble(Reason.LEDGER_UNREADABLE) for shard in self.follower.unreadable()}
+        unread = {shard: ShardTrouble(Reason.CATCHING_UP) for shard in self.follower.unread()}
+        shards, topics = unread | unreadable, tuple(sorted(self.bus.misfits()))
+        if self.bus.trouble() is not None:
+            return Readiness(Reason.LOG_LOST, topics=topics)
+        if len(unreadable) == self.shards:
+            return Readiness(Reason.LEDGER_UNREADABLE, shards, topics)
+        if unread.keys() - unreadable.keys():
+            return Readiness(Reason.CATCHING_UP, shards, topics)
+        if self.why_clock_out() is not None:
+            return Readiness(Reason.CLOCK_WRONG, shards, topics)
+        if not self._has_node():
+            return Readiness(Reason.NO_NODE, shards, topics)
+        masters = self.view.masters()
+        missing = {shard: ShardTrouble(Reason.NO_MASTER) for shard in range(self.shards) if shard not in masters}
+        return Readiness(None, blocked_shards(self.bus) | missing | shards, topics)
 
     def stuck(self) -> Mapping[int, float]:
         return {}
 
+    def why_shard_refuses(self, shard: int) -> str | None:
+        return None if self.age is None else self.age.why_refused(shard)
+
     def refuse(self) -> None:
-        if self.age is not None and (reason := self.age.why_refused()) is not None:
-            raise Unavailable(reason, DISK_FULL_RETRY_S)
         full = {member.name: member.health.full for member in self.view.members() if member.health.full}
         # A disk of a standby costs redundancy, one of a master deliveries: see ADR 17.
         if full and (masters := sorted(full.keys() & set(self.view.masters().values()))):

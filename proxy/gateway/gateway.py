@@ -16,7 +16,7 @@ from functools import wraps
 from itertools import count, islice
 from typing import Any, ParamSpec, TypeVar
 
-from duemq.bus.base import AppendResults, Batches, Bus, Committer, TopicState
+from duemq.bus.base import AppendResults, Batches, Bus, Committer, PartlyAppended, TopicState
 from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import Backend
 from duemq.cluster.figures import Figures, SealedWindow
@@ -24,7 +24,7 @@ from duemq.cluster.internal_topics import BUFFER, IMPORTER, INTERNAL
 from duemq.cluster.paging import before, merge, start_of, write_cursor
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.cluster.topic_states import NOT_ASKED, UNKNOWN_TOPIC
-from duemq.model.errors import DiskFull, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
+from duemq.model.errors import DiskFull, DuemqError, Fenced, OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.ids import DIRECT
 from duemq.model.import_command import ImportCommand, import_frame, shard_of_content
 from duemq.model.ledger import Answer
@@ -123,6 +123,13 @@ class CommandGateway:
             self._selection.measured(shard, spent)
         return results
 
+    async def _append_parts(self, batches: Batches) -> tuple[AppendResults, dict[Partition, Rejected]]:
+        """What landed, and why the parts for other partitions did not. Raises what fails for all of them."""
+        try:
+            return await self._append(batches), {}
+        except PartlyAppended as error:
+            return error.results, {where: _as_rejection(failure) for where, failure in error.failures.items()}
+
     # --- sending --------------------------------------------------------------------------------------------------
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
@@ -133,15 +140,17 @@ class CommandGateway:
         outgoing = self._outgoing(drafts, refused, state_of, now, at_once)
         if not outgoing.batches:
             return list(refused.values())
-        results = await self._append(outgoing.batches)
-        if outgoing.direct_ids:
-            self._backend.count_direct(len(outgoing.direct_ids))
+        results, failures = await self._append_parts(outgoing.batches)
+        if direct := sum(outgoing.places[index][0] in results for index in outgoing.direct_ids):
+            self._backend.count_direct(direct)
         answers: list[Receipt | Rejected] = []
         named: dict[int, AppendedNames] = {}
         issue = self._backend.ids.issue
         for index, draft in enumerate(drafts):
             if index in refused:
                 answers.append(refused[index])
+            elif (failure := failures.get(outgoing.places[index][0])) is not None:
+                answers.append(failure)
             elif index in outgoing.direct_ids:
                 answers.append(Receipt(outgoing.direct_ids[index], "delivered", draft.topic, at_once))
             else:
@@ -154,7 +163,7 @@ class CommandGateway:
         if named:
             for index, answer in zip(named, await self._names.settle(list(named.values())), strict=True):
                 answers[index] = answer
-        for where in outgoing.batches:
+        for where in results:
             if where[0] == BUFFER:
                 await self._hold_up(where[1], results[where].first_offset)
         return answers
@@ -179,22 +188,22 @@ class CommandGateway:
     def _outgoing(
         self,
         drafts: Sequence[Draft],
-        refused: Mapping[int, Rejected],
+        refused: dict[int, Rejected],
         state_of: Mapping[str, TopicState],
         now: int,
         at_once: int,
     ) -> _Outgoing:
-        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without."""
+        """`now`: what messages without delay are due at that go through a shard; `at_once`: all others without. What a
+        shard does not take is added to `refused`."""
         ids, shards = self._backend.ids, self._backend.shards
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the shard of all that may go to any: one batch
-        outgoing = _Outgoing()
+        outgoing, pick = _Outgoing(), self._picker()
         for index, draft in enumerate(drafts):
             if index in refused:
                 continue
             if draft.name:
                 shard = shard_of_name(draft.name, shards)
-                self._backend.progress(shard).check()
             elif draft.due is None:
                 id_ = ids.issue_bytes(DIRECT, at_once, next(self._unique), direct_checksum(draft.topic))
                 outgoing.direct_ids[index] = id_.decode()
@@ -205,10 +214,37 @@ class CommandGateway:
                 shard = selection.pick(draft.key)
             else:
                 if together is None:
-                    together = selection.pick()
+                    together = pick()
                 shard = together
+            if (why := self._why_shard_refuses(shard, named=bool(draft.name))) is not None:
+                refused[index] = why
+                continue
             outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
         return outgoing
+
+    def _picker(self) -> Callable[[], int]:
+        """Chooses a shard for messages that may go to any: one that takes them and answers, if there is one."""
+        shards, about = self._backend.shards, self._backend.bus.topic_state(BUFFER)
+        closed = about.trouble if about is not None else {}
+
+        def pick() -> int:
+            for _ in range(shards):
+                shard = self._selection.pick()
+                if shard not in closed and self._why_shard_refuses(shard, named=True) is None:
+                    break
+            return shard
+
+        return pick
+
+    def _why_shard_refuses(self, shard: int, *, named: bool) -> Rejected | None:
+        """`named`: whether what it answers is waited for."""
+        reason = self._backend.why_shard_refuses(shard)
+        if reason is None and named:
+            try:
+                self._backend.progress(shard).check()
+            except Unavailable as error:
+                reason = error.detail
+        return None if reason is None else Rejected(Unavailable.code, reason)
 
     async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         self._check()
@@ -422,6 +458,13 @@ def _record_bytes(draft: Draft) -> int:
     """The most bytes a message has as a record, whenever it is due and however often it is tried."""
     _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
     return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload)
+
+
+def _as_rejection(error: DuemqError) -> Rejected:
+    """What becomes of one message among others."""
+    if isinstance(error, Rejected):
+        return error
+    return Rejected(error.code if isinstance(error, Unavailable) else Unavailable.code, str(error))
 
 
 def _wrong_topic(topic: str, reason: str, detail: str) -> Rejected:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import LEDGER
 from duemq.cluster.progress import Progress
-from duemq.model.errors import Unavailable
+from duemq.model.errors import CorruptStore, Unavailable
 from duemq.model.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
 
@@ -60,26 +60,30 @@ class LedgerFollower:
     def __init__(self, bus: Bus, shards: int) -> None:
         self.progress = [Progress() for _ in range(shards)]
         self.entries: dict[int, Entry] = {}
-        self.ready = asyncio.Event()  # set once the end of every shard's ledger was found
+        self.ready = asyncio.Event()  # set once the end of every shard's ledger was found, or cannot be
         self._bus = bus
         self._next: dict[int, int] = {}  # per shard: the offset to read on from
         self._trouble: dict[int, str] = {}
 
     def why_not_ready(self) -> str | None:
-        """None while the answers of every shard are seen as they come, else the reason in a sentence."""
-        if self._trouble:
-            shard, reason = min(self._trouble.items())
+        """None while the answers of some shard are seen as they come, else the reason in a sentence."""
+        if (reason := self._bus.trouble()) is not None:
+            return reason
+        reasons = [self.why_unseen(shard) for shard in range(len(self.progress))]
+        return None if None in reasons else reasons[0]
+
+    def why_unseen(self, shard: int) -> str | None:
+        """None while the answers of this shard are seen as they come, else the reason in a sentence."""
+        if (reason := self._trouble.get(shard) or self._bus.troubles().get((LEDGER, shard))) is not None:
             return f"the ledger of shard {shard} cannot be read: {reason}"
-        if waiting := self.unread():
-            return f"the ledger of shard {waiting[0]} is being read for the first time"
-        return self._bus.trouble()
+        return None if shard in self.entries else f"the ledger of shard {shard} is being read for the first time"
 
     def unreadable(self) -> list[int]:
         """The shards whose ledger cannot be read just now."""
-        return sorted(self._trouble)
+        return sorted({*self._trouble, *(number for topic, number in self._bus.troubles() if topic == LEDGER)})
 
     def unread(self) -> list[int]:
-        """The shards whose ledger is being read for the first time."""
+        """The shards whose ledger is being read for the first time, or could never be."""
         return [shard for shard in range(len(self.progress)) if shard not in self.entries]
 
     def applied(self) -> dict[int, int]:
@@ -87,7 +91,7 @@ class LedgerFollower:
         return {shard: entry.applied for shard, entry in self.entries.items()}
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises CorruptStore for a record that is no ledger entry of a known format."""
+        """Follow until cancelled. A record that is no ledger entry of a known format stops the answers of its shard."""
         async with asyncio.TaskGroup() as group:
             for shard in range(len(self.progress)):
                 group.create_task(self._follow(shard), name=f"ledger-{shard}")
@@ -111,15 +115,14 @@ class LedgerFollower:
                             await self.progress[shard].wait_for_waiter(rest)
                 finally:
                     subscription.close()
-            except Unavailable as error:
-                self._trouble[shard] = error.detail
-                pause = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
+            except (Unavailable, CorruptStore) as error:
+                if self._trouble.get(shard) != str(error):
+                    level = logging.CRITICAL if isinstance(error, CorruptStore) else logging.WARNING
+                    log.log(level, "ledger of shard %d cannot be read: %s", shard, error, extra={"action": "follow"})
+                self._trouble[shard] = str(error)
+                self._look_whether_ready()
+                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
-                log.warning(
-                    "ledger of shard %d cannot be read, next try in %.1f s: %s", shard, pause, error,
-                    extra={"action": "follow"},
-                )  # fmt: skip
-                await asyncio.sleep(pause)
 
     async def _find_end(self, shard: int, subscription: Subscription) -> None:
         """Publish the last entry there is. It is looked for from ever further back: aborted cycles leave gaps."""
@@ -133,7 +136,10 @@ class LedgerFollower:
                 break
             back *= 16
         self.entries.setdefault(shard, START)
-        if len(self.entries) == len(self.progress):
+        self._look_whether_ready()
+
+    def _look_whether_ready(self) -> None:
+        if len(self.entries.keys() | self._trouble.keys()) == len(self.progress):
             self.ready.set()
 
     async def _read_to(self, end: int, shard: int, subscription: Subscription) -> None:

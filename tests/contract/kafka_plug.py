@@ -115,14 +115,18 @@ class RenamedBus:
             return self._named(await self.inner.create_topic(name, partitions))
         return self._named(await self.inner.create_log(name, self._own.setdefault(name, partitions)))
 
-    async def create_log(self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False) -> TopicInfo:
-        return self._named(
-            await self.inner.create_log(topic + self._suffix, partitions, expires=expires, in_ids=in_ids)
-        )
+    async def create_log(
+        self, topic: str, partitions: int, *, expires: bool = True, in_ids: bool = False, vital: bool = True
+    ) -> TopicInfo:
+        name = topic + self._suffix
+        return self._named(await self.inner.create_log(name, partitions, expires=expires, in_ids=in_ids, vital=vital))
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
         ids = await self.inner.topic_ids([topic + self._suffix for topic in topics])
         return {name.removesuffix(self._suffix): id_ for name, id_ in ids.items()}
+
+    def incarnation(self, topic: str) -> int:
+        return self.inner.incarnation(topic + self._suffix)
 
     def misfits(self) -> Mapping[str, str]:
         return self.inner.misfits()
@@ -154,6 +158,9 @@ class RenamedBus:
 
     def trouble(self) -> str | None:
         return self.inner.trouble()
+
+    def troubles(self) -> Mapping[Partition, str]:
+        return {(topic.removesuffix(self._suffix), at): why for (topic, at), why in self.inner.troubles().items()}
 
     async def clock_offset_ms(self) -> float:
         return await self.inner.clock_offset_ms()

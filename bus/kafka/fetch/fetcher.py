@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -34,9 +33,15 @@ _LEAST_SHARE = 128 << 10  # 256 shards have 512 of them
 # and smaller fetches where there is much to do. None waits longer than the first one does: then all share the next one.
 _WAITS_MS = 500, 100, 40, 20
 _TOGETHER_S = 0.004  # fetches that end by their time end within this time
-_RETRY_S, _TROUBLE_S = 0.1, 5.0
+_TROUBLE_S = 5.0
+_RETRY_S, _LONGEST_S = 0.1, 1.0  # pauses of a partition that fails; they grow with the outage
+_SENTENCE = "partition {1} of topic {0!r} cannot be read: {2}"
 _DEPOSED_S = 1.0
 _LEAP = 20_000  # a reader this far ahead of the tail is not caught up with, but joined
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class Flight(NamedTuple):
@@ -50,35 +55,47 @@ class PartitionBuffer:
     """The newest frames of one partition.
 
     `read_to`: how far its foremost reader is, -1 if nobody has read. `wants_more`: whether more is to be fetched.
-    `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has.
+    `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has. `is_lost`:
+    the broker does not have what comes next. A partition that fails is left out of fetches until `rests_until`, on the
+    clock of the loop.
     """
 
     __slots__ = (
-        "failing_since", "flight", "log_start", "partition", "read_to", "run", "short_since", "started", "wants_more",
+        "failing_since", "failure", "flight", "is_lost", "log_start", "partition", "read_to", "rests_until", "run",
+        "short_since", "started", "wants_more",
     )  # fmt: skip
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
+        self.restart()
+
+    def restart(self) -> None:
+        """Know nothing of it: its end has to be found."""
         self.run = Run(0)
-        self.started = False
+        self.started = self.is_lost = False
         self.wants_more = True
         self.read_to = -1
         self.log_start = 0
         self.flight: object | None = None
         self.failing_since: float | None = None
+        self.failure = ""
         self.short_since: float | None = None
+        self.rests_until = 0.0
 
     def start(self, offset: int, read_to: int) -> None:
         """Begin anew at this offset. A fetch that is under way for another one counts no more."""
         self.run, self.read_to, self.started, self.flight = Run(offset), read_to, True, None
-        self.wants_more = True
+        self.wants_more, self.is_lost = True, False
 
 
 class Tails:
     """The newest frames of all followed partitions.
 
     `wake_readers` is called with the partitions whose readers have something new; `known_end` says how far a partition
-    was committed, as far as this process knows, 0 where it does not.
+    was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of a
+    partition that begins to fail, and with the offset of one whose log ends before that.
+
+    A partition that fails holds up no other: it rests by itself.
     """
 
     def __init__(
@@ -87,11 +104,14 @@ class Tails:
         max_bytes: int,
         wake_readers: Callable[[Iterable[Partition]], None],
         known_end: Callable[[Partition], int],
+        doubt: Callable[[str, int, int | None], None] = lambda topic, partition, offset: None,
     ) -> None:
         self._wire, self._max_bytes, self._wake_readers, self._known_end = wire, max_bytes, wake_readers, known_end
+        self._doubt_log = doubt
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
-        self._flights: dict[tuple[int, int], Flight] = {}  # by broker, -1 for none, and number of the connection
+        self._flights: dict[tuple[int, int], Flight] = {}  # by broker and number of the connection
+        self._placing: set[asyncio.Task[None]] = set()
         self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
 
     def follow(self, partition: Partition, known_end: int | None = None) -> PartitionBuffer:
@@ -147,13 +167,18 @@ class Tails:
         if tail is not None:
             tail.run.cut(before)
 
-    def trouble(self) -> str | None:
-        now = time.monotonic()
+    def restart(self, topic: str) -> None:
+        """Drop all that is known of a topic: it is another one now."""
         for tail in self._tails.values():
-            if tail.failing_since is not None and now - tail.failing_since > _TROUBLE_S:
-                topic, partition = tail.partition
-                return f"partition {partition} of topic {topic!r} cannot be read for {now - tail.failing_since:.0f} s"
-        return None
+            if tail.partition[0] == topic:
+                tail.restart()
+        self._changed.set()
+
+    def troubles(self) -> dict[Partition, str]:
+        """The partitions that could not be read for some seconds, each with a sentence."""
+        since = _now() - _TROUBLE_S
+        failing = [t for t in self._tails.values() if t.failing_since is not None and t.failing_since < since]
+        return {t.partition: _SENTENCE.format(*t.partition, t.failure) for t in failing}
 
     # --- the pump -------------------------------------------------------------------------------------------------
 
@@ -165,7 +190,7 @@ class Tails:
                 self._launch()
                 await self._changed.wait()
         finally:
-            tasks = [flight.task for flight in self._flights.values()]
+            tasks = [*(flight.task for flight in self._flights.values()), *self._placing]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -175,16 +200,50 @@ class Tails:
         return max(self._max_bytes // max(len(self._tails), 1), _LEAST_SHARE)
 
     def _launch(self) -> None:
-        idle: defaultdict[int, list[PartitionBuffer]] = defaultdict(list)
-        leaderless: list[PartitionBuffer] = []
+        now, idle = _now(), defaultdict[int, list[PartitionBuffer]](list)
         for tail in self._tails.values():
-            if tail.flight is None and tail.wants_more:
-                node = self._wire.leader(*tail.partition)
-                (leaderless if node is None else idle[node]).append(tail)
+            if tail.flight is not None or not tail.wants_more or tail.rests_until > now:
+                continue
+            node = self._wire.leader(*tail.partition)
+            if node is None:
+                self._note_failure(tail, errors.LeaderNotAvailableError("no broker leads it"))
+            elif tail.is_lost or not tail.started:
+                self._begin_placing(tail)
+            else:
+                idle[node].append(tail)
         for node, tails in idle.items():
             self._launch_at(node, tails)
-        if leaderless and (-1, 0) not in self._flights:
-            self._start(-1, 0, leaderless, 0)
+
+    def _begin_placing(self, tail: PartitionBuffer) -> None:
+        task = asyncio.create_task(self._place(tail), name=f"kafka place {tail.partition}")
+        self._placing.add(task)
+        tail.flight = task
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._placing.discard(task)
+            if tail.flight is task:
+                tail.flight = None
+            self._changed.set()
+
+        task.add_done_callback(on_done)
+
+    async def _place(self, tail: PartitionBuffer) -> None:
+        """Find where a partition is to be read on: no other waits for that."""
+        where, is_new = tail.partition, not tail.started
+        try:
+            offset = (await self._wire.offsets([where], LATEST if is_new else EARLIEST))[where]
+            if is_new and not tail.started:  # nobody has begun to read it meanwhile
+                tail.start(offset, -1)
+            elif tail.is_lost and offset > tail.run.end:
+                tail.log_start = offset
+                tail.start(offset, tail.read_to)
+                self._wake_readers([where])
+            elif tail.is_lost:
+                self._doubt_log(*where, tail.run.end)
+                raise errors.OffsetOutOfRangeError(f"the log ends before offset {tail.run.end}")
+        except Exception as error:  # whatever it is, it is tried again
+            tail.is_lost = False  # the log may have grown
+            self._note_failure(tail, error)
 
     def _launch_at(self, node: int, tails: list[PartitionBuffer]) -> None:
         """Start a fetch where a connection is free, but not just before others end whose partitions are to share it."""
@@ -227,50 +286,33 @@ class Tails:
 
     async def _fly(self, node: int, connection: str, tails: list[PartitionBuffer], wait_ms: int) -> None:
         """One fetch. Whatever goes wrong is tried again after a while, by the next one."""
+        offsets = {tail.partition: tail.run.end for tail in tails}
         try:
-            if node < 0:
-                raise errors.LeaderNotAvailableError("no leader")
-            ends = await self._wire.offsets((tail.partition for tail in tails if not tail.started), LATEST)
-            for tail in tails:
-                if not tail.started:  # nobody has begun to read it meanwhile
-                    tail.start(ends[tail.partition], -1)
-            offsets = {tail.partition: tail.run.end for tail in tails}
             answers = await self._wire.fetch(node, offsets, wait_ms, _FETCH_BYTES, connection)
-        except (KafkaError, DuemqError, OSError, KeyError) as error:
+        except (KafkaError, DuemqError, OSError) as error:
             for tail in tails:
                 self._note_failure(tail, error)
-            self._wire.client.force_metadata_update()
-            await asyncio.sleep(_RETRY_S)
             return
-        failed, grown = False, []
+        grown = []
         for tail in tails:
             answer = answers.get(tail.partition)
             if answer is None or tail.run.end != offsets[tail.partition]:
                 continue  # somebody began to read elsewhere meanwhile
+            if answer.error is errors.OffsetOutOfRangeError:
+                tail.is_lost = True
+                continue
             try:
-                if await self._take(tail, answer):
+                if self._take(tail, answer):
                     grown.append(tail.partition)
                 tail.failing_since = None
                 self._doubt(tail)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
-                failed = True
                 self._note_failure(tail, error)
         self._wake_readers(grown)
-        if failed:
-            await asyncio.sleep(_RETRY_S)
 
-    async def _take(self, tail: PartitionBuffer, answer: FetchedRecords) -> bool:
+    def _take(self, tail: PartitionBuffer, answer: FetchedRecords) -> bool:
         """True if the partition got on. Raises KafkaError."""
-        if answer.error is errors.OffsetOutOfRangeError:
-            start = (await self._wire.offsets([tail.partition], EARLIEST))[tail.partition]
-            if start <= tail.run.end:
-                raise errors.OffsetOutOfRangeError(f"the log ends before offset {tail.run.end}")
-            tail.log_start = start
-            tail.start(start, tail.read_to)
-            return True
         if answer.error is not None:
-            if getattr(answer.error, "invalid_metadata", False):
-                self._wire.client.force_metadata_update()
             raise answer.error()
         tail.log_start = max(tail.log_start, answer.start)
         first = tail.run.end
@@ -284,7 +326,7 @@ class Tails:
 
     def _doubt(self, tail: PartitionBuffer) -> None:
         """A broker that does not have what was committed was deposed, perhaps, and does not know it: ask who leads."""
-        now = time.monotonic()
+        now = _now()
         if self._known_end(tail.partition) <= tail.run.end:
             tail.short_since = None
         elif tail.short_since is None:
@@ -293,10 +335,18 @@ class Tails:
             tail.short_since = now
             self._wire.client.force_metadata_update()
 
-    def _note_failure(self, tail: PartitionBuffer, error: BaseException) -> None:
+    def _note_failure(self, tail: PartitionBuffer, error: Exception) -> None:
+        """Let a partition rest, and ask who leads it."""
+        now = _now()
+        tail.failure = str(error) or type(error).__name__
         if tail.failing_since is None:
-            tail.failing_since = time.monotonic()
+            tail.failing_since = now
+            self._doubt_log(*tail.partition, None)
             log.warning(
                 "kafka: partition %d of %s cannot be read just now: %r", tail.partition[1], tail.partition[0], error,
                 extra={"action": "kafka_fetch", "topic": tail.partition[0]},
             )  # fmt: skip
+        pause_s = min(max(_RETRY_S, (now - tail.failing_since) / 10), _LONGEST_S)
+        tail.rests_until = now + pause_s
+        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # not before it is over
+        self._wire.client.force_metadata_update()

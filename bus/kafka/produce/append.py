@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError
 
-from duemq.bus.base import AppendResult, AppendResults, Batches
+from duemq.bus.base import AppendResult, AppendResults, Batches, PartlyAppended
+from duemq.bus.kafka.aiokafka_internals import give_up
 from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.batches import append_result, batches_of, refusal_of
@@ -25,7 +27,11 @@ from duemq.model.record import Partition
 log = logging.getLogger(__name__)
 
 _GATHERED_BYTES = 4 << 20  # of one turn of a lane
+_PATIENCE_S, _LOOK_S = 2.0, 0.05  # for a partition that has no leader for a moment
 _WAITING_BYTES = 32 << 20  # of all calls that are not answered; a batch on its way is in memory three times
+
+
+Outcomes = Mapping[Partition, AppendResult | DuemqError]
 
 
 class _Call(NamedTuple):
@@ -45,21 +51,15 @@ class _TooLarge(Exception):
         self.sent_count, self.positions, self.stamp = sent_count, positions, stamp
 
 
-def join_outcomes(outcomes: Iterable[AppendResults | BaseException]) -> AppendResults:
-    """Where all parts of an append landed. Raises what failed: LogFailed where a part of it is or may be in the log."""
-    results: dict[Partition, AppendResult] = {}
-    failures: list[BaseException] = []
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            failures.append(outcome)
-        else:
-            results |= outcome
+def join_outcomes(outcomes: Outcomes) -> AppendResults:
+    """Where all parts of an append landed. Raises what failed; PartlyAppended where that differs."""
+    results = {where: one for where, one in outcomes.items() if not isinstance(one, DuemqError)}
+    failures = {where: one for where, one in outcomes.items() if isinstance(one, DuemqError)}
     if not failures:
         return results
-    unknown = next((failure for failure in failures if isinstance(failure, LogFailed)), None)
-    if unknown is None and results:
-        raise LogFailed(f"a part of an append is in the log, another is not: {failures[0]}") from failures[0]
-    raise unknown or failures[0]
+    if results or len({isinstance(failure, LogFailed) for failure in failures.values()}) > 1:
+        raise PartlyAppended(results, failures)
+    raise next(iter(failures.values()))
 
 
 class Appender:
@@ -79,7 +79,6 @@ class Appender:
         self._max_bytes, self._waiting_bytes = max_bytes, 0
         self._producer: Any = None
         self._renewal: asyncio.Task[None] | None = None
-        self._on_the_way: set[asyncio.Future[Any]] = set()
         self._sends: dict[asyncio.Future[None], Any] = {}  # those under way, with their producers
         self._lanes: dict[Partition, list[_Call]] = {}
         self._driving: set[asyncio.Task[None]] = set()
@@ -100,19 +99,14 @@ class Appender:
             raise
         self._producer = producer
 
-    async def append(self, batches: Batches) -> AppendResults:
-        """Raises LogFailed (some of it is or may be in the log), Unavailable or Rejected (nothing of it is)."""
+    async def append(self, batches: Batches) -> Outcomes:
+        """What became of each part: LogFailed (it is or may be in the log), Unavailable or Rejected (it is not)."""
         size = sum(_size_of(frames) for frames in batches.values())
         if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
-            raise Unavailable(
-                f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
-            )
-        puts = [self.put(where, frames) for where, frames in batches.items()]
-        outcomes = await asyncio.gather(*puts, return_exceptions=True)
-        return join_outcomes(
-            outcome if isinstance(outcome, BaseException) else {where: outcome}
-            for where, outcome in zip(batches, outcomes, strict=True)
-        )
+            detail = f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"
+            return dict.fromkeys(batches, Unavailable(detail))
+        puts = {where: self.put(where, frames) for where, frames in batches.items()}
+        return {where: await _outcome(put) for where, put in puts.items()}
 
     def put(self, where: Partition, frames: Sequence[bytes]) -> asyncio.Future[AppendResult]:
         """Append to one partition. The result raises LogFailed (outcome unknown), Unavailable (nothing happened) or
@@ -136,7 +130,8 @@ class Appender:
         for lane in list(self._driving):
             lane.cancel()
         await asyncio.gather(*self._driving, return_exceptions=True)
-        self._break(self._producer, LogFailed("the log is closed"))
+        if self._producer is not None:
+            _spawn(self._stopping, stop(self._producer), "kafka producer stop")
         await asyncio.gather(*self._stopping)
 
     # --- one partition --------------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ class Appender:
         """Raises LogFailed, Unavailable, or _TooLarge."""
         topic = where[0]
         frames = calls[0].frames if len(calls) == 1 else [frame for call in calls for frame in call.frames]
-        metadata, producer = await self._metadata_of(topic), await self._ready()
+        metadata, producer = await self._open_partition(where), await self._ready()
         stamp = self._clock()
         batches = batches_of(frames, metadata.max_bytes, stamp, transactional=False)
         positions: list[tuple[int, int, int]] = []
@@ -220,7 +215,7 @@ class Appender:
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
                 for batch in batches:
-                    ack = await self._deliver(producer, where, batch.builder)
+                    ack = await (await producer.send_batch(batch.builder, topic, partition=where[1]))
                     if ack.offset < 0:
                         raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
                     positions.append((batch.start, ack.offset, ack.timestamp))
@@ -232,9 +227,10 @@ class Appender:
                 self._note_end(where, positions[-1][1] + sent_count - positions[-1][0])
             raise _TooLarge(sent_count, positions, stamp) from error
         except (KafkaError, OSError, TimeoutError, AssertionError) as error:
-            # Its sequence numbers are of no more use (aiokafka never gives up on a batch), so that every send of it
-            # would fail from now on.
-            self._break(producer, _unknown(error))
+            # Its sequence numbers in this partition are of no more use (aiokafka never gives up on a batch): every send
+            # of it there would fail from now on.
+            give_up(producer, *where)
+            self._replace(producer, error)
             raise _unknown(error) from error
         finally:
             del self._sends[sending]
@@ -249,13 +245,16 @@ class Appender:
             raise Unavailable(f"topic {topic!r} is gone")
         return metadata
 
-    async def _deliver(self, producer: Any, where: Partition, builder: Any) -> Any:
-        future = await producer.send_batch(builder, where[0], partition=where[1])
-        self._on_the_way.add(future)
-        try:
-            return await future
-        finally:
-            self._on_the_way.discard(future)
+    async def _open_partition(self, where: Partition) -> TopicMetadata:
+        """Wait for a moment while a partition takes nothing. Raises Unavailable; a send would end in LogFailed."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            metadata = await self._metadata_of(where[0])
+            if where[1] not in metadata.trouble:
+                return metadata
+            if time.monotonic() > deadline:
+                raise Unavailable(f"topic {where[0]!r}: {metadata.topic_state.trouble_text}")
+            await asyncio.sleep(_LOOK_S)
 
     def _resolve(self, calls: list[_Call], positions: list[tuple[int, int, int]], stamp: int) -> None:
         start, part = 0, 0
@@ -285,18 +284,6 @@ class Appender:
             renewal.result()
         return self._producer
 
-    def _break(self, producer: Any, error: DuemqError) -> None:
-        """Throw this producer away, with everything that is on its way, unless somebody did already."""
-        if producer is None or self._producer is not producer:
-            return
-        self._producer = None
-        if not self._closed:
-            log.warning("the kafka producer is replaced: %s", error, extra={"action": "kafka_producer"})
-        for future in list(self._on_the_way):
-            if not future.done():
-                future.set_exception(_BrokenProducer(str(error)))
-        _spawn(self._stopping, stop(producer, failed=not self._closed), "kafka producer stop")
-
     def _replace(self, producer: Any, error: BaseException) -> None:
         """Send nothing more with this producer, which cannot go on in one partition. What is on its way may arrive."""
         if self._producer is not producer:
@@ -311,6 +298,13 @@ class Appender:
         await stop(producer, failed=True)
 
 
+async def _outcome(put: asyncio.Future[AppendResult]) -> AppendResult | DuemqError:
+    try:
+        return await put
+    except DuemqError as error:
+        return error
+
+
 def _size_of(frames: Sequence[bytes]) -> int:
     return sum(map(len, frames))
 
@@ -319,10 +313,6 @@ def _spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None], name
     task = asyncio.create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
-
-
-class _BrokenProducer(KafkaError):  # type: ignore[misc]  # aiokafka has no types
-    """The producer was thrown away because of another batch."""
 
 
 async def recall_before_append(catalog: Catalog, topic: str) -> TopicMetadata | None:

@@ -23,6 +23,7 @@ from duemq.cli.wiring.membership import prefix_for_relay
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, reach_brokers, registry
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
 from duemq.cluster.admin.administration import Administration
+from duemq.cluster.internal_topics import ADMIN, create_admin_log
 from duemq.model.errors import BadConfig
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.topic_names import TopicNames
@@ -41,7 +42,8 @@ class RelayStatus:
         return {"destinations": {name: self.relay.shown(name) for name in sorted(self.admin.destinations.by_name)}}
 
     def readiness(self) -> Readiness:
-        return Readiness(None if self.admin.log.ready.is_set() else Reason.STARTING)
+        topics = () if self.admin.log.trouble is None else (ADMIN,)
+        return Readiness(None if self.admin.log.ready.is_set() else Reason.STARTING, topics=topics)
 
     def stuck(self) -> Mapping[int, float]:
         return {}
@@ -76,6 +78,7 @@ async def run_relay(
         if bus is None:
             return
         opened.push_async_callback(bus.close)
+        await create_admin_log(bus)
         admin = Administration(lambda: bus, clock)
         relay = RelayOfProcess(settings, admin, lambda: bus, None, metrics, names=TopicNames(prefix))
         service = _Service(RelayStatus(admin, relay), metrics)

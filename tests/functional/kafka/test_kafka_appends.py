@@ -74,7 +74,7 @@ async def test_appends_beyond_the_bound_are_refused_and_nothing_of_them_is_sent(
     while appender._waiting_bytes < 3 * len(frame):  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(Unavailable, match="wait for Kafka") as refused:
-        await appender.append({(topic, 0): [frame]})
+        await bus.append({(topic, 0): [frame]})
     assert not isinstance(refused.value, LogFailed)
     await asyncio.gather(*taken)
     assert appender._waiting_bytes == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ class ManualElection:
 
 
 class MemoryNode:
-    """A node of one shard that runs from `async with` on."""
+    """A node, of one shard if nothing else is said, that runs from `async with` on."""
 
     def __init__(
         self,
@@ -93,11 +94,13 @@ class MemoryNode:
         clock: Callable[[], int] = wall_clock,
         peers: Peers | None = None,
         alone: bool = False,
+        shards: int = 1,
         **options: Any,
     ) -> None:
         """`options`: of the node, see `NodeOptions`."""
         self.election, self._path, self._bus, self._log = ManualElection(), path, bus, log
         self._options, self._clock, self._peers = NodeOptions(alone=alone, trims=False, **options), clock, peers
+        self._identity = replace(IDENTITY, shards=shards)
         self.metrics = CollectorRegistry()
         self.node: Node
         self.running: asyncio.Task[None]
@@ -111,7 +114,7 @@ class MemoryNode:
         return CommandGateway(NodeBackend(self.node))
 
     async def __aenter__(self) -> MemoryNode:
-        self._folder = Folder.open(self._path, identity=IDENTITY)
+        self._folder = Folder.open(self._path, identity=self._identity)
 
         async def open_bus() -> Bus:
             return self._bus(self._log)

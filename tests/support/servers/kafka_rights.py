@@ -51,6 +51,12 @@ def deny_creating(bootstrap: str, user: str) -> None:
     _create(bootstrap, entries)
 
 
+def deny_topic(bootstrap: str, user: str, topic: str) -> None:
+    """From now on this user has no right on the topic."""
+    rights = (_READ, _WRITE, _DESCRIBE, _DESCRIBE_CONFIGS)
+    _create(bootstrap, [_entry(_TOPIC, topic, _LITERAL, user, right, _DENY) for right in rights])
+
+
 def deny_group(bootstrap: str, user: str, group: str) -> None:
     """From now on this user has no right on the group."""
     rights = ((_READ, _DENY), (_DESCRIBE, _DENY))

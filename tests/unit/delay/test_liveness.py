@@ -22,7 +22,7 @@ class Watch:
     def __init__(self) -> None:
         self.now, self.held_up = 0.0, False
         self.shards = {0: FakeShard(), 1: FakeShard()}
-        self.liveness = Liveness(self.shards, LIMIT_S, lambda: self.held_up, lambda: self.now)
+        self.liveness = Liveness(self.shards, LIMIT_S, lambda: self.held_up, now=lambda: self.now)
 
 
 def test_a_shard_that_does_not_go_on_is_stuck_until_it_does() -> None:

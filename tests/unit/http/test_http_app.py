@@ -53,8 +53,8 @@ def test_probes_name_shards_and_states() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         trouble = ShardTrouble(Reason.REBUILDING, "rebuilding")
         shown = {"2": {"reason": "rebuilding", "state": "rebuilding", "detail": SENTENCES[Reason.REBUILDING]}}
-        gateway.ready = Readiness(None, {2: trouble})
-        assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown}
+        gateway.ready = Readiness(None, {2: trouble}, ("duemq.trail",))
+        assert (await ask("GET", "/readyz")).json() == {"status": "ready", "shards": shown, "topics": ["duemq.trail"]}
         gateway.ready = Readiness(None, {1: ShardTrouble(Reason.BLOCKED, producer=4003, since=1_000)})
         blocked = (await ask("GET", "/readyz")).json()["shards"]["1"]
         assert (blocked["reason"], blocked["producer"], blocked["since_ms"]) == ("blocked", 4003, 1_000)

@@ -14,7 +14,7 @@ from duemq.bus.base import AppendResult
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce import append
-from duemq.bus.kafka.produce.append import Appender
+from duemq.bus.kafka.produce.append import Appender, join_outcomes
 from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.record import Partition, pack_record
@@ -98,7 +98,7 @@ def test_the_size_of_one_call_fails_no_other(monkeypatch: pytest.MonkeyPatch) ->
 def test_batches_that_only_a_lowered_limit_made_too_large_are_cut_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, appender: Appender) -> None:
         frame = pack_record(None, (), b"x" * 30_000)
-        landed = await appender.append({WHERE: [frame] * 10})
+        landed = join_outcomes(await appender.append({WHERE: [frame] * 10}))
         assert landed[WHERE].first_offset == 0 and broker.ends[WHERE] == 10
 
     with_appender(scenario, monkeypatch)
@@ -107,9 +107,9 @@ def test_batches_that_only_a_lowered_limit_made_too_large_are_cut_smaller(monkey
 def test_what_is_in_the_log_in_part_is_never_called_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, appender: Appender) -> None:
         with pytest.raises(LogFailed, match="a part of an append is in the log"):
-            await appender.append({WHERE: [LARGE], BESIDE: [SMALL]})
+            join_outcomes(await appender.append({WHERE: [LARGE], BESIDE: [SMALL]}))
         with pytest.raises(Rejected):
-            await appender.append({WHERE: [LARGE]})
+            join_outcomes(await appender.append({WHERE: [LARGE]}))
 
     with_appender(scenario, monkeypatch)
 
@@ -118,7 +118,7 @@ def test_an_append_that_a_close_cuts_off_may_be_in_the_log(monkeypatch: pytest.M
     async def scenario(broker: Broker, appender: Appender) -> None:
         broker.gate.clear()
         sent = appender.put(WHERE, [SMALL])
-        while not appender._on_the_way:  # noqa: ASYNC110
+        while not appender._sends:  # noqa: ASYNC110
             await asyncio.sleep(0)
         waits = appender.put(WHERE, [SMALL])
         await appender.close()
@@ -139,7 +139,7 @@ def test_what_is_over_the_bound_is_refused_whole(monkeypatch: pytest.MonkeyPatch
         while not appender._waiting_bytes:  # noqa: ASYNC110
             await asyncio.sleep(0)
         with pytest.raises(Unavailable, match="wait for Kafka"):
-            await appender.append({BESIDE: [SMALL], WHERE: [frame]})
+            join_outcomes(await appender.append({BESIDE: [SMALL], WHERE: [frame]}))
         broker.gate.set()
         await taken
         assert BESIDE not in broker.ends

@@ -1,0 +1,159 @@
+"""duemq's own topics: made as they must be, looked at while they are used. What no shard lives on is made again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from aiokafka.errors import KafkaError
+
+from duemq.bus.base import NO_LEADER, TopicInfo, TopicRefused, WriteRefused, log_that_fits
+from duemq.bus.kafka.requests.topic_ids import topic_ids
+from duemq.bus.kafka.requests.wire import Wire
+from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
+from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
+from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
+from duemq.model.record import Partition
+
+log = logging.getLogger(__name__)
+
+UNLED_S = 5.0  # longer than a leader takes to be replaced
+_LOOK_S = 10.0
+_SOON_S = 1.0  # once something is wrong; then pauses grow to the time above
+
+
+class OwnTopics:
+    """`partitions`: of each topic. `misfits`: what is wrong with them, by topic, in sentences.
+
+    `begin_again` is called with a topic that is not vital when it turned out to be another one, or to end earlier.
+    """
+
+    def __init__(self, wire: Wire, catalog: Catalog, maker: TopicMaker, begin_again: Callable[[str], None]) -> None:
+        self._wire, self._catalog, self._maker, self._begin_again = wire, catalog, maker, begin_again
+        self.partitions: dict[str, int] = {}
+        self.misfits: dict[str, str] = {}
+        self.vital: set[str] = set()
+        self._settings: dict[str, dict[str, str]] = {}  # as they must be
+        self._ids: dict[str, str] = {}
+        self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before what was read
+        self._unled_since: dict[Partition, float] = {}
+        self._doubts = asyncio.Event()
+
+    async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
+        """Make a vital topic where it is missing, and look after it from now on.
+
+        Raises TopicRefused where it does not fit, BadConfig for what a setting can help, Unavailable where the brokers
+        do not make it.
+        """
+        try:
+            await self._maker.ensure(topic, partitions, settings)
+        except WriteRefused as error:
+            raise BadConfig(error.detail) if error.reason == TOO_FEW_BROKERS else Unavailable(error.detail) from error
+        (info,) = await self._catalog.infos([topic])
+        log_that_fits(info, partitions)
+        misfit = await self._maker.misfit(topic, settings)
+        if misfit is not None:
+            raise TopicRefused(
+                f"topic {topic!r} is not as duemq needs it: {misfit}. Alter the topic, or change duemq's settings for "
+                "its own topics where they say more than you need, and start again."
+            )
+        self.partitions[topic], self._settings[topic] = partitions, settings
+        self.vital.add(topic)
+        return info
+
+    async def offer(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
+        """The same of a topic that is not vital. Nothing is raised: `misfits` has what is wrong. Without offsets."""
+        self.partitions[topic], self._settings[topic] = partitions, settings
+        await self._look(topic)
+        return TopicInfo(topic, partitions, (), (), self.misfits.get(topic, ""))
+
+    def doubt(self, topic: str, partition: int, read_to: int | None = None) -> None:
+        """A partition cannot be read, or, with `read_to`, seems to end before that offset: look at its topic soon."""
+        if topic in self.vital:
+            return  # it is looked at in its turn: nothing is done about it
+        if read_to is not None:
+            self._read_to[topic, partition] = read_to
+        self._doubts.set()
+
+    def unled(self) -> dict[Partition, str]:
+        """The partitions without a leader for some seconds, also those that have no reader now, with a sentence."""
+        since = time.monotonic() - UNLED_S
+        return {
+            where: f"partition {where[1]} of topic {where[0]!r} has no leader"
+            for where, begun in self._unled_since.items()
+            if begun < since
+        }
+
+    async def run(self) -> None:
+        """Look after the topics until cancelled. What is wrong is logged once, and stops nothing."""
+        pause_s = _LOOK_S
+        while True:
+            await asyncio.sleep(_SOON_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s - _SOON_S):
+                    await self._doubts.wait()
+                    pause_s = _SOON_S
+            self._doubts.clear()
+            before = dict(self.misfits)
+            for topic in list(self.partitions):
+                await self._look(topic)
+            is_news = self.misfits != before or self._unled_since
+            pause_s = _SOON_S if is_news else min(pause_s * 2, _LOOK_S)
+
+    async def _look(self, topic: str) -> None:
+        try:
+            misfit = await self._misfit(topic)
+        except (DuemqError, KafkaError) as error:
+            if isinstance(error, LogFailed | KafkaError):
+                log.debug("topic %s could not be looked at: %r", topic, error)
+                return
+            misfit = str(error)
+        if misfit is None:
+            if self.misfits.pop(topic, None):
+                log.info("topic %s is as duemq needs it again", topic, extra={"action": "misfit"})
+        elif self.misfits.get(topic) != misfit:
+            self.misfits[topic] = misfit
+            log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
+
+    async def _misfit(self, topic: str) -> str | None:
+        """What is wrong with a topic. One that is not vital is made where it is missing."""
+        vital, partitions = topic in self.vital, self.partitions[topic]
+        is_missing = topic not in await self._catalog.look([topic])
+        if is_missing and topic in self._catalog.denied:
+            return "duemq's user may not describe it"
+        if is_missing and vital:
+            return "it does not exist any more"
+        if is_missing:
+            await self._maker.ensure(topic, partitions, self._settings[topic])
+        if not vital:
+            await self._follow_incarnation(topic, was_missing=is_missing)
+        metadata = self._catalog.last(topic)
+        self._note_leaders(topic, metadata)
+        if metadata is not None and metadata.partitions != partitions:
+            return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
+        if metadata is not None and metadata.trouble:
+            return metadata.topic_state.trouble_text
+        return await self._maker.misfit(topic, self._settings[topic])
+
+    def _note_leaders(self, topic: str, metadata: TopicMetadata | None) -> None:
+        trouble = {} if metadata is None else metadata.trouble
+        unled = {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
+        for where in [where for where in self._unled_since if where[0] == topic and where not in unled]:
+            del self._unled_since[where]
+        for where in unled:
+            self._unled_since.setdefault(where, time.monotonic())
+
+    async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
+        """Notice that a topic is another one than before (its id says so, where brokers have ids), or was cut short."""
+        before, now = self._ids.get(topic), (await topic_ids(self._wire.client, [topic])).get(topic)
+        is_another = was_missing if before is None or now is None else before != now
+        for where in [where for where in self._read_to if where[0] == topic]:
+            read_to = self._read_to.pop(where)
+            is_another |= await self._wire.sure_end(where, committed=False) < read_to
+        if now is not None:
+            self._ids[topic] = now
+        if is_another:
+            self._begin_again(topic)
