@@ -79,7 +79,7 @@ class OwnTopics:
         self._doubts.set()
 
     def unled(self) -> dict[Partition, str]:
-        """The partitions that have had no leader for some seconds, also those that nobody reads now, with a sentence."""
+        """The partitions that have had no leader for some seconds, also those that nobody reads, with a sentence."""
         since = time.monotonic() - UNLED_S
         return {
             where: f"partition {where[1]} of topic {where[0]!r} has no leader"
