@@ -267,8 +267,8 @@ class Bus(Protocol):
         `expires`: a shared log may drop frames by their age, as it is configured; else only `trim` removes any. Raises
         TopicRefused when it exists and does not fit.
 
-        `vital`: shards live on it. Any other is made again where it is deleted, and nothing is raised where it is not
-        as it must be or cannot be made: `misfits` says so, and the answer has no offsets.
+        `vital`: shards live on it. Any other is made again if it is deleted. If it does not fit or cannot be made,
+        nothing is raised: `misfits` says so, and the answer has no offsets.
         """
         ...
 

@@ -14,7 +14,7 @@ INTERNAL = frozenset((BUFFER, LEDGER, ADMIN, JOBS, TRAIL, RELAYS))
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
-    """Make them where they are missing. Raises TopicRefused, of the buffer and the ledger alone.
+    """Make those that are missing. Raises TopicRefused, of the buffer and the ledger alone.
 
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.

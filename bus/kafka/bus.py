@@ -362,7 +362,7 @@ class KafkaBus:
             self.subscriptions.wake_all()
 
     async def _exists(self, topic: str, partition: int) -> bool:
-        """Raises LogFailed for a topic of duemq's own that is missing: nobody knows that it would hold nothing."""
+        """Raises LogFailed for a topic of duemq's own that is missing: an empty answer would be untrue."""
         metadata = await self._catalog.recall(topic)
         if metadata is None and topic in self._own:
             raise LogFailed(_GONE.format(topic))
@@ -383,7 +383,7 @@ class KafkaBus:
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq's own, and not a vital one, is another one than before: its readers begin at its start."""
         log.error(
-            "topic %s was deleted and made again, or cut short: what it held is lost", topic,
+            "topic %s was deleted and made again, or cut short: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},
         )  # fmt: skip
         self._incarnations[topic] += 1

@@ -237,7 +237,7 @@ class CommandGateway:
         return pick
 
     def _why_shard_refuses(self, shard: int, *, named: bool) -> Rejected | None:
-        """`named`: whether what it answers is waited for."""
+        """Also, for a `named` message, why its shard does not answer."""
         reason = self._backend.why_shard_refuses(shard)
         if reason is None and named:
             try:

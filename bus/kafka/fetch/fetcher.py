@@ -56,7 +56,7 @@ class PartitionBuffer:
 
     `read_to`: how far its foremost reader is, -1 if nobody has read. `wants_more`: whether more is to be fetched.
     `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has. `is_lost`:
-    the broker does not have what comes next. A partition that fails is left out of fetches until `rests_until`, on the
+    the broker does not have the next offset. A partition that fails is left out of fetches until `rests_until`, on the
     clock of the loop.
     """
 
@@ -95,7 +95,7 @@ class Tails:
     was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of a
     partition that begins to fail, and with the offset of one whose log ends before that.
 
-    A partition that fails holds up no other: it rests by itself.
+    A partition that fails rests alone: the others are fetched without it.
     """
 
     def __init__(
@@ -228,11 +228,11 @@ class Tails:
         task.add_done_callback(on_done)
 
     async def _place(self, tail: PartitionBuffer) -> None:
-        """Find where a partition is to be read on: no other waits for that."""
+        """Find the offset at which a partition goes on, in a task apart from the fetches."""
         where, is_new = tail.partition, not tail.started
         try:
             offset = (await self._wire.offsets([where], LATEST if is_new else EARLIEST))[where]
-            if is_new and not tail.started:  # nobody has begun to read it meanwhile
+            if is_new and not tail.started:  # a reader may have begun before the answer came
                 tail.start(offset, -1)
             elif tail.is_lost and offset > tail.run.end:
                 tail.log_start = offset
@@ -348,5 +348,5 @@ class Tails:
             )  # fmt: skip
         pause_s = min(max(_RETRY_S, (now - tail.failing_since) / 10), _LONGEST_S)
         tail.rests_until = now + pause_s
-        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # not before it is over
+        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # after the rest
         self._wire.client.force_metadata_update()
