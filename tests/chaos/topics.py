@@ -14,6 +14,7 @@ from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
+from duemq.bus.kafka.aiokafka_internals import client_of
 from tests.chaos.pace import SLOW
 
 _TAGS = ("tags", TaggedFields)
@@ -124,8 +125,9 @@ async def move_topic(bootstrap: str, name: str, broker: int) -> None:
     async with administration(bootstrap) as admin, asyncio.timeout(_DELETED_S):
         partitions = range(len(await leaders(bootstrap, name)))
         request = _AlterReplicasRequest([(name, [(number, [broker], {}) for number in partitions], {})])
-        await admin._client.send(admin._client.cluster.controller.nodeId, request)
-        while set((await leaders(bootstrap, name)).values()) != {broker}:
+        client = client_of(admin)
+        await client.send(client.cluster.controller.nodeId, request)
+        while set((await leaders(bootstrap, name)).values()) != {broker}:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
