@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from duemq.bus.base import (
-    AppendResult,
     AppendResults,
     Batches,
     Subscription,
@@ -121,9 +120,12 @@ class KafkaBus:
         parts: defaultdict[Appender, dict[Partition, Sequence[bytes]]] = defaultdict(dict)
         for where, frames in batches.items():
             parts[self._appender_to(where[0])][where] = frames
-        outcomes: dict[Partition, AppendResult | DuemqError] = {}
-        for some in await asyncio.gather(*(appender.append(part) for appender, part in parts.items())):
-            outcomes |= some
+        if len(parts) == 1:
+            ((appender, part),) = parts.items()
+            outcomes = await appender.append(part)
+        else:
+            appends = [appender.append(part) for appender, part in parts.items()]
+            outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
         self._wire.note_answer()
         return results

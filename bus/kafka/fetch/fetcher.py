@@ -111,6 +111,7 @@ class Tails:
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, int], Flight] = {}  # by broker and number of the connection
+        self._failing: set[PartitionBuffer] = set()
         self._placing: set[asyncio.Task[None]] = set()
         self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
 
@@ -172,13 +173,17 @@ class Tails:
         for tail in self._tails.values():
             if tail.partition[0] == topic:
                 tail.restart()
+                self._failing.discard(tail)
         self._changed.set()
 
     def troubles(self) -> dict[Partition, str]:
         """The partitions that could not be read for some seconds, each with a sentence."""
         since = _now() - _TROUBLE_S
-        failing = [t for t in self._tails.values() if t.failing_since is not None and t.failing_since < since]
-        return {t.partition: _SENTENCE.format(*t.partition, t.failure) for t in failing}
+        return {
+            tail.partition: _SENTENCE.format(*tail.partition, tail.failure)
+            for tail in self._failing
+            if tail.failing_since is not None and tail.failing_since < since
+        }
 
     # --- the pump -------------------------------------------------------------------------------------------------
 
@@ -304,7 +309,9 @@ class Tails:
             try:
                 if self._take(tail, answer):
                     grown.append(tail.partition)
-                tail.failing_since = None
+                if tail.failing_since is not None:
+                    tail.failing_since = None
+                    self._failing.discard(tail)
                 self._doubt(tail)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
                 self._note_failure(tail, error)
@@ -341,6 +348,7 @@ class Tails:
         tail.failure = str(error) or type(error).__name__
         if tail.failing_since is None:
             tail.failing_since = now
+            self._failing.add(tail)
             self._doubt_log(*tail.partition, None)
             log.warning(
                 "kafka: partition %d of %s cannot be read just now: %r", tail.partition[1], tail.partition[0], error,

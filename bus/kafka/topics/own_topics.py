@@ -37,7 +37,7 @@ class OwnTopics:
         self.misfits: dict[str, str] = {}
         self.vital: set[str] = set()
         self._settings: dict[str, dict[str, str]] = {}  # as they must be
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str | None] = {}  # of those that were there once; None: the brokers have no ids
         self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before an offset that was read
         self._unled_since: dict[Partition, float] = {}
         self._doubts = asyncio.Event()
@@ -121,6 +121,7 @@ class OwnTopics:
         """The fault of a topic, in a sentence. One that is not vital is made if it is missing."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.look([topic])
+        self._note_leaders(topic, None if is_missing else self._catalog.last(topic))
         if is_missing and topic in self._catalog.denied:
             return "duemq's user may not describe it"
         if is_missing and vital:
@@ -130,7 +131,6 @@ class OwnTopics:
         if not vital:
             await self._follow_incarnation(topic, was_missing=is_missing)
         metadata = self._catalog.last(topic)
-        self._note_leaders(topic, metadata)
         if metadata is not None and metadata.partitions != partitions:
             return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
         if metadata is not None and metadata.trouble:
@@ -147,12 +147,11 @@ class OwnTopics:
 
     async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
         """Notice that a topic is another one than before (its id says so, where brokers have ids), or was cut short."""
-        before, now = self._ids.get(topic), (await topic_ids(self._wire.client, [topic])).get(topic)
-        is_another = was_missing if before is None or now is None else before != now
+        now = (await topic_ids(self._wire.client, [topic])).get(topic)
+        is_known, before, self._ids[topic] = topic in self._ids, self._ids.get(topic), now
+        is_another = is_known and (was_missing if before is None or now is None else before != now)
         for where in [where for where in self._read_to if where[0] == topic]:
             read_to = self._read_to.pop(where)
             is_another |= await self._wire.sure_end(where, committed=False) < read_to
-        if now is not None:
-            self._ids[topic] = now
         if is_another:
             self._begin_again(topic)
