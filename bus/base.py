@@ -308,8 +308,8 @@ class Bus(Protocol):
         `in_ids`: its offsets are part of ids: after a restore the embedded log goes on behind a gap, so that no
         offset is given twice. Raises TopicRefused when it exists and does not fit.
 
-        `vital`: shards live on it. Any other is made again if it is deleted, and nothing is raised if it is not
-        as it must be or cannot be made: `misfits` says so, and the answer has no offsets.
+        `vital`: shards live on it. Any other is made again if it is deleted. If it does not fit or cannot be made,
+        nothing is raised: `misfits` says so, and the answer has no offsets.
         """
         ...
 

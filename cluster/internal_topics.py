@@ -22,7 +22,7 @@ def is_internal(topic: str) -> bool:
 
 
 async def create_logs(bus: Bus, shards: int) -> None:
-    """Make them where they are missing. Raises TopicRefused, of the buffer and the ledger alone.
+    """Make those that are missing. Raises TopicRefused, of the buffer and the ledger alone.
 
     No broker may drop an entry of the ledger by its age: its last entry says which replicas are current. Masters trim
     it up to there.

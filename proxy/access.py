@@ -41,7 +41,7 @@ class _CachedGrant(NamedTuple):
 class Access:
     """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
-    It is in force where there is a key, also one that was revoked, has expired or was lost, or where it is `required`.
+    It is in force where there is a key, also one that was revoked, has expired or was lost; or if it is `required`.
     """
 
     def __init__(

@@ -299,7 +299,7 @@ def fail_unsent(producer: Any) -> list[asyncio.Future[Any]]:
 
 
 def give_up(producer: Any, topic: str, partition: int) -> None:
-    """Have a producer send nothing more to one partition. What is under way to others goes on."""
+    """Have a producer send nothing more to one partition. Batches for other partitions are sent."""
     accumulator, where = producer._message_accumulator, TopicPartition(topic, partition)
     accumulator._batches.pop(where, None)
     reenqueue = accumulator.reenqueue

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from duemq.bus.base import (
-    AppendResult,
     AppendResults,
     Batches,
     BlockingTransaction,
@@ -151,9 +150,12 @@ class KafkaBus:
         parts: defaultdict[Appender, dict[Partition, Sequence[bytes]]] = defaultdict(dict)
         for where, frames in batches.items():
             parts[self._appender_to(where[0])][where] = frames
-        outcomes: dict[Partition, AppendResult | DuemqError] = {}
-        for some in await asyncio.gather(*(appender.append(part) for appender, part in parts.items())):
-            outcomes |= some
+        if len(parts) == 1:
+            ((appender, part),) = parts.items()
+            outcomes = await appender.append(part)
+        else:
+            appends = [appender.append(part) for appender, part in parts.items()]
+            outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
         self._wire.note_answer()
         return results
@@ -413,7 +415,7 @@ class KafkaBus:
             log.warning("what committer %s left open cannot be ended now: %s", name, error, extra={"action": "fence"})
 
     async def _exists(self, topic: str, partition: int) -> bool:
-        """Raises LogFailed for a topic of duemq's own that is missing: nobody knows that it would hold nothing."""
+        """Raises LogFailed for a topic of duemq's own that is missing: an empty answer would be untrue."""
         metadata = await self._catalog.recall(topic)
         if metadata is None and topic in self._own:
             raise LogFailed(_GONE.format(topic))
@@ -434,7 +436,7 @@ class KafkaBus:
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq's own, and not a vital one, is another one than before: its readers begin at its start."""
         log.error(
-            "topic %s was deleted and made again, or cut short: what it held is lost", topic,
+            "topic %s was deleted and made again, or cut short: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},
         )  # fmt: skip
         self._incarnations[topic] += 1

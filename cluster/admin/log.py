@@ -70,7 +70,7 @@ class AdminLog:
             except (Unavailable, CorruptStore) as error:
                 if isinstance(error, CorruptStore):
                     self.ready.clear()
-                    self._had_keys |= self._incarnation is None  # nobody knows what it held
+                    self._had_keys |= self._incarnation is None  # it may have held some
                 # The first failure may be the process closing its log, or a broker that hands over.
                 if failures and self._logged != str(error):
                     self._logged = str(error)

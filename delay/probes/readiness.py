@@ -22,8 +22,8 @@ def readiness(
     condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int],
     topics: Collection[str] = (),
 ) -> Readiness:  # fmt: skip
-    """`closed`: why the node is not open, where it has no condition. `dead`: shards whose books differ. `topics`: those
-    of duemq's own with which something is wrong."""
+    """`closed`: why the node is not open, where it has no condition. `dead`: shards whose books differ.
+    `topics`: duemq's own that have a fault."""
     if condition is None:
         return Readiness(closed)
     troubles = {number: _trouble(number, shard, health, stuck, dead) for number, shard in health.shards.items()}

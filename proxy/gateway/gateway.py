@@ -113,8 +113,10 @@ class CommandGateway:
         try:
             results = await self._backend.bus.append(batches)
         except Unavailable as error:
-            for shard in shards:
-                self._selection.failed(shard)
+            failed = error.failures if isinstance(error, PartlyAppended) else batches
+            for topic, partition in failed:
+                if topic == BUFFER:
+                    self._selection.failed(partition)
             if isinstance(error, DiskFull):  # met by the write itself
                 raise OutcomeUnknown(f"it may or may not be in the log: {error.detail}") from error
             raise
@@ -237,7 +239,7 @@ class CommandGateway:
         return pick
 
     def _why_shard_refuses(self, shard: int, *, named: bool) -> Rejected | None:
-        """`named`: whether what it answers is waited for."""
+        """Also, for a `named` message, why its shard does not answer."""
         reason = self._backend.why_shard_refuses(shard)
         if reason is None and named:
             try:

@@ -25,6 +25,8 @@ _NAMES = {
     "the clock of a proxy an hour back",
     "bad topic: compacted, and messages have no key",
     "bad topic: no right to create",
+    "duemq.admin deleted",
+    "duemq.trail deleted",
 }
 
 

@@ -6,13 +6,54 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
+from duemq.bus.kafka.aiokafka_internals import client_of
 from tests.chaos.pace import SLOW
+
+_TAGS = ("tags", TaggedFields)
+
+
+class _AlterReplicasResponse(Response):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY, API_VERSION = 45, 0
+    SCHEMA = Schema(("throttle_time_ms", Int32), ("error_code", Int16))  # the rest is not read
+
+
+class _AlterReplicasRequest_v0(RequestStruct):  # type: ignore[misc]
+    FLEXIBLE_VERSION = True
+    API_KEY, API_VERSION = 45, 0
+    RESPONSE_TYPE = _AlterReplicasResponse
+    SCHEMA = Schema(
+        ("timeout_ms", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("name", CompactString("utf-8")),
+                ("partitions", CompactArray(("partition", Int32), ("replicas", CompactArray(Int32)), _TAGS)),
+                _TAGS,
+            ),
+        ),
+        _TAGS,
+    )
+
+
+class _AlterReplicasRequest(Request[_AlterReplicasRequest_v0]):  # type: ignore[misc]
+    """KIP-455, which aiokafka does not have."""
+
+    API_KEY: ClassVar[int] = 45
+
+    def __init__(self, topics: list[Any]) -> None:
+        self._topics = topics
+
+    def build(self, request_struct_class: Any) -> Any:
+        return request_struct_class(30_000, self._topics, {})
+
 
 _BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
 _READ_S = 300.0 * SLOW
@@ -77,6 +118,17 @@ async def delete_topic(bootstrap: str, name: str) -> None:
             if name not in await admin.list_topics():
                 return
             await asyncio.sleep(0.05)
+
+
+async def move_topic(bootstrap: str, name: str, broker: int) -> None:
+    """Leave all partitions of a topic to one broker. Comes back when it leads them."""
+    async with administration(bootstrap) as admin, asyncio.timeout(_DELETED_S):
+        partitions = range(len(await leaders(bootstrap, name)))
+        request = _AlterReplicasRequest([(name, [(number, [broker], {}) for number in partitions], {})])
+        client = client_of(admin)
+        await client.send(client.cluster.controller.nodeId, request)
+        while set((await leaders(bootstrap, name)).values()) != {broker}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 async def end_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicPartition, int]:

@@ -56,7 +56,7 @@ class PartitionBuffer:
 
     `read_to`: how far its foremost reader is, -1 if nobody has read. `wants_more`: whether more is to be fetched.
     `flight`: the fetch that includes it just now. `log_start`: the first offset that the broker still has. `is_lost`:
-    the broker does not have what comes next. A partition that fails is left out of fetches until `rests_until`, on the
+    the broker does not have the next offset. A partition that fails is left out of fetches until `rests_until`, on the
     clock of the loop.
     """
 
@@ -95,7 +95,7 @@ class Tails:
     was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of a
     partition that begins to fail, and with the offset of one whose log ends before that.
 
-    A partition that fails holds up no other: it rests by itself.
+    A partition that fails rests alone: the others are fetched without it.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Tails:
         self._tails: dict[Partition, PartitionBuffer] = {}
         self._changed = asyncio.Event()
         self._flights: dict[tuple[int, int], Flight] = {}  # by broker and number of the connection
+        self._failing: set[PartitionBuffer] = set()
         self._placing: set[asyncio.Task[None]] = set()
         self._first_ends_at: dict[int, float] = {}  # by broker: of its last fetch on the first connection
 
@@ -172,13 +173,17 @@ class Tails:
         for tail in self._tails.values():
             if tail.partition[0] == topic:
                 tail.restart()
+                self._failing.discard(tail)
         self._changed.set()
 
     def troubles(self) -> dict[Partition, str]:
         """The partitions that could not be read for some seconds, each with a sentence."""
         since = _now() - _TROUBLE_S
-        failing = [t for t in self._tails.values() if t.failing_since is not None and t.failing_since < since]
-        return {t.partition: _SENTENCE.format(*t.partition, t.failure) for t in failing}
+        return {
+            tail.partition: _SENTENCE.format(*tail.partition, tail.failure)
+            for tail in self._failing
+            if tail.failing_since is not None and tail.failing_since < since
+        }
 
     # --- the pump -------------------------------------------------------------------------------------------------
 
@@ -228,11 +233,11 @@ class Tails:
         task.add_done_callback(on_done)
 
     async def _place(self, tail: PartitionBuffer) -> None:
-        """Find where a partition is to be read on: no other waits for that."""
+        """Find the offset at which a partition goes on, in a task apart from the fetches."""
         where, is_new = tail.partition, not tail.started
         try:
             offset = (await self._wire.offsets([where], LATEST if is_new else EARLIEST))[where]
-            if is_new and not tail.started:  # nobody has begun to read it meanwhile
+            if is_new and not tail.started:  # a reader may have begun before the answer came
                 tail.start(offset, -1)
             elif tail.is_lost and offset > tail.run.end:
                 tail.log_start = offset
@@ -304,7 +309,9 @@ class Tails:
             try:
                 if self._take(tail, answer):
                     grown.append(tail.partition)
-                tail.failing_since = None
+                if tail.failing_since is not None:
+                    tail.failing_since = None
+                    self._failing.discard(tail)
                 self._doubt(tail)
             except Exception as error:  # a batch that cannot be read must stop neither this nor other partitions
                 self._note_failure(tail, error)
@@ -341,6 +348,7 @@ class Tails:
         tail.failure = str(error) or type(error).__name__
         if tail.failing_since is None:
             tail.failing_since = now
+            self._failing.add(tail)
             self._doubt_log(*tail.partition, None)
             log.warning(
                 "kafka: partition %d of %s cannot be read just now: %r", tail.partition[1], tail.partition[0], error,
@@ -348,5 +356,5 @@ class Tails:
             )  # fmt: skip
         pause_s = min(max(_RETRY_S, (now - tail.failing_since) / 10), _LONGEST_S)
         tail.rests_until = now + pause_s
-        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # not before it is over
+        asyncio.get_running_loop().call_later(pause_s + _TOGETHER_S, self._changed.set)  # after the rest
         self._wire.client.force_metadata_update()

@@ -52,7 +52,7 @@ class _TooLarge(Exception):
 
 
 def join_outcomes(outcomes: Outcomes) -> AppendResults:
-    """Where all parts of an append landed. Raises what failed; PartlyAppended where that differs."""
+    """The offsets of all parts of an append. Raises the failure of all of them, or PartlyAppended if they differ."""
     results = {where: one for where, one in outcomes.items() if not isinstance(one, DuemqError)}
     failures = {where: one for where, one in outcomes.items() if isinstance(one, DuemqError)}
     if not failures:
@@ -100,7 +100,7 @@ class Appender:
         self._producer = producer
 
     async def append(self, batches: Batches) -> Outcomes:
-        """What became of each part: LogFailed (it is or may be in the log), Unavailable or Rejected (it is not)."""
+        """The outcome of each part: LogFailed (it may be in the log), Unavailable or Rejected (it is not)."""
         size = sum(_size_of(frames) for frames in batches.values())
         if self._waiting_bytes and self._waiting_bytes + size > self._max_bytes:
             detail = f"{self._waiting_bytes} bytes wait for Kafka, which takes them more slowly than they come"

@@ -1,4 +1,4 @@
-"""duemq's own topics: made as they must be, looked at while they are used. What no shard lives on is made again."""
+"""duemq's own topics: made with the right settings, checked while used, made again if no shard lives on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SOON_S = 1.0  # once something is wrong; then pauses grow to the time above
 
 
 class OwnTopics:
-    """`partitions`: of each topic. `misfits`: what is wrong with them, by topic, in sentences.
+    """`partitions`: of each topic. `misfits`: the faults of topics, by topic, in sentences.
 
     `begin_again` is called with a topic that is not vital when it turned out to be another one, or to end earlier.
     """
@@ -37,16 +37,15 @@ class OwnTopics:
         self.misfits: dict[str, str] = {}
         self.vital: set[str] = set()
         self._settings: dict[str, dict[str, str]] = {}  # as they must be
-        self._ids: dict[str, str] = {}
-        self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before what was read
+        self._ids: dict[str, str | None] = {}  # of those that were there once; None: the brokers have no ids
+        self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before an offset that was read
         self._unled_since: dict[Partition, float] = {}
         self._doubts = asyncio.Event()
 
     async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
-        """Make a vital topic where it is missing, and look after it from now on.
+        """Make a vital topic if it is missing, and check it from now on.
 
-        Raises TopicRefused where it does not fit, BadConfig for what a setting can help, Unavailable where the brokers
-        do not make it.
+        Raises TopicRefused if it does not fit, BadConfig if a setting can help, Unavailable if brokers do not make it.
         """
         try:
             await self._maker.ensure(topic, partitions, settings)
@@ -65,13 +64,13 @@ class OwnTopics:
         return info
 
     async def offer(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
-        """The same of a topic that is not vital. Nothing is raised: `misfits` has what is wrong. Without offsets."""
+        """The same for a topic that is not vital. Raises nothing: `misfits` has its faults. Without offsets."""
         self.partitions[topic], self._settings[topic] = partitions, settings
         await self._look(topic)
         return TopicInfo(topic, partitions, (), (), self.misfits.get(topic, ""))
 
     def doubt(self, topic: str, partition: int, read_to: int | None = None) -> None:
-        """A partition cannot be read, or, with `read_to`, seems to end before that offset: look at its topic soon."""
+        """A partition cannot be read, or, with `read_to`, seems to end before that offset: check its topic soon."""
         if topic in self.vital:
             return  # it is looked at in its turn: nothing is done about it
         if read_to is not None:
@@ -79,7 +78,7 @@ class OwnTopics:
         self._doubts.set()
 
     def unled(self) -> dict[Partition, str]:
-        """The partitions without a leader for some seconds, also those that have no reader now, with a sentence."""
+        """The partitions without a leader for some seconds, whether or not they are read, each with a sentence."""
         since = time.monotonic() - UNLED_S
         return {
             where: f"partition {where[1]} of topic {where[0]!r} has no leader"
@@ -88,7 +87,7 @@ class OwnTopics:
         }
 
     async def run(self) -> None:
-        """Look after the topics until cancelled. What is wrong is logged once, and stops nothing."""
+        """Check the topics until cancelled. A fault is logged once, and stops nothing."""
         pause_s = _LOOK_S
         while True:
             await asyncio.sleep(_SOON_S)
@@ -119,9 +118,10 @@ class OwnTopics:
             log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
 
     async def _misfit(self, topic: str) -> str | None:
-        """What is wrong with a topic. One that is not vital is made where it is missing."""
+        """The fault of a topic, in a sentence. One that is not vital is made if it is missing."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.look([topic])
+        self._note_leaders(topic, None if is_missing else self._catalog.last(topic))
         if is_missing and topic in self._catalog.denied:
             return "duemq's user may not describe it"
         if is_missing and vital:
@@ -131,7 +131,6 @@ class OwnTopics:
         if not vital:
             await self._follow_incarnation(topic, was_missing=is_missing)
         metadata = self._catalog.last(topic)
-        self._note_leaders(topic, metadata)
         if metadata is not None and metadata.partitions != partitions:
             return f"it has {metadata.partitions} partitions and must have {partitions}: nobody reads the others"
         if metadata is not None and metadata.trouble:
@@ -148,12 +147,11 @@ class OwnTopics:
 
     async def _follow_incarnation(self, topic: str, *, was_missing: bool) -> None:
         """Notice that a topic is another one than before (its id says so, where brokers have ids), or was cut short."""
-        before, now = self._ids.get(topic), (await topic_ids(self._wire.client, [topic])).get(topic)
-        is_another = was_missing if before is None or now is None else before != now
+        now = (await topic_ids(self._wire.client, [topic])).get(topic)
+        is_known, before, self._ids[topic] = topic in self._ids, self._ids.get(topic), now
+        is_another = is_known and (was_missing if before is None or now is None else before != now)
         for where in [where for where in self._read_to if where[0] == topic]:
             read_to = self._read_to.pop(where)
             is_another |= await self._wire.sure_end(where, committed=False) < read_to
-        if now is not None:
-            self._ids[topic] = now
         if is_another:
             self._begin_again(topic)

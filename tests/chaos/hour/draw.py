@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, machines, neighbours, nodes, partitions, servers, topics, versions
+from tests.chaos.faults import (
+    clocks,
+    copies,
+    machines,
+    neighbours,
+    nodes,
+    own_topics,
+    partitions,
+    servers,
+    topics,
+    versions,
+)
 from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
@@ -35,6 +46,10 @@ async def _come_back(kind: str, world: World) -> None:
 
 async def _stand_beside(bad: BadTopic, world: World) -> None:
     await topics.stand_beside(world, bad, per_s=100, seconds=5)
+
+
+async def _delete_own(topic: str, world: World) -> None:
+    await own_topics.delete(world, topic)
 
 
 async def _step(act: Callable[[World, int], Awaitable[None]], step_ms: int, world: World) -> None:
@@ -79,6 +94,8 @@ BREAKAGES = (
         for where, step_ms in (("ahead", clocks.HOUR_MS), ("back", -clocks.HOUR_MS))
     ),
     Breakage("a stranger's transaction open on the buffer", neighbours.hold_a_transaction_open),
+    *(Breakage(f"{topic} deleted", partial(_delete_own, topic)) for topic in own_topics.ADMINISTRATIVE),
+    Breakage("administrative topics without a leader", own_topics.lose_the_leaders, servers=3),
     *(Breakage(f"bad topic: {bad.name}", partial(_stand_beside, bad), bad.brokers) for bad in BAD_TOPICS),
 )  # fmt: skip
 

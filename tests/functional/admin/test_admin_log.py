@@ -172,6 +172,55 @@ async def test_who_was_away_while_it_was_shortened_misses_nothing(bus: Bus, monk
         task.cancel()
 
 
+class Remade(MemoryBus):
+    """A bus that notices that the administrative topic was deleted and made again."""
+
+    incarnations = 0
+
+    def incarnation(self, topic: str) -> int:
+        return self.incarnations
+
+
+async def test_a_log_that_was_made_again_is_read_from_its_start_and_lost_keys_are_remembered() -> None:
+    memory = MemoryLog()
+    buses = [Remade(memory) for _ in range(2)]
+    await create_logs(buses[0], 1)
+    logs = [AdminLog(lambda bus=bus: bus, lambda: 7) for bus in buses]  # type: ignore[misc]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.run()) for one in logs]
+        await asyncio.gather(*(one.ready.wait() for one in logs))
+        await logs[0].change("keys/a", {"x": 1}, "me")
+        await agree(*logs)
+        assert not any(one.keys_are_lost for one in logs)
+        del memory.topics[ADMIN]
+        await create_logs(buses[0], 1)
+        for bus in buses:
+            bus.incarnations = 1
+            bus.subscriptions.wake([(ADMIN, 0)])
+        await until(lambda: all(one.keys_are_lost for one in logs))
+        async with following(MemoryBus(memory)) as (late,):
+            await until(lambda: late.keys_are_lost)
+            await late.change("keys/b", {"x": 2}, "me")
+            await agree(late, *logs)
+            assert not any(one.keys_are_lost for one in (late, *logs))
+        for task in tasks:
+            task.cancel()
+
+
+async def test_a_log_that_held_no_keys_is_not_closed_when_it_is_made_again() -> None:
+    memory = MemoryLog()
+    bus = Remade(memory)
+    await create_logs(bus, 1)
+    async with following(bus) as (one,):
+        await one.change("destinations/a", {"x": 1}, "me")
+        del memory.topics[ADMIN]
+        await create_logs(bus, 1)
+        bus.incarnations = 1
+        bus.subscriptions.wake([(ADMIN, 0)])
+        await until(lambda: not one.state.items)
+        assert not one.keys_are_lost and one.trouble is None
+
+
 async def test_a_log_that_cannot_be_read_makes_nobody_ready_and_stops_nothing(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

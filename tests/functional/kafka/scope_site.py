@@ -1,4 +1,4 @@
-"""A cluster whose topics of duemq's own are broken one by one: what goes on beside each, and what is said of it."""
+"""A cluster whose topics of duemq's own are broken one by one, with the clients beside them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScopeSite:
         )
 
     def make_key(self, name: str) -> dict[str, str]:
-        """The header of a new key, made by one who may open the node's folder."""
+        """The header of a new key, made in the data folder of the node."""
         made = run("keys", "create", name, "--role", "admin", "--data", str(self.node.data))
         assert made.returncode == 0, made.stdout + made.stderr
         return {"Authorization": f"Bearer {made.stdout.strip()}"}

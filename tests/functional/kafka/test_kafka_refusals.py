@@ -150,7 +150,8 @@ async def test_partitions_that_somebody_adds_to_an_own_topic_are_reported(
     kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody would ever read what Kafka clients put there."""
-    monkeypatch.setattr("duemq.bus.kafka.bus._OWN_S", 0.2)
+    for pause in ("_SOON_S", "_LOOK_S"):
+        monkeypatch.setattr(f"duemq.bus.kafka.topics.own_topics.{pause}", 0.2)
     bus = await KafkaBus.open(options(kafka.bootstrap))
     try:
         log = await own_log(bus)

@@ -12,8 +12,9 @@ from unittest.mock import AsyncMock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from duemq.bus.base import Batches, TopicState
+from duemq.bus.base import AppendResults, Batches, PartlyAppended, TopicState
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.partitioner import partition_of
 from duemq.cluster.backend import NoCluster
 from duemq.cluster.clock_watch import ClockWatch
 from duemq.cluster.internal_topics import BUFFER, LEDGER
@@ -306,6 +307,40 @@ def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() ->
         site.follower.entries.clear()
         with pytest.raises(Unavailable, match="ledger"):
             await site.gateway.send([later()])
+
+    at_site(scenario)
+
+
+def test_a_shard_that_cannot_be_appended_to_or_read_touches_its_own_messages_alone() -> None:
+    """Those that may go to any shard go to another one."""
+    names = {shard_of_name(name, SHARDS): name for name in (b"n:%d" % number for number in range(100))}
+    keys = {partition_of(key, SHARDS): key for key in (b"%d" % number for number in range(100))}
+
+    async def scenario(site: Site) -> None:
+        append = site.bus.append
+
+        async def part(batches: Batches) -> AppendResults:
+            failures = {where: Unavailable("no broker leads it") for where in batches if where == (BUFFER, 0)}
+            results = await append({where: frames for where, frames in batches.items() if where not in failures})
+            if failures:
+                raise PartlyAppended(results, failures)
+            return results
+
+        site.bus.append = part  # type: ignore[method-assign]
+        answers = await site.gateway.send([later(key=keys[0]), later(key=keys[1])])
+        assert isinstance(answers[0], Rejected) and answers[0].code == "unavailable"
+        assert isinstance(answers[1], Receipt) and site.selection.bad == [0]
+        site.bus.append = append  # type: ignore[method-assign]
+        site.bus.troubles = lambda: {(LEDGER, 0): "no broker leads it"}  # type: ignore[method-assign]
+        assert site.gateway.why_not_ready() is None
+        readiness = site.backend.readiness()
+        assert readiness.reason is None and readiness.shards[0].reason == "ledger_unreadable"
+        named = [later()._replace(name=names[shard], fingerprint=b"f" * 16) for shard in (0, 1)]
+        refused, _ = await site.gateway.send(named)
+        assert isinstance(refused, Rejected) and "the ledger of shard 0 cannot be read" in refused.detail
+        free = [await site.receipts(later()) for _ in range(2 * SHARDS)]
+        shards = [found.shard for (receipt,) in free if (found := site.ids.read(receipt.id))]
+        assert 0 not in shards and len(shards) == 2 * SHARDS
 
     at_site(scenario)
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.errors import KafkaTimeoutError, MessageSizeTooLargeError
 
-from duemq.bus.base import AppendResult
+from duemq.bus.base import NO_LEADER, AppendResult, PartlyAppended
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce import append
@@ -30,12 +30,13 @@ class Broker:
         self.gate = asyncio.Event()
         self.gate.set()
         self.ends: dict[Partition, int] = {}
+        self._answers: dict[Partition, asyncio.Future[Any]] = {}
         self.known: dict[str, TopicMetadata] = {}
         for topic in ("t", "u"):
             self.known[topic] = TopicMetadata(1, 64 << 20, 0)
 
     async def send_batch(self, builder: Any, topic: str, *, partition: int) -> asyncio.Future[Any]:
-        answer = asyncio.get_running_loop().create_future()
+        answer = self._answers[topic, partition] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().create_task(self._answer(builder, (topic, partition), answer))
         return answer
 
@@ -49,6 +50,9 @@ class Broker:
         first = self.ends.get(where, 0)
         self.ends[where] = first + builder.record_count()
         answer.set_result(SimpleNamespace(offset=first, timestamp=5))
+
+    def fail(self, where: Partition, error: Exception) -> None:
+        self._answers[where].set_exception(error)
 
     def forget(self, topic: str) -> None:
         self.known.pop(topic, None)
@@ -144,6 +148,38 @@ def test_what_is_over_the_bound_is_refused_whole(monkeypatch: pytest.MonkeyPatch
         await taken
         assert BESIDE not in broker.ends
         await appender.append({BESIDE: [frame] * 20})  # alone, it may be larger
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_a_partition_that_does_not_answer_fails_no_append_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[Partition] = []
+    monkeypatch.setattr(append, "give_up", lambda producer, *where: given_up.append(where))
+
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        broker.gate.clear()
+        silent, beside = appender.put(WHERE, [SMALL]), appender.put(BESIDE, [SMALL])
+        while len(appender._sends) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        broker.fail(WHERE, KafkaTimeoutError())
+        with pytest.raises(LogFailed):
+            await silent
+        assert given_up == [WHERE] and not beside.done()
+        broker.gate.set()
+        assert (await beside).first_offset == 0
+
+    with_appender(scenario, monkeypatch)
+
+
+def test_what_has_no_leader_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append, "_PATIENCE_S", 0.1)
+
+    async def scenario(broker: Broker, appender: Appender) -> None:
+        broker.known["t"] = broker.known["t"]._replace(trouble={0: NO_LEADER})
+        with pytest.raises(PartlyAppended) as failed:
+            join_outcomes(await appender.append({WHERE: [SMALL], BESIDE: [SMALL]}))
+        assert failed.value.results[BESIDE].first_offset == 0
+        assert type(failed.value.failures[WHERE]) is Unavailable and not appender._sends
 
     with_appender(scenario, monkeypatch)
 

@@ -6,9 +6,11 @@ import asyncio
 import random
 import selectors
 from collections.abc import Awaitable, Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiokafka import errors
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from duemq.bus.kafka.fetch.fetcher import Tails
@@ -47,9 +49,12 @@ class Broker:
         self._busy: set[str] = set()
         self._grown = asyncio.Condition()
         self._batches: dict[Partition, list[bytes]] = {}
+        self.failing: dict[Partition, Any] = {}  # with the class of the error
+        self.unled: set[Partition] = set()
+        self.client = SimpleNamespace(force_metadata_update=lambda: None)
 
-    def leader(self, topic: str, partition: int) -> int:
-        return _BROKER
+    def leader(self, topic: str, partition: int) -> int | None:
+        return None if (topic, partition) in self.unled else _BROKER
 
     async def offsets(self, partitions: Iterable[Partition], at: int) -> dict[Partition, int]:
         return {where: len(self._batches.get(where, ())) for where in partitions}
@@ -69,7 +74,7 @@ class Broker:
         finally:
             self._busy.remove(connection)
         return {
-            where: FetchedRecords(None, 0, 0, [], b"".join(self._batches.get(where, [])[offset:]))
+            where: FetchedRecords(self.failing.get(where), 0, 0, [], b"".join(self._batches.get(where, [])[offset:]))
             for where, offset in offsets.items()
         }
 
@@ -81,7 +86,9 @@ class Broker:
             self._grown.notify_all()
 
     def _has_news(self, offsets: dict[Partition, int]) -> bool:
-        return any(len(self._batches.get(where, ())) > offset for where, offset in offsets.items())
+        return any(
+            where in self.failing or len(self._batches.get(where, ())) > offset for where, offset in offsets.items()
+        )
 
 
 def _batch(offset: int) -> bytes:
@@ -152,3 +159,38 @@ def test_a_reader_of_one_of_many_partitions_waits_for_no_other_fetch_to_end(part
         assert len(broker.asked) - asked <= 21 and broker.asked[-1] == everything
 
     following(partitions, scenario)
+
+
+@pytest.mark.parametrize("error", [errors.TopicAuthorizationFailedError, errors.OffsetOutOfRangeError, None])
+def test_a_partition_that_fails_costs_the_others_nothing_and_is_asked_for_ever_more_rarely(error: Any) -> None:
+    """`error` None: it has no leader."""
+
+    async def scenario(broker: Broker, tails: Tails, everything: list[Partition]) -> None:
+        loop, (bad, good) = asyncio.get_running_loop(), everything
+        if error is None:
+            broker.unled.add(bad)
+        else:
+            broker.failing[bad] = error
+        await asyncio.sleep(1)
+        assert not tails.troubles()
+        await asyncio.sleep(9)
+        assert list(tails.troubles()) == [bad]
+        asked, waits = len(broker.asked), []
+        for number in range(100):
+            appended_at = loop.time()
+            await broker.append(good)
+            while tails.reach(good) == number:
+                broker.woken.clear()
+                await broker.woken.wait()
+            waits.append(loop.time() - appended_at)
+            tails.read(good, number, 100, 1 << 20)
+            await asyncio.sleep(0.1)
+        assert max(waits) <= 0.025
+        assert sum(bad in each for each in broker.asked[asked:]) <= 2 * 10 / 0.9, "it rests for about a second"
+        broker.failing.clear()
+        broker.unled.clear()
+        await broker.append(bad)
+        await asyncio.sleep(2)
+        assert tails.reach(bad) == 1 and not tails.troubles()
+
+    following(2, scenario)
