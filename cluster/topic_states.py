@@ -228,10 +228,10 @@ class TopicStates:
         times = before.times + 1 if before is not None and again else 1
         detail = (detail or _SENTENCES.get(reason, reason))[:_DETAIL_CHARACTERS]
         refusal = Refusal(reason, now + waits_ms[min(times, len(waits_ms)) - 1], times, whole, detail, absent)
-        if before is None and len(notes) >= _MAX_REFUSALS:
-            for name in [name for name, one in notes.items() if one.until <= now]:
-                del notes[name]
-        notes[topic] = refusal
+        notes.pop(topic, None)
+        notes[topic] = refusal  # the one that was noted last stands last
+        if len(notes) > _MAX_REFUSALS:
+            del notes[next(iter(notes))]
         if not again and reason != LOOKED_UP:
             log.warning(
                 "topic %s takes %s: %s", topic, "nothing" if whole else "not every message", detail,

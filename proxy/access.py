@@ -161,7 +161,7 @@ class Access:
         if self.keys is None:
             return False
         self._wait_for_keys()
-        return bool(self.keys.by_id) or self.keys.admin.keys_are_lost
+        return self.keys.count > 0 or self.keys.admin.keys_are_lost
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""

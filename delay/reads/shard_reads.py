@@ -99,16 +99,20 @@ class Reads:
     async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
         """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
         times: list[int] = []
-        for start in range(0, len(first_keys), _PART):
-            for key, ended, row in await self._look_up(first_keys[start : start + _PART], payload=False):
-                times.append(self._delivered_at(key, row) if ended is None else ended.at)
+        for start in range(0, len(first_keys), _HEADS):
+            # One by one, for a dead letter is read with its payload; no row is read at all.
+            times += map(self._ended_at, self._current_keys(first_keys[start : start + _HEADS]))
             await asyncio.sleep(0)
         return times
 
-    def _delivered_at(self, key: bytes, row: bytes | None) -> int:
-        if row is None or key > self._shard.replica.entry.cursor:
+    def _ended_at(self, key: bytes) -> int:
+        store = self._shard.store
+        (ended,) = store.endings([key])
+        if ended is not None:
+            return ended.at
+        if key > self._shard.replica.entry.cursor or not store.has_row(key):
             return 0
-        return self._shard.store.delivered_at(key, offset_of(key))
+        return store.delivered_at(key, offset_of(key))
 
     def _live_state(self, key: bytes, row: bytes) -> MessageState:
         if key > self._shard.replica.entry.cursor:

@@ -117,6 +117,7 @@ class CycleView(PrefetchedView):
     def __init__(self, store: ShardStore) -> None:
         super().__init__(store)
         self._near: dict[bytes, bytes] = {}
+        self._ended: dict[bytes, EndedMessage | None] = {}
 
     async def look_up(self, keys: Sequence[bytes], most: int = _ALL) -> tuple[int, int]:
         """Look up which of the keys are in files, in order, and read no rows: `rows` gives empty ones.
@@ -158,6 +159,21 @@ class CycleView(PrefetchedView):
                     size += len(row)
             done, count = done + len(some), 2 * count
         return missing, done, size
+
+    def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
+        """Read how messages ended, in order, as long as their rows have fewer than so many bytes: dead letters keep
+        their payloads. For how many keys it was done (one at least), and how many bytes it took."""
+        done, size, count = 0, 0, _FEW
+        while done < len(keys) and (size < most or not done):
+            some = keys[done : done + count]
+            size += sum(len(ended.row) for ended in self.endings(some) if ended is not None)
+            done, count = done + len(some), 2 * count
+        return done, size
+
+    def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]:
+        missing = [key for key in keys if key not in self._ended]
+        self._ended.update(zip(missing, super().endings(missing), strict=True))
+        return [self._ended[key] for key in keys]
 
     def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = [self._near.get(key) or self._rows.get(key) for key in keys]
@@ -229,10 +245,14 @@ def _read_near(
     elsewhere, done, more = view.read_near(list(moved.values()), max(most - size, 1))
     if done < len(moved):
         ends.append(firsts[list(moved)[done]])
+    size, not_near = size + more, set(elsewhere)
+    rowless = [first for first in missing if first not in moved or moved[first] in not_near]
+    done, more = view.read_ended([moved.get(first, first) for first in rowless], max(most - size, 1))
+    if done < len(rowless):
+        ends.append(firsts[rowless[done]])
     end = min(ends, default=None)
     if not store.delay_files:
         return [], end, size + more
-    not_near = set(elsewhere)
     references = [_Reference(firsts[first], first, first in whole) for first in missing]
     references += [_Reference(firsts[first], now, first in whole) for first, now in moved.items() if now in not_near]
     return sorted(one for one in references if end is None or one.offset < end), end, size + more

@@ -303,7 +303,9 @@ def _file(raw: bytes) -> RecordMeaning:
     if type(document) is not dict or not _FILE_FIELDS <= document.keys() <= _FILE_FIELDS | {"link"}:
         raise _Malformed("not the fields of a file")
     path, sha256, size, window, rows = (document[name] for name in ("path", "sha256", "size", "window", "rows"))
-    if type(path) is not str or not 1 <= len(path.encode(errors="replace")) <= 4_096 or not path.isprintable():
+    if type(path) is not str or not 1 <= len(path.encode(errors="replace")) <= 4_096:
+        raise _Malformed("no path")
+    if re.search(r"[\x00-\x1f\x7f-\x9f]", path):
         raise _Malformed("no path")
     if type(sha256) is not str or not re.fullmatch("[0-9a-f]{64}", sha256):
         raise _Malformed("no SHA-256")

@@ -155,6 +155,11 @@ class ShardStore:
         rows = self.get_many([ROW + key for key in keys])
         return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
 
+    def has_row(self, key: bytes) -> bool:
+        """Whether RocksDB has the row of a message. The row is not read."""
+        with translate_errors(self.path):
+            return next(iter(self._db.keys(from_key=ROW + key)), None) == ROW + key
+
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
         """The keys among these that RocksDB has a row of. A few at a time, for it gives whole rows."""
         near_keys: set[bytes] = set()

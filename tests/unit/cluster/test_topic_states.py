@@ -228,3 +228,14 @@ def test_two_shards_that_meet_the_same_refusal_note_it_once() -> None:
         assert topic_states.refuse("t", "not_authorized", NOW + 5, WAITS) == first
 
     run(test)
+
+
+def test_refusals_have_a_bound_and_those_that_were_noted_last_are_known() -> None:
+    topic_states = TopicStates(Broker(), 0)
+    for number in range(3_000):
+        topic_states.refuse(f"topic-{number}", LOOKED_UP, NOW, WAITS, absent=True)
+        topic_states.refuse(f"topic-{number}", "not_authorized", NOW, WAITS)
+        topic_states.refuse("always", "not_authorized", NOW + number * WAITS[-1], WAITS)
+    assert len(topic_states._refusals) == len(topic_states._lookup_refusals) == 1_000
+    assert topic_states._refusals["always"].times == 3_000
+    assert topic_states.trouble("topic-2999", NOW) and not topic_states.trouble("topic-0", NOW)

@@ -313,7 +313,7 @@ def test_messages_are_accepted_while_no_node_is_ready_and_readiness_says_so() ->
 
 def test_a_shard_that_cannot_be_appended_to_or_read_touches_its_own_messages_alone() -> None:
     """Those that may go to any shard go to another one."""
-    names = {shard_of_name(name, SHARDS): name for name in (b"n:%d" % number for number in range(100))}
+    names = {shard_of_name(name, SHARDS): name for name in (of_client(str(number)) for number in range(100))}
     keys = {partition_of(key, SHARDS): key for key in (b"%d" % number for number in range(100))}
 
     async def scenario(site: Site) -> None:
