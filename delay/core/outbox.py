@@ -15,7 +15,7 @@ class Outbox:
 
     The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
     in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has). Unkeyed
-    messages avoid partitions that take nothing just now (`closed`, by topic).
+    messages avoid partitions that take nothing just now (`closed`, by topic), and dead letters do, whatever their key.
     """
 
     def __init__(
@@ -46,13 +46,17 @@ class Outbox:
             batch.append(frame_in(row))
 
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
-        """Append a record that is no delivery, such as a dead letter."""
-        partitions = self._partitions[topic]
-        if message_key is None:
-            batch = self.batches.setdefault((topic, self._unkeyed(topic, partitions)), [])
-        else:
-            batch = self._keyed(topic, message_key, partitions)
-        batch.append(frame)
+        """Append a record that is no delivery, such as a dead letter.
+
+        It goes to another partition than that of its key where that one takes nothing: its order among others with this
+        key means nothing.
+        """
+        partitions, partition = self._partitions[topic], None
+        if message_key is not None:
+            partition = partition_of(message_key, partitions)
+        if partition is None or partition in self._closed.get(topic, ()):
+            partition = self._unkeyed(topic, partitions)
+        self.batches.setdefault((topic, partition), []).append(frame)
 
     def _topic_state(self, topic: bytes, row: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()
