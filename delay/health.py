@@ -36,6 +36,10 @@ class HealthTracker:
         self.shards, self._clock = shards, clock
         self._last_report = NodeHealth(NodeState.JOINING)
 
+    def is_fit(self, shard: int) -> bool:
+        """Whether the replica has come level with its ledger, and is one that may lead."""
+        return shard in self.caught_up and shard not in self.why_unfit()
+
     def why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait or lag behind."""
         unfit = dict(self.unfit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from duemq.delay.states import NodePhase
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
 from duemq.model.cluster_identity import ClusterIdentity
+from duemq.model.disk_use import DiskUse
 from duemq.model.record import unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import Folder
+from duemq.storage.data_folder import Folder, disk_use
 
 IDENTITY = ClusterIdentity("cluster", 1, b"s" * 32)
 
@@ -82,7 +84,7 @@ class ManualElection:
 
 
 class MemoryNode:
-    """A node of one shard that runs from `async with` on."""
+    """A node that runs from `async with` on."""
 
     def __init__(
         self,
@@ -93,9 +95,12 @@ class MemoryNode:
         clock: Callable[[], int] = wall_clock,
         peers: Peers | None = None,
         alone: bool = False,
+        shards: int = 1,
+        measure: Callable[[Path], DiskUse] = disk_use,
         **options: Any,
     ) -> None:
-        """`options`: of the node, see `NodeOptions`."""
+        """`options`: of the node, see `NodeOptions`. `shards`: of its cluster. `measure`: see `Node`."""
+        self._identity, self._measure = replace(IDENTITY, shards=shards), measure
         self.election, self._path, self._bus, self._log = ManualElection(), path, bus, log
         self._options, self._clock, self._peers = NodeOptions(alone=alone, trims=False, **options), clock, peers
         self.metrics = CollectorRegistry()
@@ -111,13 +116,14 @@ class MemoryNode:
         return CommandGateway(NodeBackend(self.node))
 
     async def __aenter__(self) -> MemoryNode:
-        self._folder = Folder.open(self._path, identity=IDENTITY)
+        self._folder = Folder.open(self._path, identity=self._identity)
 
         async def open_bus() -> Bus:
             return self._bus(self._log)
 
         self.node = Node(
-            self._folder, open_bus, self.election, self._options, self.metrics, self._clock, self._peers
+            self._folder, open_bus, self.election, self._options, self.metrics, self._clock, self._peers,
+            measure=self._measure,
         )  # fmt: skip
         self._stop = asyncio.Event()
         self.running = asyncio.create_task(self.node.run(self._stop))
