@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import orjson
 from rocksdict import AccessType, Checkpoint, Options, Rdict
@@ -146,7 +147,7 @@ def read_position(path: Path) -> Position:
     """
     with translate_errors(path):
         # Its compactions would change the files: what a manifest describes is only ever opened to be read.
-        database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+        database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
             raw = database.get(POSITION)
             windows = takewhile(lambda row: row[0][:1] == WINDOW, database.items(from_key=WINDOW))

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import AccessType, Options, Rdict
@@ -109,7 +110,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_copy_gets_its_room_back(
 
 def read_anything(path: Path) -> Position:
     """As an older version reads a position: its windows may count other messages."""
-    database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+    database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
     try:
         return Position.decode(database.get(POSITION))
     finally:
