@@ -65,5 +65,14 @@ def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
     return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
+def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int, seconds: int) -> Step:
+    """Cancels in bulk beside a stream, while shards change hands."""
+    title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
+    parameters = {
+        "count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s, "seconds": seconds,
+    }  # fmt: skip
+    return Step("hand-overs", title, parameters)
+
+
 def _as_measured(step: Step) -> Step:
     return Step(step.name, step.title, step.parameters)

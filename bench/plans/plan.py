@@ -25,6 +25,7 @@ from duemq.bench.scenarios.cancel_callers import cancel_callers
 from duemq.bench.scenarios.cancel_race import cancel_race
 from duemq.bench.scenarios.consume import consume
 from duemq.bench.scenarios.drain import drain
+from duemq.bench.scenarios.hand_overs import hand_overs
 from duemq.bench.scenarios.hot_second import hot_second
 from duemq.bench.scenarios.start import start
 from duemq.bench.scenarios.steady import steady
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "cancel-callers": cancel_callers,
     "consume": consume,
     "bad-topics": bad_topics,
+    "hand-overs": hand_overs,
     "relay": relay,
     "relay-beside-bad": relay_beside_bad,
     "load": load,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics
+from tests.chaos.faults import clocks, copies, machines, nodes, partitions, replicas, servers, topics
 from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
@@ -64,6 +64,8 @@ BREAKAGES = (
         for kind in ("stale", "empty", "backup")
     ),
     Breakage("logs emptied, all nodes start, an empty one first", copies.an_empty_one_comes_first),
+    Breakage("a stopped and a stale replica beside a sound master", replicas.unsound_beside_a_master),
+    Breakage("a copy on a disk without room", replicas.copy_without_room),
     Breakage("a leader deposed", partitions.depose_a_leader, servers=3),
     Breakage("a broker cut off from the brokers", partitions.cut_broker_from_brokers, servers=3),
     Breakage("a broker cut off from duemq, both ways and one way", partitions.cut_broker_from_duemq),
