@@ -116,7 +116,7 @@ class Upkeep:
         return self._marks.why_full(self._path, self.disk) if self.level is Watermark.REFUSE else None
 
     def require_room(self, byte_count: int) -> None:
-        """Raises DiskFull where so many bytes more would bring the disk to the mark at which messages are refused."""
+        """Raises DiskFull if writing that many bytes would fill the disk to the mark at which messages are refused."""
         used, free = self._measure(self._path)
         after = DiskUse(used + byte_count, max(free - byte_count, 0))
         if byte_count and self._marks.level(after, Watermark.FREE) is Watermark.REFUSE:

@@ -100,10 +100,10 @@ class Peers(FilePeers, Protocol):
         ...
 
     async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
-        """Replace the closed replica at this path by a peer's, durably; False where none could be had.
+        """Replace the closed replica at this path by a peer's, durably; False if no peer gave one.
 
-        `least`: the offset in the ledger that it must have come to. `room` raises DiskFull where this disk has none for
-        so many bytes. Raises DiskFull and StoreFailed of this disk.
+        `least`: the offset in the ledger that it must have reached. `room` raises DiskFull if this disk has no room for
+        that many bytes. Raises DiskFull and StoreFailed of this disk.
         """
         ...
 
@@ -477,7 +477,7 @@ class Node:
     async def checkpoint(self, shard: int, into: Path) -> None:
         """Copy a store for the snapshots of peers. Raises Unavailable where the shard is not to be copied from here."""
         if self.why_not_ready is not None or not self.health.is_fit(shard):
-            raise Unavailable(f"shard {shard} cannot be copied from here: its replica is not one to lead")
+            raise Unavailable(f"shard {shard} cannot be copied from this node, which could not lead it")
         await self.shards[shard].checkpoint(into)
 
     async def clean(self) -> None:

@@ -93,7 +93,7 @@ async def cancel_many(
     """`POST /messages:cancel` with `batch` ids each. A row has the time and the wait of its request.
 
     `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then. `per_s`:
-    how many cancels are asked for per second; as many as are answered by default.
+    the rate of cancels; by default the next request follows the answer to the last one.
     """
     word = np.full(len(ids), OPEN, np.int8)
     request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))

@@ -27,8 +27,10 @@ _BEGUN = 0.02  # of the cancels: the ledger's last entry before the first take-o
 def hand_overs(
     stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float, seconds: float
 ) -> ScenarioOutcome:
-    """`rate` messages/s beside `cancels_per_s`: for `seconds`, and then for `count` cancels, in which all shards of a
-    node change hands once, and `times` more."""
+    """`rate` messages/s beside `cancels_per_s`: for `seconds`, and then for `count` cancels.
+
+    Early in the second part one node hands over all of its shards, and a node does so `times` more.
+    """
     from duemq.bench.system.cluster import BenchCluster  # aiokafka, which the embedded bus does without
 
     site = stage.site

@@ -111,10 +111,10 @@ class HttpPeers:
                 yield member
 
     def _holders(self, shard: int) -> list[Member]:
-        """The nodes with a replica of the shard that is fit to be copied, in the order in which they are asked.
+        """The nodes whose replica of the shard is fit to be copied, in the order in which they are asked.
 
-        Standbys come before the master, which has more to do. But where one of the others is unfit, whatever made it so
-        may be in standbys that have not met it yet: then the master comes first.
+        Standbys come before the master, which has more to do. If any replica is unfit, standbys may have its fault and
+        not know it yet: then the master comes first.
         """
         others, master = list(self._others(shard)), self._view.masters().get(shard)
         master_first = not all(member.can_lead(shard) for member in others)

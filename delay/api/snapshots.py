@@ -7,9 +7,9 @@ GET    /internal/snapshots/{id}/{file}?sum=sha256
                                              its checksum, in hex
 DELETE /internal/snapshots/{id}              remove a snapshot that is not needed any more
 
-`least`: the offset in the ledger that it must have come to. `sums=later`: the manifest is to come without checksums,
-for these take as long as reading every byte. A node of an older version knows neither: it sends all checksums, and the
-fetching node compares the offset itself. Where such a node fetches, it asks for neither, and gets all checksums.
+`least`: the offset in the ledger that the snapshot must have reached. `sums=later`: leave the checksums out of the
+manifest, because making them reads every byte. An older node ignores both parameters and sends all checksums; the
+fetching node compares the offset itself. An older node that fetches sends neither, and gets all checksums.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ class Outbox:
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
         """Append a record that is no delivery, such as a dead letter.
 
-        It goes to another partition than that of its key where that one takes nothing: its order among others with this
-        key means nothing.
+        If the partition of its key takes nothing, it goes to another one: no order is promised among dead letters.
         """
         partitions, partition = self._partitions[topic], None
         if message_key is not None:

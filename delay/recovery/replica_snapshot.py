@@ -35,13 +35,17 @@ class SnapshotGone(Unavailable):
     """The peer no longer has this snapshot, or never had this file of it: begin again."""
 
 
+class _Useless(Unavailable):
+    """A snapshot that is not to be taken, and not to be resumed either."""
+
+
 class SnapshotSource(Protocol):
     """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
 
     async def begin(self, shard: int, resume_id: str | None = None, least: int = 0) -> CheckpointManifest:
         """Make a snapshot of the shard. If the one with the id `resume_id` is still there, that one goes on.
 
-        `least`: the offset in the ledger that the snapshot must have come to. An older peer does not look at it.
+        `least`: the offset in the ledger that the snapshot must have reached. A peer of an older version ignores it.
         """
         ...
 
@@ -63,8 +67,8 @@ class _OpenSnapshot:
     manifest: CheckpointManifest
     names: frozenset[str]
     used_at: float
-    sums: dict[str, str] = field(default_factory=dict)  # of files, as far as they were asked for
-    summing: int = 0  # checksums that are being made
+    sums: dict[str, str] = field(default_factory=dict)  # checksums by file, of those that were asked for
+    summing: int = 0  # files that are being hashed
 
 
 class SnapshotServer:
@@ -90,7 +94,7 @@ class SnapshotServer:
     async def begin(
         self, shard: int, resume_id: str | None = None, least: int = 0, *, sums: bool = True
     ) -> CheckpointManifest:
-        """See `SnapshotSource`. With `sums` False the files come without their checksums, and nothing is read."""
+        """See `SnapshotSource`. With `sums` False the manifest has no checksums, and no file is read for them."""
         await self.expire()
         open_snapshot = self._open_snapshots.get(resume_id or "")
         if open_snapshot is not None and open_snapshot.manifest.shard == shard:
@@ -169,12 +173,12 @@ def _translate_gone(snapshot: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise SnapshotGone(f"snapshot {snapshot} was ended meanwhile") from error
+        raise SnapshotGone(f"snapshot {snapshot} has ended") from error
 
 
 def _refuse_old(manifest: CheckpointManifest, least: int) -> None:
     if manifest.ledger_offset < least:
-        raise Unavailable(
+        raise _Useless(
             f"the snapshot of shard {manifest.shard} at ledger entry {manifest.entry} would not help: it is no further "
             "than the replica there, or the ledger does not reach back to it"
         )
@@ -203,34 +207,32 @@ async def fetch(
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
     `progress` gets how many bytes are there and how many there will be. `least`: the offset in the ledger that the
-    snapshot must have come to, or it is not taken. `room` raises DiskFull where this disk has none for so many bytes.
+    snapshot must have reached, or it is not taken. `room` raises DiskFull if this disk has no room for that many bytes.
 
-    May be called again after any error or crash: it goes on where it was, and until it is complete the old replica
-    stays. Raises Unavailable where the peer fails or has come less far (another one may do), DiskFull where this disk
-    has too little room, with nothing left behind, StoreFailed where it fails, and CorruptStore where what arrives is
-    not what was sent, or no replica can be opened on it.
+    May be called again after any error or crash: it resumes the transfer, and until that is complete the old replica
+    stays. Raises Unavailable if the peer fails or its snapshot would not help (another peer may do), DiskFull if this
+    disk has too little room (the parts that were fetched are removed), StoreFailed if this disk fails, and CorruptStore
+    if the files do not have their checksums, or no replica can be opened on them.
     """
     partial = Partial(into, failpoint)
     await asyncio.to_thread(settle, into)
+    partial_manifest = await asyncio.to_thread(partial.manifest)
+    manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None, least)
     try:
-        partial_manifest = await asyncio.to_thread(partial.manifest)
-        manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None, least)
-        try:
-            if manifest.shard != shard:
-                raise Unavailable(f"the peer sent a snapshot of shard {manifest.shard} in place of shard {shard}")
-            _refuse_old(manifest, least)
-            room(await asyncio.to_thread(partial.missing_bytes, manifest))
-        except Unavailable:
-            with suppress(Unavailable):
-                await source.end(manifest.id)
-            raise
+        if manifest.shard != shard:
+            raise _Useless(f"the peer sent a snapshot of shard {manifest.shard}, not of shard {shard}")
+        _refuse_old(manifest, least)
+        room(await asyncio.to_thread(partial.missing_bytes, manifest))
         await asyncio.to_thread(partial.begin, manifest)
         transfer = _Transfer(source, manifest, partial, progress, room, failpoint)
         for file in manifest.files:
             await transfer.fetch(file)
         await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
-    except DiskFull:
-        await in_thread(partial.discard)
+    except (_Useless, DiskFull) as error:
+        with suppress(Unavailable):
+            await source.end(manifest.id)
+        if isinstance(error, DiskFull):
+            await in_thread(partial.discard)
         raise
     with suppress(Unavailable):
         await source.end(manifest.id)
@@ -269,7 +271,7 @@ class _Transfer:
             file = await asyncio.to_thread(self._partial.open, listed_file)
             try:
                 self._report(file.size)
-                self._room(listed_file.size - file.size)  # others write to this disk meanwhile
+                self._room(listed_file.size - file.size)  # others write to this disk, too
                 await self._fill(file)
                 if await asyncio.to_thread(file.finish):
                     self._failpoint("file")

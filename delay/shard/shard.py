@@ -34,7 +34,7 @@ from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
 from duemq.storage.backup.checkpoint import make_checkpoint
-from duemq.storage.backup.replica_swap import settle
+from duemq.storage.backup.replica_swap import Partial, settle
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import Memory
@@ -65,8 +65,8 @@ class Shard:
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
-        self._behind = self._copies = 0  # how often it was behind, and how often copied, since it was current
-        self._no_copy = ""  # why there was no room for a copy, or the disk failed, in a sentence
+        self._behind = self._copies = 0  # attempts to catch up, and copies among them, since it was current
+        self._no_copy = ""  # why this disk could not take a copy, in a sentence
         self.state = SHARD.start
         self.pulse = monotonic()  # see `Liveness`
         self._flushing = asyncio.Lock()
@@ -378,9 +378,9 @@ class Shard:
         self._copies += await self._rebuild(node)
 
     async def _rebuild(self, node: Surroundings, *, damaged: bool = False) -> bool:
-        """Replace this replica by a peer's that is further; False where there is none, or no room for it.
+        """Replace this replica by a peer's that is further; False if no peer has one, or this disk no room for it.
 
-        One that is `damaged` is replaced also by one that follows the ledger from further back.
+        A `damaged` replica is replaced by any peer's that the ledger reaches back to.
         """
         if not node.has_peer(self.number):
             return False
@@ -394,7 +394,7 @@ class Shard:
                 copied = await node.rebuild(self.number, self._path, start if damaged else max(start, own + 1))
                 self._no_copy = ""
                 return copied
-            except (DiskFull, StoreFailed) as error:  # the copy's alone: other shards are none the worse for it
+            except (DiskFull, StoreFailed) as error:  # of the copy: other shards go on
                 self._no_copy = f"it cannot be copied: {error}"
                 if not why:
                     log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
@@ -446,9 +446,15 @@ class Shard:
         return not self.rebuilding and self._horizons != self._purged_horizons
 
     async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
-        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
+        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing.
+
+        A copy that broke off before the replica caught up by the logs is removed, too.
+        """
         if self.rebuilding:
             return False
+        if not self._behind:
+            async with self._flushing:
+                await in_thread(Partial(self._path).discard)
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
         if horizons == self._purged_horizons and not has_history(store, horizon) and not has_ends(store, end_horizon):

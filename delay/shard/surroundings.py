@@ -43,9 +43,9 @@ class Surroundings(Context, Protocol):
         ...
 
     async def rebuild(self, shard: int, path: Path, least: int) -> bool:
-        """Replace the closed replica at this path by a peer's; False where no peer gave one.
+        """Replace the closed replica at this path by a peer's; False if no peer gave one.
 
-        `least`: the offset in the ledger that it must have come to. Raises DiskFull and StoreFailed of this disk.
+        `least`: the offset in the ledger that it must have reached. Raises DiskFull and StoreFailed of this disk.
         """
         ...
 

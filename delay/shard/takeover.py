@@ -30,9 +30,9 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
 
 
 async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
-    """The number of the last entry before the barrier, -1 if there is none.
+    """The number of the last entry before the barrier, -1 if there is no entry. Raises LogFailed.
 
-    It is looked for from ever further back, because barriers and aborted cycles leave gaps. Raises LogFailed.
+    Barriers and aborted cycles leave gaps, so it reads from further and further back until it meets an entry.
     """
     start, back, number = barrier + 1, _LOOK_BACK, -1
     first = await bus.start_offset(*where)

@@ -124,7 +124,7 @@ def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointMa
 
 
 def with_sum(file: ListedFile, sha256: str) -> ListedFile:
-    """A file whose manifest came without its checksum. Raises CorruptStore for what is no checksum."""
+    """A file of a manifest without checksums, with its own. Raises CorruptStore if the text is no checksum."""
     summed = replace(file, sha256=sha256)
     try:
         check_files((summed,), _SAFE_NAME)

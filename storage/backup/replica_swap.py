@@ -3,8 +3,8 @@
 Beside the replica's folder `003` there may be, and a crash may leave:
 
 003.partial/manifest.json   what is being fetched
-003.partial/parts/          as much of it as there is, each file under its checksum; fetching goes on from here
-003.partial/files/          links to what is complete, under the names of the manifest
+003.partial/parts/          what has arrived, each file under its checksum; the next attempt resumes it
+003.partial/files/          links to the complete files, under the names of the manifest
 003.ready/                  complete, verified and durable: from this rename on, this is the replica
 003.old/                    the replica it replaces, about to be deleted
 
@@ -93,7 +93,7 @@ class Partial:
             return None
 
     def begin(self, manifest: CheckpointManifest) -> None:
-        """Prepare for this manifest. What was fetched for another one is used for the files that both have."""
+        """Prepare for this manifest. Parts that were fetched for another one serve the files that both have."""
         with translate_errors(self.folder):
             _remove(self._files)
             for folder in (self._files, self._parts):
@@ -103,7 +103,7 @@ class Partial:
         self._failpoint("begun")
 
     def missing_bytes(self, manifest: CheckpointManifest) -> int:
-        """How many bytes are to be fetched, at most, unless a file here only has the size of one there."""
+        """How many bytes must be fetched. A delay file with the size of a local one counts as present."""
         previous = self.manifest()
         with translate_errors(self.folder):
             there = 0

@@ -2,8 +2,8 @@
 
     python -m duemq.storage.delay_files.tiering_process
 
-One job as a line of JSON on standard input, its answers as lines on standard output, and where that is asked for a line
-about once a second as long as rows are read: see `storage/jobs/jobs.py`.
+One job as a line of JSON on standard input, its answers as lines on standard output: see `storage/jobs/jobs.py`. If the
+job asks for it, a line about once a second says that rows are being read.
 On failure a sentence on standard error, and exit code 2 where the disk fails, 3 where a delay file is damaged (then a
 line of JSON, see `Damage`), 4 where the store is.
 """

@@ -29,12 +29,12 @@ class Progress:
         self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
 
     def rows(self, rows: int) -> None:
-        """So many are done."""
+        """Set how many rows are done."""
         self._rows = rows
         self.alive()
 
     def more(self, rows: int) -> None:
-        """So many more are done."""
+        """Add rows to those that are done."""
         self.rows(self._rows + rows)
 
     def alive(self) -> None:

@@ -15,12 +15,12 @@ from duemq.storage.jobs.parent import lines_of
 Work = Callable[[TieringJob], Awaitable[list[Any]]]
 """Does a job; its answers, as JSON-able values."""
 
-_SILENCE_S = 300.0  # longest silence: an imported file is read once without a word, at 100 MB/s and more
+_SILENCE_S = 300.0  # longest silence: an imported file is hashed without a line in between, at 100 MB/s and more
 _lines = lines_of("duemq.storage.delay_files.tiering_process", _SILENCE_S)
 
 
 async def in_process(job: TieringJob) -> list[Any]:
-    """Do a job in a process of its own. Raises as `lines_of` says, Unresponsive where its disk hangs."""
+    """Do a job in another process. Raises as `lines_of` says, and Unresponsive if its disk hangs."""
     async with aclosing(_lines(replace(job, tells=True))) as lines:
         answers = [orjson.loads(line) async for line in lines]
     return [answer for answer in answers if not _is_reading(answer)]

@@ -56,7 +56,8 @@ async def copy_without_room(world: World) -> None:
         await asyncio.to_thread(node.spawn)
         world.go_on()
         await world.until(
-            lambda: _is_unfit(world, node, shard, "it cannot be copied: a copy takes"), "it to say what it lacks"
+            lambda: _is_unfit(world, node, shard, "it cannot be copied: a copy takes"),
+            "the node to say so",
         )
         await world.deliver_again(now_ms() + _AFTER_MS)
         (shown,) = [one for one in (await world.cluster_json())["nodes"] if one["name"] == node.name]

@@ -37,7 +37,7 @@ async def lead_all(node: MemoryNode) -> None:
 
 
 async def make_entries(node: MemoryNode, shard: int, count: int) -> None:
-    """Let the master of a shard write so many entries, each with a message that is due later."""
+    """Let the master of a shard write this many entries, each with a message that is due later."""
     for _ in range(count):
         before = node.node.shards[shard].replica.entry.number
         while node.node.shards[shard].replica.entry.number == before:
@@ -47,7 +47,7 @@ async def make_entries(node: MemoryNode, shard: int, count: int) -> None:
 
 
 async def test_of_replicas_that_all_missed_entries_none_is_overwritten(nodes: Nodes) -> None:
-    """The furthest one is what an operator chooses: nothing but its disk has what it did."""
+    """An operator chooses the furthest one: what it did is on no other disk."""
     async with nodes.node("a") as a:
         async with nodes.node("b"):
             await a.node.bus.create_topic("orders", 1)
@@ -68,7 +68,7 @@ async def test_of_replicas_that_all_missed_entries_none_is_overwritten(nodes: No
             found = nodes.entries(0)
             assert found["a"] > found["b"] >= 2
             for node in (a, b):
-                await node.until(lambda node=node: 0 in node.node.health.unfit, "it to find what it missed")  # type: ignore[misc]
+                await node.until(lambda node=node: 0 in node.node.health.unfit, "the node to notice the gap")  # type: ignore[misc]
                 await node.until(lambda node=node: 1 in node.node.health.caught_up, "its other shard")  # type: ignore[misc]
             await asyncio.wait([a.running, b.running], timeout=1.5)
             assert nodes.entries(0) == found and not [copy for copy in nodes.copies if copy[2] == 0]
@@ -81,7 +81,7 @@ async def test_of_replicas_that_all_missed_entries_none_is_overwritten(nodes: No
 
 @pytest.fixture
 def diverging(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
-    """Shards of the nodes in these folders differ from their ledger, as where a store is damaged: of shard 0."""
+    """Shard 0 of the nodes in these folders differs from its ledger, as with a damaged store."""
     folders: set[Path] = set()
     follow = Replica._follow_entry
 
@@ -114,7 +114,7 @@ async def test_a_replica_that_was_stopped_is_neither_copied_nor_backed_up(nodes:
 
 
 async def test_a_copy_without_room_or_help_stays_in_its_shard(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends where it began: its node leads its other shards, and says why this one is not to be led."""
+    """Its node leads its other shards, and says why it cannot lead this one."""
     disk, behind = DiskUse(60 << 20, 40 << 20), False
     follow = Replica.follow
 

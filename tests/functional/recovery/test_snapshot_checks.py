@@ -1,4 +1,4 @@
-"""What is looked at before a copy of a replica replaces the one in place: how far it is, its room, and its counts."""
+"""Checks before a copy replaces a replica: how far it is, the room for it, and its counts."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_copy_begins_before_its_bytes_are_hashed(peer: Peer, into: Path, monke
         with pytest.raises(CorruptStore, match="not the checksum"):
             checkpoint.with_sum(manifest.files[0], "../../elsewhere")
         await fetch(wire, SHARD, into, lambda done, total: None)
-        assert sorted(hashed) == sorted(Path(file.name).name for file in manifest.files), "each once, by itself"
+        assert sorted(hashed) == sorted(Path(file.name).name for file in manifest.files), "each once"
 
     asyncio.run(run())
     assert contents(into)[0] == 2

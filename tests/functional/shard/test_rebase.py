@@ -22,7 +22,7 @@ from duemq.storage.shard.store import ShardStore
 pytestmark = pytest.mark.anyio
 
 DAY, NOW = 20_000, 1_700_000_000_000
-"""Entries of a ledger, many times what a look at its end takes; ms."""
+"""Entries of a ledger, many more than the search for its end reads; ms."""
 
 
 class CountingBus(MemoryBus):
@@ -74,7 +74,7 @@ async def test_a_ledger_without_entries_goes_on_from_the_replica(tmp_path: Path)
 
 @pytest.mark.parametrize("number", [6, 8, 9, 12])
 async def test_a_replica_at_another_entry_is_behind_and_copies_the_truth(tmp_path: Path, number: int) -> None:
-    """Also one that is further: what it did is void. It has not diverged, and no other cluster has written."""
+    """Also one that is further: its later entries are void. It has not diverged, and no other cluster has written."""
     bus = MemoryBus(MemoryLog())
     await bus.create_topic(LEDGER, 1)
     truth, other = replica_at(tmp_path / "000", 7), replica_at(tmp_path / "001", number)

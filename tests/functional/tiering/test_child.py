@@ -153,7 +153,7 @@ def test_a_child_that_fails_says_why() -> None:
 
 
 def a_file(path: Path, rows: int) -> About:
-    """A sealed file of so many messages."""
+    """A sealed file with this many messages."""
     ids = IdCodec(b"s" * 32)
 
     def row(number: int) -> tuple[bytes, bytes]:

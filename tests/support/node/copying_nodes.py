@@ -22,7 +22,7 @@ class Nodes:
     def __init__(self, folder: Path, log: MemoryLog) -> None:
         self.folder, self.log = folder, log
         self.nodes: dict[str, MemoryNode] = {}
-        self.copies: list[tuple[str, str, int]] = []  # who asked whom for a snapshot, and of which shard
+        self.copies: list[tuple[str, str, int]] = []  # requests for a snapshot: by a node, of a node, and the shard
 
     def node(self, name: str, **options: Any) -> MemoryNode:
         """A node on the folder of this name, to be run by `async with`."""

@@ -3,7 +3,7 @@
 TEST_CLOCK=FILE        the wall clock is wrong by as many ms as the file says
 TEST_DIE_AT=STEP:N     kill -9 of itself at a step of the N-th cycle
 TEST_HANG=FILE         while there is this file: cycles hang (it says "shard"), or the event loop does ("loop")
-TEST_ROOM=FILE         while there is this file: a copy of a replica finds room for so many bytes as it says
+TEST_ROOM=FILE         while there is this file: a copy of a replica finds as many bytes of room as the file says
 """
 
 from __future__ import annotations
