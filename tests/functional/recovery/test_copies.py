@@ -62,6 +62,7 @@ async def test_of_replicas_that_all_missed_entries_none_is_overwritten(nodes: No
         last = c.node.shards[0].store.position.ledger_offset - 1
         await c.node.bus.trim(LEDGER, 0, last)
     del nodes.nodes["c"]
+    nodes.copies.clear()
     async with nodes.node("b") as b:
         await b.until(lambda: 0 in b.node.health.unfit, "b to find that it missed something")
         async with nodes.node("a") as a:
@@ -155,3 +156,17 @@ async def test_a_copy_without_room_or_help_stays_in_its_shard(nodes: Nodes, monk
         assert len(nodes.copies) - copies >= 4 and b.node.shards[1].leading
         behind = False
         await b.until(lambda: 0 in b.node.health.caught_up, "b to follow again")
+
+
+async def test_parts_of_a_copy_are_removed_once_the_replica_has_caught_up_without_it(nodes: Nodes) -> None:
+    async with nodes.node("a") as a:
+        await a.ready()
+        parts = nodes.folder / "a" / "shards" / "000.partial" / "parts"
+        parts.mkdir(parents=True)
+        (parts / ("0" * 64)).write_bytes(bytes(1_000))
+        a.node.shards[0]._behind = 1  # the next attempt may need them
+        await a.node.clean()
+        assert parts.exists()
+        a.node.shards[0]._behind = 0
+        await a.node.clean()
+        assert not parts.parent.exists()
