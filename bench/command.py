@@ -308,7 +308,7 @@ def hand_overs(
     seconds: Annotated[int, typer.Option(min=1, help="How long before any take-over.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
-    """The lateness of a stream beside many cancels, before and after shards change hands (--on kafka --nodes 2)."""
+    """The lateness of a stream beside many cancels, before and after shards change hands (with --on kafka)."""
     from duemq.bench.plans.kafka import hand_overs_step
     from duemq.bench.system.system import LAYOUTS
 

@@ -67,6 +67,7 @@ class Step:
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
     shards: int | None = None  # shards of what the bench starts for this step, whatever the setup says
+    nodes: int | None = None  # nodes of the cluster, unless the setup says how many
     settings: Mapping[str, str] = field(
         default_factory=dict
     )  # settings of what the bench starts; those of the setup go before
@@ -74,7 +75,10 @@ class Step:
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
     """Run a step `runs` times, each on a new site and folder unless the setup names them."""
-    setup = replace(setup, shards=step.shards or setup.shards, settings={**step.settings, **setup.settings})
+    setup = replace(
+        setup, shards=step.shards or setup.shards, nodes=setup.nodes or step.nodes,
+        settings={**step.settings, **setup.settings},
+    )  # fmt: skip
     outcomes = []
     for number in range(1, runs + 1):
         title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"

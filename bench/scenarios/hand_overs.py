@@ -35,7 +35,7 @@ def hand_overs(
 
     site = stage.site
     if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
-        raise SiteError("shards change hands between nodes: say --on kafka or --on kafka3, and --nodes 2 or more")
+        raise SiteError("shards change hands between nodes: say --nodes 2 or more")
     notes = warm_up.warm_up(stage, rate)
     low, first = int(now_ms() + _AHEAD_MS), int(cancels_per_s * seconds)
     ids = stage.fill(stage.job(count + first, SendWindow(low, low + _WIDTH_MS), 1), "filling").ids
