@@ -299,6 +299,24 @@ def bad_topics(
     return [bad_topics_step(rate, seconds, LAYOUTS[on].brokers)]
 
 
+@command("hand-overs")
+def hand_overs(
+    count: Annotated[int, typer.Option(min=1_000, help="Messages cancelled after the first take-over.")] = 500_000,
+    times: Annotated[int, typer.Option(min=0, help="Hand-overs among these.")] = 3,
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second beside them.")] = 500,
+    cancels_per_s: Annotated[int, typer.Option(min=1, help="Cancels per second.")] = 4_000,
+    seconds: Annotated[int, typer.Option(min=1, help="How long before any take-over.")] = 30,
+    on: str = "embedded",
+) -> "list[Step]":
+    """The lateness of a stream beside many cancels, before and after shards change hands (with --on kafka)."""
+    from duemq.bench.plans.kafka import hand_overs_step
+    from duemq.bench.system.system import LAYOUTS
+
+    if on not in LAYOUTS:
+        raise typer.BadParameter("shards change hands in a cluster: say kafka or kafka3", param_hint="--on")
+    return [hand_overs_step(count, times, rate, cancels_per_s, seconds)]
+
+
 @command("relay")
 def relay(
     to: Annotated[

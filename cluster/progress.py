@@ -61,14 +61,14 @@ class Progress:
             self._demand.set_result(None)
 
     def publish(self, entry: Entry) -> None:
-        """Tell the waiters what an entry answers. One that was published before says nothing new, and is passed over.
+        """Tell the waiters what an entry answers. The last entry may be published again: it says nothing new.
 
-        So each offset is kept once, whoever publishes: a shard that changes its role does so with its last entry.
+        Each offset is kept once. Entries in a row answer different commands, and every gap or step back begins with no
+        answers: another history may have answered the same commands otherwise.
         """
-        if entry.number <= self._number:
+        if entry.number == self._number:
             return
-        if entry.number > self._number + 1 or entry.base is not None:
-            # What is between, or what an operator made void, may have answered the same commands otherwise.
+        if entry.number != self._number + 1 or entry.base is not None:
             self._recent.clear()
             self._cycles.clear()
         self._number = entry.number

@@ -37,6 +37,10 @@ class HealthTracker:
         self._unreadable: dict[int, str] = {}  # shards whose part of the log cannot be read from here, and why
         self._last_report = NodeHealth(NodeState.JOINING)
 
+    def is_fit(self, shard: int) -> bool:
+        """Whether the replica has come level with its ledger, and is one that may lead."""
+        return shard in self.caught_up and shard not in self.why_unfit()
+
     def why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait, lag behind or cannot read
         their part of the log."""

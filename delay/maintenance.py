@@ -16,6 +16,7 @@ from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard
 from duemq.model.disk_use import DiskUse
+from duemq.model.errors import DiskFull
 from duemq.storage.data_folder import Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
@@ -113,6 +114,14 @@ class Upkeep:
     def why_full(self) -> str | None:
         """Why new messages are refused; None if they are not."""
         return self._marks.why_full(self._path, self.disk) if self.level is Watermark.REFUSE else None
+
+    def require_room(self, byte_count: int) -> None:
+        """Raises DiskFull if writing that many bytes would fill the disk to the mark at which messages are refused."""
+        used, free = self._measure(self._path)
+        after = DiskUse(used + byte_count, max(free - byte_count, 0))
+        if byte_count and self._marks.level(after, Watermark.FREE) is Watermark.REFUSE:
+            why = self._marks.why_full(self._path, after)
+            raise DiskFull(f"a copy takes {byte_count >> 20} MiB, and there are {free >> 20} MiB free. With it {why}")
 
     def gauges(self) -> DiskGauges:
         return DiskGauges(self._folder_bytes, self.disk, self.level)

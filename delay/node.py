@@ -108,12 +108,16 @@ class NodeOptions:
 class Peers(FilePeers, Protocol):
     """Where a replica can be had from, or single files of one."""
 
-    def have(self, shard: int) -> bool:
-        """Whether there is one to ask."""
+    def can_copy(self, shard: int) -> bool:
+        """Whether another node has a replica that is fit to be copied."""
         ...
 
-    async def fetch(self, shard: int, path: Path) -> bool:
-        """Replace the closed replica at this path by a peer's, durably; False where none could be had."""
+    async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
+        """Replace the closed replica at this path by a peer's, durably; False if no peer gave one.
+
+        `least`: the offset in the ledger that it must have reached. `room` raises DiskFull if this disk has no room for
+        that many bytes. Raises DiskFull and StoreFailed of this disk.
+        """
         ...
 
 
@@ -502,18 +506,17 @@ class Node:
 
     def has_peer(self, shard: int) -> bool:
         """See `Surroundings`."""
-        return self.peers is not None and self.peers.have(shard)
+        return self.peers is not None and self.peers.can_copy(shard)
 
-    async def rebuild(self, shard: int, path: Path) -> bool:
+    async def rebuild(self, shard: int, path: Path, least: int) -> bool:
         """See `Surroundings`."""
-        return self.peers is not None and await self.peers.fetch(shard, path)
+        return self.peers is not None and await self.peers.fetch(shard, path, least, self.upkeep.require_room)
 
     async def checkpoint(self, shard: int, into: Path) -> None:
         """Copy a store for the snapshots of peers. Raises Unavailable where the shard is not to be copied from here."""
-        local_shard = self.shards.get(shard)
-        if local_shard is None or local_shard.rebuilding or self.why_not_ready is not None:
-            raise Unavailable(f"shard {shard} cannot be copied from here")
-        await local_shard.checkpoint(into)
+        if self.why_not_ready is not None or not self.health.is_fit(shard):
+            raise Unavailable(f"shard {shard} cannot be copied from this node, which could not lead it")
+        await self.shards[shard].checkpoint(into)
 
     async def clean(self) -> None:
         """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""

@@ -87,17 +87,20 @@ async def _settle(http: aiohttp.ClientSession, message: str) -> int:
 
 
 async def cancel_many(
-    link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False
-) -> Answers:
+    link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False,
+    per_s: float | None = None,
+) -> Answers:  # fmt: skip
     """`POST /messages:cancel` with `batch` ids each. A row has the time and the wait of its request.
 
-    `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then.
+    `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then. `per_s`:
+    the rate of cancels; by default the next request follows the answer to the last one.
     """
     word = np.full(len(ids), OPEN, np.int8)
     request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))
     starts = iter(range(0, len(ids), batch))
     refusal: str | None = None
     done = pending = 0
+    began_ms = now_ms()
 
     async with session(url, connections) as http, asyncio.TaskGroup() as tasks:
 
@@ -120,6 +123,8 @@ async def cancel_many(
             nonlocal done, pending
             for first in starts:
                 rows = np.arange(first, min(first + batch, len(ids)))
+                if per_s and (ahead_s := first / per_s - (now_ms() - began_ms) / 1000) > 0:
+                    await asyncio.sleep(ahead_s)
                 request_ms[rows] = now_ms()
                 decided = await ask(rows)
                 pending += int(np.count_nonzero(word[rows] == PENDING))

@@ -40,6 +40,7 @@ def everything(quick: bool, brokers: int) -> list[Step]:
         race_step(5_000 // part),
         cancel_step(200_000 // part, {"single_p99": Target(60), "bulk_rate": Target(10_000, at_least=True)}),
         consume_step(500_000 // part),
+        hand_overs_step(backlog, 3, 500, 4_000, 30 // part),
     ]
     if brokers == 1:
         return [*steps, on_16_shards(steady_step(10_000, seconds, {"flow_us": Target(68), "flow_all_us": Target(113)}))]
@@ -63,6 +64,15 @@ def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
     title = f"beside bad topics: {rate:,} msg/s to a good one for {seconds} s"
     return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
+
+
+def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int, seconds: int) -> Step:
+    """Cancels in bulk beside a stream, while shards change hands."""
+    title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
+    parameters = {
+        "count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s, "seconds": seconds,
+    }  # fmt: skip
+    return Step("hand-overs", title, parameters, nodes=2)
 
 
 def _as_measured(step: Step) -> Step:

@@ -25,6 +25,7 @@ from duemq.bench.scenarios.cancel_callers import cancel_callers
 from duemq.bench.scenarios.cancel_race import cancel_race
 from duemq.bench.scenarios.consume import consume
 from duemq.bench.scenarios.drain import drain
+from duemq.bench.scenarios.hand_overs import hand_overs
 from duemq.bench.scenarios.hot_second import hot_second
 from duemq.bench.scenarios.start import start
 from duemq.bench.scenarios.steady import steady
@@ -42,6 +43,7 @@ SCENARIOS: dict[str, Callable[..., ScenarioOutcome]] = {
     "cancel-callers": cancel_callers,
     "consume": consume,
     "bad-topics": bad_topics,
+    "hand-overs": hand_overs,
     "relay": relay,
     "relay-beside-bad": relay_beside_bad,
     "load": load,
@@ -65,6 +67,7 @@ class Step:
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
     shards: int | None = None  # shards of what the bench starts for this step, whatever the setup says
+    nodes: int | None = None  # nodes of the cluster, unless the setup says how many
     settings: Mapping[str, str] = field(
         default_factory=dict
     )  # settings of what the bench starts; those of the setup go before
@@ -72,7 +75,10 @@ class Step:
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
     """Run a step `runs` times, each on a new site and folder unless the setup names them."""
-    setup = replace(setup, shards=step.shards or setup.shards, settings={**step.settings, **setup.settings})
+    setup = replace(
+        setup, shards=step.shards or setup.shards, nodes=setup.nodes or step.nodes,
+        settings={**step.settings, **setup.settings},
+    )  # fmt: skip
     outcomes = []
     for number in range(1, runs + 1):
         title = step.title if runs == 1 else f"{step.title} ({number} of {runs})"

@@ -4,13 +4,17 @@ import asyncio
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+import orjson
+
 from duemq.bench.clients.kafka_reader import KafkaSource
-from duemq.bench.system.system import SiteError, SystemLayout, ready
+from duemq.bench.system.metrics import gauge
+from duemq.bench.system.system import SiteError, SystemLayout, get, post, ready
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.errors import LocalError
 from duemq.dev.servers.process import Process
@@ -19,6 +23,7 @@ from duemq.storage.data_folder import disk_bytes
 
 _PARTITIONS = 1  # of a topic that is delivered to
 _READY_WITHIN_S = 120.0
+_HANDED_OVER_WITHIN_S = 60.0
 
 
 class BenchCluster:
@@ -157,6 +162,38 @@ class BenchCluster:
         self.bill()
         with _translate_errors():
             self._running.kafka.kill(number)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of its nodes."""
+        return [node.name for node in self._running.nodes]
+
+    def hand_over(self) -> None:
+        """Have the node that is master of most shards hand over all of them, and take part again. Raises SiteError."""
+        masters = self._masters()
+        (name, _), *_ = Counter(masters).most_common()
+        post(self.url, f"/v1/cluster/nodes/{name}:drain")
+        deadline = time.monotonic() + _HANDED_OVER_WITHIN_S
+        while name in (masters := self._masters()) or len(masters) < self.shards:
+            if time.monotonic() > deadline:
+                raise SiteError(f"node {name} did not hand over its shards within {_HANDED_OVER_WITHIN_S:.0f} s")
+            time.sleep(0.05)
+        post(self.url, f"/v1/cluster/nodes/{name}:resume")
+
+    def _masters(self) -> list[str]:
+        """The master of each shard that has one."""
+        status, body = get(self.url, "/v1/cluster")
+        shards = orjson.loads(body)["shards"] if status == 200 else []
+        return [shard["master"] for shard in shards if shard["master"] is not None]
+
+    def failures(self) -> int:
+        """How often a part of a node failed unforeseen or a shard was stopped, since the nodes were started."""
+        counts = [
+            gauge(node.url, name)
+            for node in self._running.nodes
+            for name in ("duemq_failures_total", "duemq_shard_stopped")
+        ]
+        return int(sum(count or 0 for count in counts))
 
     def create_topic(self, topic: str) -> None:
         """Make a topic of one partition, replicated like everything else."""

@@ -119,6 +119,17 @@ class Site(Protocol):
 
 def get(url: str, path: str) -> tuple[int, bytes]:
     """One GET on a connection of its own: status and body, or (0, b"") when nobody answers."""
+    return _ask("GET", url, path)
+
+
+def post(url: str, path: str) -> None:
+    """One POST without a body. Raises SiteError if it is refused."""
+    status, body = _ask("POST", url, path)
+    if status not in (200, 204):
+        raise SiteError(f"POST {path} was answered by {status}: {body[:200].decode(errors='replace')}")
+
+
+def _ask(method: str, url: str, path: str) -> tuple[int, bytes]:
     place = urllib.parse.urlsplit(url).netloc
     context = trusted(url)
     connection = (
@@ -127,7 +138,7 @@ def get(url: str, path: str) -> tuple[int, bytes]:
         else http.client.HTTPSConnection(place, timeout=5, context=context)
     )
     try:
-        connection.request("GET", path)
+        connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -35,27 +35,37 @@ class HttpPeers:
     def __init__(self, view: ClusterView, name: str, token: str = "", tls: ssl.SSLContext | None = None) -> None:
         self._view, self._name, self._tls = view, name, tls
         self._headers = token_headers(token)
+        self._refusals: dict[tuple[int, str], str] = {}  # why a shard could not be copied from a node, the last time
         self._http: httpx.AsyncClient = internal_http(tls, timeout=httpx.Timeout(_ANSWER_S, connect=_CONNECT_S))
 
     def have(self, shard: int) -> bool:
-        return next(self._holders(shard), None) is not None
+        return any(member.health.state in _SOUND for member in self._others(shard))
 
-    async def fetch(self, shard: int, path: Path) -> bool:
-        for peer in list(self._holders(shard)):
-            source = HttpSnapshotSource(peer.url, self._headers, tls=self._tls)
+    def can_copy(self, shard: int) -> bool:
+        return bool(self._holders(shard))
+
+    async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
+        for peer in self._holders(shard):
+            source = self._source(peer)
             try:
-                await fetch(source, shard, path, _Progress(shard, peer.name))
+                await fetch(source, shard, path, _Progress(shard, peer.name), least=least, room=room)
                 return True
             except (DiskFull, StoreFailed):
                 raise  # our own disk: another peer would not help
             except (Unavailable, CorruptStore) as error:
-                log.warning(
+                again = self._refusals.get((shard, peer.name)) == str(error)
+                self._refusals[shard, peer.name] = str(error)
+                log.log(
+                    logging.DEBUG if again else logging.WARNING,
                     "shard %d cannot be copied from node %s: %s", shard, peer.name, error,
                     extra={"action": "rebuild", "shard": shard, "peer": peer.name},
                 )  # fmt: skip
             finally:
                 await source.close()
         return False
+
+    def _source(self, peer: Member) -> HttpSnapshotSource:
+        return HttpSnapshotSource(peer.url, self._headers, tls=self._tls)
 
     async def copies(self, shard: int, offsets: Sequence[int]) -> Mapping[str, Mapping[int, Copy]]:
         nodes = list(self._sources(shard))
@@ -96,16 +106,23 @@ class HttpPeers:
 
     def _sources(self, shard: int) -> Iterator[Member]:
         """The nodes that may have a file of the shard. One that is catching up may be waiting for just that."""
-        for member in self._view.members():
-            if member.name != self._name and member.health.state is not NodeState.OUT and member.has(shard):
+        for member in self._others(shard):
+            if member.health.state is not NodeState.OUT:
                 yield member
 
-    def _holders(self, shard: int) -> Iterator[Member]:
-        """The nodes with a replica of the shard: standbys before the master, which has more to do."""
-        master = self._view.masters().get(shard)
-        for member in sorted(self._view.members(), key=lambda one: one.name == master):
-            if member.name != self._name and member.health.state in _SOUND and member.has(shard):
-                yield member
+    def _holders(self, shard: int) -> list[Member]:
+        """The nodes whose replica of the shard is fit to be copied, in the order in which they are asked.
+
+        Standbys come before the master, which has more to do. If any replica is unfit, standbys may have its fault and
+        not know it yet: then the master comes first.
+        """
+        others, master = list(self._others(shard)), self._view.masters().get(shard)
+        master_first = not all(member.can_lead(shard) for member in others)
+        fit = [member for member in others if member.health.state in _SOUND and member.can_lead(shard)]
+        return sorted(fit, key=lambda one: (one.name == master) != master_first)
+
+    def _others(self, shard: int) -> Iterator[Member]:
+        return (member for member in self._view.members() if member.name != self._name and member.has(shard))
 
 
 class _Progress:

@@ -1,8 +1,15 @@
 """Snapshots between nodes over HTTP: the routes of the node that serves, and the source of the one that fetches.
 
-POST   /internal/snapshots/{shard}?held=ID   make a snapshot (or go on with the one of this id): its manifest
+POST   /internal/snapshots/{shard}?held=ID&least=OFFSET&sums=later
+                                             make a snapshot (or go on with the one of this id): its manifest
 GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
+GET    /internal/snapshots/{id}/{file}?sum=sha256
+                                             its checksum, in hex
 DELETE /internal/snapshots/{id}              remove a snapshot that is not needed any more
+
+`least`: the offset in the ledger that the snapshot must have reached. `sums=later`: leave the checksums out of the
+manifest, because making them reads every byte. An older node ignores both parameters and sends all checksums; the
+fetching node compares the offset itself. An older node that fetches sends neither, and gets all checksums.
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from urllib.parse import quote
 
 import httpx
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from duemq.client.http.async_http import internal_http
@@ -32,17 +39,25 @@ _CONNECT_S: Final = 5.0
 _PART_S: Final = 30.0
 # A lost connection should not cost what was fetched so far: another peer's files differ.
 _AGAIN_S: Final = (0.2, 1.0, 3.0)
-_BEGIN_S: Final = 600.0  # the peer reads all of its files for their checksums: tens of GiB take a minute
+_SUM_S: Final = 600.0  # the peer reads a file, or an older one all of its files: tens of GiB take a minute
+_OFFSET: Final = re.compile(r"\d{1,18}")
 
 
 def routes(server: SnapshotServer) -> list[Route]:
     """The routes for the internal HTTP of a node."""
 
     async def begin(request: Request) -> Response:
-        manifest = await server.begin(request.path_params["shard"], request.query_params.get("held"))
+        query = request.query_params
+        least = query.get("least", "0")
+        if not _OFFSET.fullmatch(least):
+            return problem_response(problem("bad_query", "least must be a whole number", "least"))
+        shard, sums = request.path_params["shard"], query.get("sums") != "later"
+        manifest = await server.begin(shard, query.get("held"), int(least), sums=sums)
         return Response(manifest.encode(), media_type="application/json")
 
     async def read(request: Request) -> Response:
+        if "sum" in request.query_params:
+            return PlainTextResponse(await server.sha256(**request.path_params))
         span = span_of(request)
         if span is None:
             detail = "a header Range: bytes=FIRST-LAST is needed"
@@ -82,6 +97,8 @@ def _handle_errors(handler: Callable[[Request], Awaitable[Response]]) -> Callabl
             return problem_response(problem("not_found", error.detail))
         except Unavailable as error:
             return unavailable_response(error)
+        except CorruptStore as error:
+            return unavailable_response(Unavailable(str(error), retry_after_s=60))
 
     return answer
 
@@ -111,19 +128,20 @@ class HttpSnapshotSource:
             transport=transport,
         )
 
-    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
-        params = {"held": resume_id} if resume_id else {}
-        patient = httpx.Timeout(_BEGIN_S, connect=_CONNECT_S)
-        content = await self._ask(
-            self._http.build_request("POST", f"{PATH}/{shard}", params=params, timeout=patient), 200
-        )
+    async def begin(self, shard: int, resume_id: str | None = None, least: int = 0) -> CheckpointManifest:
+        params = {"least": str(least), "sums": "later"} | ({"held": resume_id} if resume_id else {})
+        content = await self._ask_patiently("POST", f"{PATH}/{shard}", params)
         try:
             return CheckpointManifest.decode(content)
         except CorruptStore as error:
             raise Unavailable(f"{self._http.base_url}: {error}") from error
 
+    async def sha256(self, snapshot: str, file: str) -> str:
+        content = await self._ask_patiently("GET", _path(snapshot, file), {"sum": "sha256"})
+        return content.decode(errors="replace")
+
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
-        path = f"{PATH}/{quote(snapshot, safe='')}/{quote(file)}"
+        path = _path(snapshot, file)
         span = {"Range": f"bytes={offset}-{offset + min(count, PART_BYTES) - 1}"}
         for pause in _AGAIN_S:
             with suppress(_Unreachable):
@@ -137,6 +155,10 @@ class HttpSnapshotSource:
     async def close(self) -> None:
         await self._http.aclose()
 
+    async def _ask_patiently(self, method: str, path: str, params: Mapping[str, str]) -> bytes:
+        patient = httpx.Timeout(_SUM_S, connect=_CONNECT_S)
+        return await self._ask(self._http.build_request(method, path, params=dict(params), timeout=patient), 200)
+
     async def _ask(self, request: httpx.Request, expected_status: int) -> bytes:
         try:
             response = await self._http.send(request)
@@ -146,3 +168,7 @@ class HttpSnapshotSource:
             return response.content
         detail = f"{request.url} answered {response.status_code}: {response.text[:300]}"
         raise SnapshotGone(detail) if response.status_code == 404 else Unavailable(detail)
+
+
+def _path(snapshot: str, file: str) -> str:
+    return f"{PATH}/{quote(snapshot, safe='')}/{quote(file)}"

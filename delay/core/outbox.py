@@ -18,7 +18,7 @@ class Outbox:
 
     The unkeyed messages of a cycle all go to one partition per topic, which rotates with `turn`, because each partition
     in a transaction costs a broker a marker. Every topic must be in `partitions` (topic -> how many it has). Unkeyed
-    messages avoid partitions that take nothing just now (`closed`, by topic).
+    messages avoid partitions that take nothing just now (`closed`, by topic), and dead letters do, whatever their key.
     """
 
     def __init__(
@@ -50,13 +50,16 @@ class Outbox:
             batch.append(frame_in(row))
 
     def add_frame(self, topic: str, message_key: bytes | None, frame: bytes) -> None:
-        """Append a record that is no delivery, such as a dead letter."""
-        partitions = self._partitions[topic]
-        if message_key is None:
-            batch = self.batches.setdefault((topic, self._unkeyed(topic, partitions)), [])
-        else:
-            batch = self._keyed(topic, message_key, partitions)
-        batch.append(frame)
+        """Append a record that is no delivery, such as a dead letter.
+
+        If the partition of its key takes nothing, it goes to another one: no order is promised among dead letters.
+        """
+        partitions, partition = self._partitions[topic], None
+        if message_key is not None:
+            partition = partition_of(message_key, partitions)
+        if partition is None or partition in self._closed.get(topic, ()):
+            partition = self._unkeyed(topic, partitions)
+        self.batches.setdefault((topic, partition), []).append(frame)
 
     def count_from_acceptance(self, overdue: Mapping[bytes, tuple[int, int]], now: int) -> None:
         """Have the lateness of messages that were due before their commands were accepted count from then on.

@@ -24,6 +24,8 @@ async def freeze(node: Node, into: Path) -> None:
             await locks.enter_async_context(shard.at_rest)
         if node.why_not_ready is not None:
             raise Unavailable(f"the server is not ready: {node.why_not_ready}")
+        for number, why in node.health.unfit.items():
+            raise Unavailable(f"shard {number} is unfit on this node, back up another one: {why}")
         for number, shard in node.shards.items():
             await in_thread(make_checkpoint, shard.store, into / "shards" / f"{number:03d}")
         await node.bus.checkpoint(into / "bus")

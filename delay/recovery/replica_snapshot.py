@@ -12,17 +12,17 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from duemq.delay.threads import in_thread
-from duemq.model.errors import CorruptStore, Unavailable
+from duemq.model.errors import CorruptStore, DiskFull, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.checkpoint import CheckpointManifest, describe
+from duemq.storage.backup.checkpoint import CheckpointManifest, describe, sha256_of, with_sum
 from duemq.storage.backup.replica_swap import Partial, PartialFile, settle
 from duemq.storage.manifest import ListedFile
 
@@ -35,11 +35,22 @@ class SnapshotGone(Unavailable):
     """The peer no longer has this snapshot, or never had this file of it: begin again."""
 
 
+class _Useless(Unavailable):
+    """A snapshot that is not to be taken, and not to be resumed either."""
+
+
 class SnapshotSource(Protocol):
     """A peer that can be copied from. All raise Unavailable where it cannot be reached or cannot serve."""
 
-    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
-        """Make a snapshot of the shard. If the one with the id `resume_id` is still there, that one goes on."""
+    async def begin(self, shard: int, resume_id: str | None = None, least: int = 0) -> CheckpointManifest:
+        """Make a snapshot of the shard. If the one with the id `resume_id` is still there, that one goes on.
+
+        `least`: the offset in the ledger that the snapshot must have reached. A peer of an older version ignores it.
+        """
+        ...
+
+    async def sha256(self, snapshot: str, file: str) -> str:
+        """The checksum, in hex, of a file whose manifest came without it."""
         ...
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
@@ -56,6 +67,8 @@ class _OpenSnapshot:
     manifest: CheckpointManifest
     names: frozenset[str]
     used_at: float
+    sums: dict[str, str] = field(default_factory=dict)  # checksums by file, of those that were asked for
+    summing: int = 0  # files that are being hashed
 
 
 class SnapshotServer:
@@ -78,21 +91,27 @@ class SnapshotServer:
         self._open_snapshots: dict[str, _OpenSnapshot] = {}
         self._making = 0
 
-    async def begin(self, shard: int, resume_id: str | None = None) -> CheckpointManifest:
+    async def begin(
+        self, shard: int, resume_id: str | None = None, least: int = 0, *, sums: bool = True
+    ) -> CheckpointManifest:
+        """See `SnapshotSource`. With `sums` False the manifest has no checksums, and no file is read for them."""
         await self.expire()
         open_snapshot = self._open_snapshots.get(resume_id or "")
         if open_snapshot is not None and open_snapshot.manifest.shard == shard:
-            open_snapshot.used_at = self._clock()
-            return open_snapshot.manifest
+            if open_snapshot.manifest.ledger_offset >= least:
+                open_snapshot.used_at = self._clock()
+                return open_snapshot.manifest
+            await self.end(open_snapshot.manifest.id)
         if len(self._open_snapshots) + self._making >= self._most:
             raise Unavailable(f"{self._most} snapshots are being copied from this node already", retry_after_s=5)
         path = self._folder / f"{shard:03d}-{secrets.token_hex(8)}"
         self._making += 1
         try:
             await self._checkpoint(shard, path)
-            manifest = await asyncio.to_thread(describe, path, shard)
+            manifest = await asyncio.to_thread(describe, path, shard, sums=sums)
             if manifest.entry < 0:
                 raise Unavailable(f"this node holds nothing of shard {shard} itself yet")
+            _refuse_old(manifest, least)
             names = frozenset(file.name for file in manifest.files)
             self._open_snapshots[path.name] = _OpenSnapshot(manifest, names, self._clock())
         finally:
@@ -105,16 +124,30 @@ class SnapshotServer:
         )  # fmt: skip
         return manifest
 
+    async def sha256(self, snapshot: str, file: str) -> str:
+        open_snapshot = self._use(snapshot, file)
+        if file not in open_snapshot.sums:
+            open_snapshot.summing += 1
+            path = self._folder / snapshot / file
+            try:
+                with _translate_gone(snapshot), translate_errors(path):
+                    open_snapshot.sums[file] = await asyncio.to_thread(sha256_of, path)
+            finally:
+                open_snapshot.summing -= 1
+                open_snapshot.used_at = self._clock()
+        return open_snapshot.sums[file]
+
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
+        self._use(snapshot, file)
+        with _translate_gone(snapshot):
+            return await asyncio.to_thread(read_part, self._folder / snapshot / file, offset, count)
+
+    def _use(self, snapshot: str, file: str) -> _OpenSnapshot:
         open_snapshot = self._open_snapshots.get(snapshot)
         if open_snapshot is None or file not in open_snapshot.names:
             raise SnapshotGone(f"there is no file {file!r} in a snapshot {snapshot!r} here")
         open_snapshot.used_at = self._clock()
-        path = self._folder / snapshot / file
-        try:
-            return await asyncio.to_thread(read_part, path, offset, count)
-        except FileNotFoundError as error:
-            raise SnapshotGone(f"snapshot {snapshot} was ended meanwhile") from error
+        return open_snapshot
 
     async def end(self, snapshot: str) -> None:
         if self._open_snapshots.pop(snapshot, None) is not None:
@@ -123,13 +156,32 @@ class SnapshotServer:
 
     async def expire(self) -> None:
         now = self._clock()
-        for snapshot in [name for name, one in self._open_snapshots.items() if now - one.used_at > self._idle_s]:
+        stale = [
+            name for name, one in self._open_snapshots.items() if not one.summing and now - one.used_at > self._idle_s
+        ]
+        for snapshot in stale:
             log.warning("snapshot %s was left by its reader", snapshot, extra={"action": "snapshot"})
             await self.end(snapshot)
 
     async def close(self) -> None:
         for snapshot in list(self._open_snapshots):
             await self.end(snapshot)
+
+
+@contextmanager
+def _translate_gone(snapshot: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SnapshotGone(f"snapshot {snapshot} has ended") from error
+
+
+def _refuse_old(manifest: CheckpointManifest, least: int) -> None:
+    if manifest.ledger_offset < least:
+        raise _Useless(
+            f"the snapshot of shard {manifest.shard} at ledger entry {manifest.entry} would not help: it is no further "
+            "than the replica there, or the ledger does not reach back to it"
+        )
 
 
 def read_part(path: Path, offset: int, count: int) -> bytes:
@@ -148,25 +200,40 @@ async def fetch(
     into: Path,
     progress: Callable[[int, int], None],
     failpoint: Failpoint = no_failpoint,
+    *,
+    least: int = 0,
+    room: Callable[[int], None] = lambda byte_count: None,
 ) -> CheckpointManifest:
     """Replace the replica in the folder `into`, which must be closed, by a snapshot from a peer.
 
-    `progress` gets how many bytes are there and how many there will be. May be called again after any error or crash:
-    it goes on where it was, and until it is complete the old replica stays. Raises Unavailable where the peer fails
-    (the same or another one may do), DiskFull or StoreFailed where this disk does, CorruptStore where what arrives is
-    not what was sent.
+    `progress` gets how many bytes are there and how many there will be. `least`: the offset in the ledger that the
+    snapshot must have reached, or it is not taken. `room` raises DiskFull if this disk has no room for that many bytes.
+
+    May be called again after any error or crash: it resumes the transfer, and until that is complete the old replica
+    stays. Raises Unavailable if the peer fails or its snapshot would not help (another peer may do), DiskFull if this
+    disk has too little room (the parts that were fetched are removed), StoreFailed if this disk fails, and CorruptStore
+    if the files do not have their checksums, or no replica can be opened on them.
     """
     partial = Partial(into, failpoint)
     await asyncio.to_thread(settle, into)
     partial_manifest = await asyncio.to_thread(partial.manifest)
-    manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None)
-    if manifest.shard != shard:
-        raise Unavailable(f"the peer sent a snapshot of shard {manifest.shard} in place of shard {shard}")
-    await asyncio.to_thread(partial.begin, manifest)
-    transfer = _Transfer(source, manifest, partial, progress, failpoint)
-    for file in manifest.files:
-        await transfer.fetch(file)
-    await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
+    manifest = await source.begin(shard, partial_manifest.id if partial_manifest else None, least)
+    try:
+        if manifest.shard != shard:
+            raise _Useless(f"the peer sent a snapshot of shard {manifest.shard}, not of shard {shard}")
+        _refuse_old(manifest, least)
+        room(await asyncio.to_thread(partial.missing_bytes, manifest))
+        await asyncio.to_thread(partial.begin, manifest)
+        transfer = _Transfer(source, manifest, partial, progress, room, failpoint)
+        for file in manifest.files:
+            await transfer.fetch(file)
+        await in_thread(partial.complete, manifest)  # whoever opens the folder next must find it at rest
+    except (_Useless, DiskFull) as error:
+        with suppress(Unavailable):
+            await source.end(manifest.id)
+        if isinstance(error, DiskFull):
+            await in_thread(partial.discard)
+        raise
     with suppress(Unavailable):
         await source.end(manifest.id)
     log.info(
@@ -185,13 +252,16 @@ class _Transfer:
         manifest: CheckpointManifest,
         partial: Partial,
         progress: Callable[[int, int], None],
+        room: Callable[[int], None],
         failpoint: Failpoint,
     ) -> None:
         self._source, self._manifest, self._partial = source, manifest, partial
-        self._progress, self._failpoint = progress, failpoint
+        self._progress, self._room, self._failpoint = progress, room, failpoint
         self.done = self.fetched = 0
 
     async def fetch(self, listed_file: ListedFile) -> None:
+        if not listed_file.sha256:
+            listed_file = with_sum(listed_file, await self._source.sha256(self._manifest.id, listed_file.name))
         if await asyncio.to_thread(self._partial.take, listed_file):
             self._report(listed_file.size)
             self._failpoint("file")
@@ -201,6 +271,7 @@ class _Transfer:
             file = await asyncio.to_thread(self._partial.open, listed_file)
             try:
                 self._report(file.size)
+                self._room(listed_file.size - file.size)  # others write to this disk, too
                 await self._fill(file)
                 if await asyncio.to_thread(file.finish):
                     self._failpoint("file")

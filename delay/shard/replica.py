@@ -230,7 +230,7 @@ class Replica:
 
     async def _follow_entry(self, bus: Bus, entry: Entry, ledger_offset: int, tiers: Tiers | None) -> None:
         before = self.entry
-        if entry.base is not None and entry.base == before.number < entry.number:
+        if entry.base is not None:
             self._rebase(entry, ledger_offset)
             return
         if entry.number <= before.number:
@@ -271,10 +271,12 @@ class Replica:
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
         """Go on from a replica that an operator made the truth. Raises Behind where this one differs from it."""
         before = self.entry
-        same = (entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
-        if same != (before.applied, before.cursor, before.pending, before.checksum, before.outcomes):
+        same = (entry.base, entry.applied, entry.cursor, entry.pending, entry.checksum, entry.outcomes)
+        own = (before.number, before.applied, before.cursor, before.pending, before.checksum, before.outcomes)
+        if same != own:
             raise Behind(
-                f"shard {self.shard}: entry {entry.number} goes on from another entry {entry.base} than the one here"
+                f"shard {self.shard}: by an operator's order entry {entry.number} goes on from entry {entry.base}, and "
+                f"this replica is at another entry {before.number}"
             )
         self.advance(self.cycle(), entry, ledger_offset + 1)
 

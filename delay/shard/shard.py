@@ -29,13 +29,13 @@ from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
-from duemq.model.errors import Behind, DamagedFile, Fenced, Unavailable
+from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
 from duemq.model.scope import Scope
 from duemq.storage.backup.checkpoint import make_checkpoint
-from duemq.storage.backup.replica_swap import settle
+from duemq.storage.backup.replica_swap import Partial, settle
 from duemq.storage.jobs.parent import lines_of
 from duemq.storage.shard.keyspace import ROW
 from duemq.storage.shard.rocksdb import Memory
@@ -50,6 +50,7 @@ _STANDBY_S = 0.5  # how often a standby looks although nothing woke it
 _BACK_OFF_S = (0.02, 0.1, 0.3, 1.0)  # after failures in a row
 _WELL_S = 1.0  # after a role has lasted so long, a failure counts as the first one
 _BEHIND_S = (1.0, 2.0, 5.0, 10.0)  # between looks for a peer that can be copied
+_COPIED_S = (1.0, 10.0, 60.0, 300.0)  # after copies in a row that did not help
 
 
 class Shard:
@@ -65,6 +66,8 @@ class Shard:
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
         self._damage: tuple[str, float] | None = None  # what a replica was rebuilt for, and when (s)
+        self._behind = self._copies = 0  # attempts to catch up, and copies among them, since it was current
+        self._no_copy = ""  # why this disk could not take a copy, in a sentence
         self.state = SHARD.start
         self.pulse = monotonic()  # see `Liveness`
         self._flushing = asyncio.Lock()
@@ -120,7 +123,7 @@ class Shard:
         loop, failures = asyncio.get_running_loop(), 0
         try:
             if self.replica.entry.number < 0:
-                await self._rebuild(node)
+                await self._rebuild(node)  # quicker than the logs
             while not self._stopping:
                 began, self.pulse = loop.time(), monotonic()
                 try:
@@ -135,21 +138,14 @@ class Shard:
                         await self._lead(node, cycle_limits, linger_s)
                     failures = 0
                 except Behind as error:
-                    if not failures:
-                        log.warning("%s", error, extra={"action": "behind", "shard": self.number})
-                    node.on_unfit(self.number, f"{error}; it waits for a peer to copy")
-                    if await self._rebuild(node):
-                        failures = 0
-                    else:
-                        await self._pause(_BEHIND_S[min(failures, len(_BEHIND_S) - 1)])
-                        failures += 1
+                    await self._catch_up(node, error)
                 except DamagedFile as error:
                     log.error("shard %d: %s", self.number, error, extra={"action": "damaged", "shard": self.number})
                     node.on_unfit(self.number, str(error))
                     # A rebuilt replica with the same file damaged: the peer has it, too.
                     damage, self._damage = self._damage, (error.path, loop.time())
                     again = damage is not None and damage[0] == error.path and loop.time() - damage[1] < _AGAIN_S
-                    if again or not await self._rebuild(node):
+                    if again or not await self._rebuild(node, damaged=True):
                         raise
                 except (Fenced, Unavailable, UnknownTopic) as error:
                     if error.scope > Scope.SHARD:
@@ -302,7 +298,7 @@ class Shard:
             )
             if entry_count is None:
                 return
-            self.progress.publish(replica.entry)
+            self._on_current(node)
             master = Master(replica, self._bus, committer, node, cycle_limits, self.progress, self._importer)
             self._step(ShardEvent.CURRENT)
             log.info(
@@ -310,7 +306,6 @@ class Shard:
                 self.number, replica.entry.number, entry_count, replica.entry.pending,
                 extra={"action": "master", "shard": self.number},
             )  # fmt: skip
-            node.on_ready(self.number)
             while self._should_lead(node):
                 self.pulse = started = monotonic()  # a loop's own clock may count whole ms
                 if node.election.is_paused():
@@ -356,8 +351,7 @@ class Shard:
         following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
         if await self._unless(following, self._recovery.is_set) is None:
             return
-        self.progress.publish(replica.entry)
-        node.on_ready(self.number)
+        self._on_current(node)
         while not self._should_lead(node) and not self._stopping and not self._recovery.is_set():
             # It may have been given, seen by somebody, and taken away again before this loop looked.
             await node.election.release(self.number)
@@ -370,16 +364,44 @@ class Shard:
                 await self._ledger.wait(0 if more else _STANDBY_S)
                 await asyncio.sleep(0)
 
-    async def _rebuild(self, node: Surroundings) -> bool:
-        """Replace this replica by a peer's; False where no peer has one."""
+    def _on_current(self, node: Surroundings) -> None:
+        self._behind, self._copies, self._no_copy = 0, 0, ""
+        self.progress.publish(self.replica.entry)
+        node.on_ready(self.number)
+
+    async def _catch_up(self, node: Surroundings, error: Behind) -> None:
+        """Copy a peer, after a pause that grows with each attempt since the replica was current."""
+        node.on_unfit(self.number, f"{error}; {self._no_copy or 'it waits for a peer to copy'}")
+        if self._behind == 0:
+            log.warning("%s", error, extra={"action": "behind", "shard": self.number})
+        else:
+            pauses = _BEHIND_S[: self._behind][-1:] + _COPIED_S[: self._copies][-1:]
+            await self._pause(max(pauses))
+        self._behind += 1
+        self._copies += await self._rebuild(node)
+
+    async def _rebuild(self, node: Surroundings, *, damaged: bool = False) -> bool:
+        """Replace this replica by a peer's that is further; False if no peer has one, or this disk no room for it.
+
+        A `damaged` replica is replaced by any peer's that the ledger reaches back to.
+        """
         if not node.has_peer(self.number):
             return False
+        own, why = self.store.position.ledger_offset, self._no_copy
         await self._stop_workers()
         async with self._flushing:
             self._step(ShardEvent.OUTDATED)
             self.store.close()
             try:
-                return await node.rebuild(self.number, self._path)
+                start = await self._bus.start_offset(LEDGER, self.number)
+                copied = await node.rebuild(self.number, self._path, start if damaged else max(start, own + 1))
+                self._no_copy = ""
+                return copied
+            except (DiskFull, StoreFailed) as error:  # of the copy: other shards go on
+                self._no_copy = f"it cannot be copied: {error}"
+                if not why:
+                    log.error("shard %d: %s", self.number, self._no_copy, extra={"action": "rebuild"})
+                return False
             finally:
                 settle(self._path)  # where a disk failed between two renames
                 self._open()
@@ -427,9 +449,15 @@ class Shard:
         return not self.rebuilding and self._horizons != self._purged_horizons
 
     async def clean(self, failpoint: Failpoint = no_failpoint) -> bool:
-        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing."""
+        """Drop what the ledger says is forgotten, and give its space back; False where there was nothing.
+
+        A copy that broke off before the replica caught up by the logs is removed, too.
+        """
         if self.rebuilding:
             return False
+        if not self._behind:
+            async with self._flushing:
+                await in_thread(Partial(self._path).discard)
         store, horizons = self.store, self._horizons
         horizon, end_horizon = horizons
         if horizons == self._purged_horizons and not has_history(store, horizon) and not has_ends(store, end_horizon):

@@ -39,11 +39,14 @@ class Surroundings(Context, Protocol):
         ...
 
     def has_peer(self, shard: int) -> bool:
-        """Whether another node has a replica of the shard that can be copied."""
+        """Whether another node has a replica of the shard that is fit to be copied."""
         ...
 
-    async def rebuild(self, shard: int, path: Path) -> bool:
-        """Replace the closed replica at this path by a peer's; False where no peer gave one."""
+    async def rebuild(self, shard: int, path: Path, least: int) -> bool:
+        """Replace the closed replica at this path by a peer's; False if no peer gave one.
+
+        `least`: the offset in the ledger that it must have reached. Raises DiskFull and StoreFailed of this disk.
+        """
         ...
 
     def on_ready(self, shard: int) -> None:

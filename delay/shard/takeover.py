@@ -10,11 +10,12 @@ from duemq.cluster.internal_topics import LEDGER
 from duemq.delay.shard.replica import Replica
 from duemq.model.errors import LogFailed
 from duemq.model.ledger import Barrier, Entry, read_ledger
-from duemq.model.record import pack_record, unpack_record
+from duemq.model.record import Partition, pack_record, unpack_record
 
 log = logging.getLogger(__name__)
 
 _READ = 1_000
+_LOOK_BACK = 100  # how far from the end of a ledger its last entry is looked for first
 
 
 async def append_barrier(replica: Replica, committer: Committer, now: int) -> int:
@@ -28,6 +29,26 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
     return (await committer.commit({where: [pack_record(None, (), barrier.encode())]}))[where].first_offset
 
 
+async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
+    """The number of the last entry before the barrier, -1 if there is no entry. Raises LogFailed.
+
+    Barriers and aborted cycles leave gaps, so it reads from further and further back until it meets an entry.
+    """
+    start, back, number = barrier + 1, _LOOK_BACK, -1
+    first = await bus.start_offset(*where)
+    while number < 0 and start > first:
+        offset = start = max(barrier - back, first)
+        while offset <= barrier:
+            records = await bus.read(*where, offset, _READ)
+            if not records:
+                raise LogFailed(f"shard {where[1]}: its ledger cannot be read from {offset} to {barrier} now")
+            entries = (read_ledger(unpack_record(record.frame).value) for record in records)
+            number = max([number, *(entry.number for entry in entries if isinstance(entry, Entry))])
+            offset = records[-1].offset + 1
+        back *= 16
+    return number
+
+
 async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> None:
     """Make this replica the truth, though the ledger went on without it or was lost: an operator wants it so.
 
@@ -38,13 +59,7 @@ async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> 
     where = (LEDGER, replica.shard)
     barrier = await append_barrier(replica, committer, now)
     before = replica.entry
-    last, offset = before.number, await bus.start_offset(*where)
-    while records := await bus.read(*where, offset, _READ):
-        entries = [read_ledger(unpack_record(record.frame).value) for record in records]
-        last = max([last, *(entry.number for entry in entries if isinstance(entry, Entry))])
-        offset = records[-1].offset + 1
-    if offset <= barrier:
-        raise LogFailed(f"shard {replica.shard}: its ledger cannot be read up to {barrier} just now")
+    last = max(before.number, await _last_number(bus, where, barrier))
     entry = replace(
         before, number=last + 1, at=now, answers={}, deferred=(), imported=(), lost=None, base=before.number
     )

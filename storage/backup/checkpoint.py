@@ -11,8 +11,10 @@ import hashlib
 import os
 import re
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import orjson
 from rocksdict import AccessType, Checkpoint, Options, Rdict
@@ -21,17 +23,21 @@ from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.manifest import ListedFile, check_files, other_format
-from duemq.storage.shard.keyspace import POSITION, Position
+from duemq.storage.shard.keyspace import POSITION, U64, WINDOW, Position
 from duemq.storage.shard.store import ShardStore
 
 FORMAT = 1
 # Names of files come from a peer: they must not lead elsewhere. Delay files are in a folder per window.
 _SAFE_NAME = re.compile(r"(?:far/\d{1,20}/)?[A-Za-z0-9_][A-Za-z0-9._-]*")
+_NO_SHA256 = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """What a checkpoint holds: a shard after ledger entry `entry`, as the `Position` inside it says, and its files."""
+    """What a checkpoint holds: a shard after ledger entry `entry`, as the `Position` inside it says, and its files.
+
+    A file may come without its checksum (`sha256` empty): then the peer is asked for it when the file is fetched.
+    """
 
     id: str
     shard: int
@@ -57,7 +63,7 @@ class CheckpointManifest:
             if document["format"] != FORMAT:
                 raise CorruptStore(other_format("the manifest of a snapshot", document["format"], FORMAT))
             files = tuple(ListedFile(str(f["name"]), int(f["size"]), str(f["sha256"])) for f in document["files"])
-            check_files(files, _SAFE_NAME)
+            check_files([replace(file, sha256=file.sha256 or _NO_SHA256) for file in files], _SAFE_NAME)
             return CheckpointManifest(
                 str(document["id"]), int(document["shard"]), int(document["entry"]), int(document["applied"]),
                 bytes.fromhex(document["cursor"]), int(document["ledger_offset"]), files,
@@ -99,31 +105,59 @@ def link_imported(store: ShardStore, into: Path) -> None:
                 os.link(path, target)
 
 
-def describe(checkpoint: Path, shard: int) -> CheckpointManifest:
-    """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum."""
+def describe(checkpoint: Path, shard: int, *, sums: bool = True) -> CheckpointManifest:
+    """The manifest of a checkpoint; its folder's name becomes the id. Blocks: every byte is read for its checksum.
+
+    With `sums` False the files come without their checksums, and nothing but the position is read.
+    """
     position = read_position(checkpoint)
     entry = position.entry
     with translate_errors(checkpoint):
         paths = sorted(path for path in checkpoint.rglob("*") if path.is_file())
-        files = tuple(_describe_file(path, str(path.relative_to(checkpoint))) for path in paths)
+        files = tuple(
+            ListedFile(str(path.relative_to(checkpoint)), path.stat().st_size, sha256_of(path) if sums else "")
+            for path in paths
+        )
     return CheckpointManifest(
         checkpoint.name, shard, entry.number, entry.applied, entry.cursor, position.ledger_offset, files
     )
 
 
-def _describe_file(path: Path, name: str) -> ListedFile:
+def with_sum(file: ListedFile, sha256: str) -> ListedFile:
+    """A file of a manifest without checksums, with its own. Raises CorruptStore if the text is no checksum."""
+    summed = replace(file, sha256=sha256)
+    try:
+        check_files((summed,), _SAFE_NAME)
+    except ValueError as error:
+        raise CorruptStore(f"not the checksum of a file: {sha256[:100]!r}") from error
+    return summed
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file, in hex. Blocks. Raises OSError."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return ListedFile(name, file.tell(), digest.hexdigest())
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_position(path: Path) -> Position:
-    """How far a store has come that is not open. Blocks. Raises CorruptStore or StoreFailed if it cannot be opened."""
+    """How far a store has come that is not open. Blocks.
+
+    Raises StoreFailed if it cannot be opened, and CorruptStore also if a replica could not be opened on it, because its
+    windows count other messages than its entry says.
+    """
     with translate_errors(path):
         # Its compactions would change the files: what a manifest describes is only ever opened to be read.
-        database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
+        database: Any = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only())
         try:
             raw = database.get(POSITION)
+            windows = takewhile(lambda row: row[0][:1] == WINDOW, database.items(from_key=WINDOW))
+            counted = sum(U64.unpack(count)[0] for _, count in windows)
         finally:
             database.close()
-    return Position() if raw is None else Position.decode(raw)
+    position = Position() if raw is None else Position.decode(raw)
+    if counted != position.entry.pending:
+        raise CorruptStore(
+            f"{path}: its windows count {counted} pending messages, its ledger entry {position.entry.number} says "
+            f"{position.entry.pending}"
+        )
+    return position

@@ -3,7 +3,8 @@
 Beside the replica's folder `003` there may be, and a crash may leave:
 
 003.partial/manifest.json   what is being fetched
-003.partial/files/          as much of it as there is; fetching goes on from here
+003.partial/parts/          what has arrived, each file under its checksum; the next attempt resumes it
+003.partial/files/          links to the complete files, under the names of the manifest
 003.ready/                  complete, verified and durable: from this rename on, this is the replica
 003.old/                    the replica it replaces, about to be deleted
 
@@ -21,7 +22,7 @@ from pathlib import Path
 from duemq.model.errors import CorruptStore
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.backup.checkpoint import CheckpointManifest, read_position
+from duemq.storage.backup.checkpoint import CheckpointManifest, read_position, sha256_of
 from duemq.storage.delay_files.catalog import FOLDER
 from duemq.storage.fsync import sync_folder, write_durably
 from duemq.storage.manifest import ListedFile
@@ -32,8 +33,9 @@ _READ_BYTES = 1 << 20
 class PartialFile:
     """One file that is being fetched. `size`: how many bytes of it are there."""
 
-    def __init__(self, path: Path, expected: ListedFile) -> None:
-        self.path, self.expected, self.size = path, expected, 0
+    def __init__(self, path: Path, expected: ListedFile, link: Path | None = None) -> None:
+        """`link`: a further name that it gets once it is complete."""
+        self.path, self.expected, self.size, self._link = path, expected, 0, link
         self._sha256 = hashlib.sha256()
         with translate_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,8 @@ class PartialFile:
             if self.size == self.expected.size and self._sha256.hexdigest() == self.expected.sha256:
                 self._file.flush()
                 os.fsync(self._file.fileno())
+                if self._link is not None:
+                    _link(self.path, self._link)
                 return True
             self.path.unlink()
             return False
@@ -75,8 +79,10 @@ class Partial:
     def __init__(self, into: Path, failpoint: Failpoint = no_failpoint) -> None:
         self.into, self._failpoint = into, failpoint
         self.folder = _beside(into, ".partial")
-        self._manifest, self._files = self.folder / "manifest.json", self.folder / "files"
-        self._files_by_size: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
+        self._manifest, self._files, self._parts = (
+            self.folder / "manifest.json", self.folder / "files", self.folder / "parts",
+        )  # fmt: skip
+        self._local_files: defaultdict[int, list[Path]] | None = None  # delay files of the replica in place, by size
 
     def manifest(self) -> CheckpointManifest | None:
         """What an earlier attempt was fetching, if that can be read."""
@@ -87,48 +93,59 @@ class Partial:
             return None
 
     def begin(self, manifest: CheckpointManifest) -> None:
-        """Prepare for this manifest. Of what is there only files that it has too are kept, however much of them."""
-        previous = self.manifest()
-        useful = set(manifest.files) & set(previous.files) if previous else set()
-        keep = {file.name: file.size for file in useful}
+        """Prepare for this manifest. Parts that were fetched for another one serve the files that both have."""
         with translate_errors(self.folder):
-            self._files.mkdir(parents=True, exist_ok=True)
-            for path in [path for path in self._files.rglob("*") if path.is_file()]:
-                if path.stat().st_size > keep.get(str(path.relative_to(self._files)), -1):
-                    path.unlink()
-            # Only now: under the new manifest, the files of the old one would be taken for parts of the new ones.
-            sync_folder(self._files)
+            _remove(self._files)
+            for folder in (self._files, self._parts):
+                folder.mkdir(parents=True, exist_ok=True)
             write_durably(self._manifest, manifest.encode())
             sync_folder(self.into.parent)
         self._failpoint("begun")
 
+    def missing_bytes(self, manifest: CheckpointManifest) -> int:
+        """How many bytes must be fetched. A delay file with the size of a local one counts as present."""
+        previous = self.manifest()
+        with translate_errors(self.folder):
+            there = 0
+            if previous is not None and previous.id == manifest.id and self._parts.exists():
+                there = sum(part.stat().st_size for part in self._parts.iterdir())
+            taken = sum(file.size for file in manifest.files if self._alike(file))
+        return max(manifest.total_bytes - taken - there, 0)
+
     def take(self, file: ListedFile) -> bool:
         """Link a delay file that the replica in place has as well, under whatever name, rather than fetch it."""
-        if not file.name.startswith(f"{FOLDER}/"):
-            return False
         path = self._files / file.name
         with translate_errors(path):
-            if self._files_by_size is None:
-                self._files_by_size = defaultdict(list)
-                for local_file in (self.into / FOLDER).glob("*/*"):
-                    self._files_by_size[local_file.stat().st_size].append(local_file)
-            for local_file in self._files_by_size[file.size]:
-                if _sha256_of(local_file) == file.sha256:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.unlink(missing_ok=True)
-                    os.link(local_file, path)
+            for local_file in self._alike(file):
+                if sha256_of(local_file) == file.sha256:
+                    _link(local_file, path)
                     return True
         return False
 
+    def _alike(self, file: ListedFile) -> list[Path]:
+        """The delay files of the replica in place that may be this one: they have its size."""
+        if not file.name.startswith(f"{FOLDER}/"):
+            return []
+        if self._local_files is None:
+            self._local_files = defaultdict(list)
+            for local_file in (self.into / FOLDER).glob("*/*"):
+                self._local_files[local_file.stat().st_size].append(local_file)
+        return self._local_files[file.size]
+
     def open(self, file: ListedFile) -> PartialFile:
-        return PartialFile(self._files / file.name, file)
+        return PartialFile(self._parts / file.sha256, file, self._files / file.name)
 
     def complete(self, manifest: CheckpointManifest) -> None:
         """Put it in the replica's place; every file of the manifest must be there and durable.
 
-        Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says.
+        Raises CorruptStore, with the old replica untouched, if it holds another state than the manifest says, or one
+        that no replica could be opened on.
         """
-        position = read_position(self._files)
+        try:
+            position = read_position(self._files)
+        except CorruptStore:
+            self.discard()
+            raise
         state = (position.entry.number, position.entry.applied, position.entry.cursor, position.ledger_offset)
         if state != (manifest.entry, manifest.applied, manifest.cursor, manifest.ledger_offset):
             self.discard()
@@ -177,9 +194,10 @@ def settle_all(shards: Path) -> None:
         settle(shards / name)
 
 
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _link(file: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.link(file, path)
 
 
 def _beside(into: Path, suffix: str) -> Path:

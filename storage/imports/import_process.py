@@ -10,7 +10,6 @@ knows that a disk or a mount hangs.
 from __future__ import annotations
 
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -26,7 +25,7 @@ from duemq.storage.delay_files.imported_file import checksum_of
 from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
 from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
-from duemq.storage.jobs.child import job_of_parent
+from duemq.storage.jobs.child import Progress, job_of_parent
 from duemq.storage.jobs.jobs import (
     BadJob,
     ImportAnswer,
@@ -36,32 +35,14 @@ from duemq.storage.jobs.jobs import (
     Inspected,
     NotImportable,
     NotTakenIn,
-    Reading,
     TakenIn,
     encode,
     import_job,
 )
 
-_TELL_S = 1.0
 _TRACE_CHARACTERS = 4_000
 
 Answer = ImportAnswer | InspectAnswer
-
-
-class _Progress:
-    """Tells now and then how many rows are done, so that the parent sees that something goes on."""
-
-    def __init__(self, tell: Callable[[Answer], None]) -> None:
-        self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
-
-    def rows(self, rows: int) -> None:
-        self._rows = rows
-        self.alive()
-
-    def alive(self) -> None:
-        if (now := time.monotonic()) - self._last_report_s >= _TELL_S:
-            self._last_report_s = now
-            self._tell(Reading(self._rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +56,7 @@ class _Places:
 
 def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint = no_failpoint) -> None:
     """Do a job, and tell of each file."""
-    limits, progress = job.limits, _Progress(tell)
+    limits, progress = job.limits, Progress(tell)
     places = _Places([Path(folder) for folder in job.folders], job.prefixes, job.store)
     if job.inspect is not None:
         tell(_inspect(job.inspect, limits, places, progress))
@@ -91,7 +72,7 @@ def intake(job: ImportJob, tell: Callable[[Answer], None], failpoint: Failpoint 
         tell(answer)
 
 
-def _inspect(source: str, limits: ImportLimits, places: _Places, progress: _Progress) -> InspectAnswer:
+def _inspect(source: str, limits: ImportLimits, places: _Places, progress: Progress) -> InspectAnswer:
     try:
         if not is_object(source):
             return _inspection_of(inspect(Path(source), limits, progress.rows, progress.alive, places.folders))
@@ -111,7 +92,7 @@ def _inspection_of(file_intake: Intake) -> Inspected:
 
 
 def _answer(
-    file: ImportFile, limits: ImportLimits, places: _Places, progress: _Progress, failpoint: Failpoint
+    file: ImportFile, limits: ImportLimits, places: _Places, progress: Progress, failpoint: Failpoint
 ) -> TakenIn | NotTakenIn:
     target = Path(file.target)
     try:
@@ -140,7 +121,7 @@ def _take_in(
     target: Path,
     limits: ImportLimits,
     places: _Places,
-    progress: _Progress,
+    progress: Progress,
     failpoint: Failpoint,
 ) -> Intake:
     source, window, size = file.source, file.window, file.size

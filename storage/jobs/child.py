@@ -9,12 +9,38 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from duemq.storage.jobs.jobs import Reading
+
 NICE = 10
+_TELL_S = 1.0
 ORPHANED = 9  # the exit code of a child whose parent has ended
+
+
+class Progress:
+    """Tells about once a second how many rows are done, so that the parent sees that something goes on."""
+
+    def __init__(self, tell: Callable[[Reading], None]) -> None:
+        self._tell, self._last_report_s, self._rows = tell, time.monotonic(), 0
+
+    def rows(self, rows: int) -> None:
+        """Set how many rows are done."""
+        self._rows = rows
+        self.alive()
+
+    def more(self, rows: int) -> None:
+        """Add rows to those that are done."""
+        self.rows(self._rows + rows)
+
+    def alive(self) -> None:
+        if (now := time.monotonic()) - self._last_report_s >= _TELL_S:
+            self._last_report_s = now
+            self._tell(Reading(self._rows))
 
 
 def job_of_parent() -> Any:

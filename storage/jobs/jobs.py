@@ -84,6 +84,7 @@ class SealJob:
     shard: int
     windows: Sequence[tuple[int, str]]
     work: str = "seal"
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class LoadJob:
     dropped: str
     sst: str
     work: str = "load"
+    tells: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +111,12 @@ class RewriteJob:
     dropped: str
     windows: Sequence[tuple[int, str, Sequence[JobFile]]]
     work: str = "rewrite"
+    tells: bool = False
 
 
 TieringJob = SealJob | LoadJob | RewriteJob
+"""With `tells`, which an older server does not know, there is a `Reading` between the answers about once a second as
+long as rows are read."""
 
 
 def tiering_job(document: Any) -> TieringJob:
@@ -121,11 +126,11 @@ def tiering_job(document: Any) -> TieringJob:
             return decode(SealJob, document)
         case "load":
             load = decode(LoadJob, document)
-            return LoadJob([JobFile.of(file) for file in load.files], load.secret, load.dropped, load.sst)
+            return replace(load, files=[JobFile.of(file) for file in load.files])
         case "rewrite":
             job = decode(RewriteJob, document)
             windows = [(start, path, [JobFile.of(file) for file in files]) for start, path, files in job.windows]
-            return RewriteJob(job.shard, job.secret, job.dropped, windows)
+            return replace(job, windows=windows)
         case other:
             raise BadJob(f"{other} is no work")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -14,10 +15,16 @@ from duemq.storage.jobs.parent import lines_of
 Work = Callable[[TieringJob], Awaitable[list[Any]]]
 """Does a job; its answers, as JSON-able values."""
 
-_lines = lines_of("duemq.storage.delay_files.tiering_process")
+_SILENCE_S = 300.0  # longest silence: an imported file is hashed without a line in between, at 100 MB/s and more
+_lines = lines_of("duemq.storage.delay_files.tiering_process", _SILENCE_S)
 
 
 async def in_process(job: TieringJob) -> list[Any]:
-    """Do a job in a process of its own. Raises as `lines_of` says."""
-    async with aclosing(_lines(job)) as lines:
-        return [orjson.loads(line) async for line in lines]
+    """Do a job in another process. Raises as `lines_of` says, and Unresponsive if its disk hangs."""
+    async with aclosing(_lines(replace(job, tells=True))) as lines:
+        answers = [orjson.loads(line) async for line in lines]
+    return [answer for answer in answers if not _is_reading(answer)]
+
+
+def _is_reading(answer: Any) -> bool:
+    return isinstance(answer, dict) and answer.keys() == {"done"}

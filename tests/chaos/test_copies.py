@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.faults import copies
+from tests.chaos.faults import copies, replicas
 from tests.chaos.shape import Shape
 from tests.chaos.world import World
 
@@ -20,6 +20,14 @@ def test_stale_replica_after_retention_left_the_last_entries(world: Callable[...
         await copies.one_comes_back(world, ("stale",))
 
     world().run(faults)
+
+
+def test_a_stopped_and_a_stale_replica_beside_a_sound_master(world: Callable[..., World]) -> None:
+    world(Shape(nodes=3)).run(replicas.unsound_beside_a_master)
+
+
+def test_a_copy_on_a_disk_without_room(world: Callable[..., World]) -> None:
+    world().run(replicas.copy_without_room)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from tests.chaos.faults import (
     nodes,
     own_topics,
     partitions,
+    replicas,
     servers,
     topics,
     versions,
@@ -80,6 +81,8 @@ BREAKAGES = (
         for kind in ("stale", "empty", "backup")
     ),
     Breakage("logs emptied, all nodes start, an empty one first", copies.an_empty_one_comes_first),
+    Breakage("a stopped and a stale replica beside a sound master", replicas.unsound_beside_a_master),
+    Breakage("a copy on a disk without room", replicas.copy_without_room),
     Breakage("a leader deposed", partitions.depose_a_leader, servers=3),
     Breakage("a broker cut off from the brokers", partitions.cut_broker_from_brokers, servers=3),
     Breakage("a broker cut off from duemq, both ways and one way", partitions.cut_broker_from_duemq),

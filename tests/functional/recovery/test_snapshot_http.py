@@ -22,7 +22,7 @@ from duemq.model.message import CANCEL, Change, Draft
 from duemq.storage.backup.checkpoint import make_checkpoint
 from tests.support.http.http_site import served
 from tests.support.shard.shard_world import SHARD, START, SimNode, World
-from tests.support.shard.snapshot_world import Peer
+from tests.support.shard.snapshot_world import Peer, contents
 
 
 def serving(server: SnapshotServer) -> AbstractAsyncContextManager[str]:
@@ -159,3 +159,54 @@ def test_a_peer_that_is_gone_or_is_none_is_unavailable(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("old_side", ["none", "the one that serves"])
+def test_nodes_of_two_versions_copy_each_other(tmp_path: Path, old_side: str) -> None:
+    """An older one knows neither `least` nor `sums`, and wants every checksum in the manifest."""
+    peer = Peer(tmp_path)
+    peer.grow()
+    app = Starlette(routes=routes(peer.server))
+    asked: list[httpx.URL] = []
+
+    class Transport(httpx.ASGITransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            asked.append(request.url)
+            if old_side != "none":
+                query = request.url.params
+                request.url = request.url.copy_with(params={"held": query["held"]} if "held" in query else {})
+            return await super().handle_async_request(request)
+
+    async def run() -> None:
+        source = HttpSnapshotSource("http://peer", transport=Transport(app))
+        manifest = await source.begin(3, None, 0)
+        assert {len(file.sha256) for file in manifest.files} == {0 if old_side == "none" else 64}
+        await source.end(manifest.id)
+        manifest = await fetch(source, 3, tmp_path / "copy", lambda done, total: None, least=0)
+        assert any("sum" in url.params for url in asked) == (old_side == "none")
+        if old_side != "none":
+            with pytest.raises(Unavailable, match="would not help"):
+                await fetch(source, 3, tmp_path / "copy", lambda done, total: None, least=manifest.ledger_offset + 1)
+        await source.close()
+
+    asyncio.run(run())
+    assert contents(tmp_path / "copy")[0] == 0
+    peer.store.close()
+
+
+def test_an_offset_that_is_none_or_was_not_reached_is_refused(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    peer.grow()
+
+    async def run() -> None:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(Starlette(routes=routes(peer.server))), base_url="http://peer"
+        ) as http:
+            for least in ("-1", "x", "1e3", ""):
+                refused = await http.post(f"{PATH}/3", params={"least": least})
+                assert (refused.status_code, refused.json()["field"]) == (400, "least")
+            early = await http.post(f"{PATH}/3", params={"least": "9"})
+            assert (early.status_code, early.json()["code"]) == (503, "unavailable")
+
+    asyncio.run(run())
+    peer.store.close()

@@ -22,7 +22,7 @@ KEEP, PART = 400, 100
 
 
 async def answers(node: MemoryNode, number: int) -> None:
-    """Schedule and cancel so many messages."""
+    """Schedule and cancel this many messages."""
     due = time.time_ns() // 1_000_000 + 3_600_000
     for _ in range(number // PART):
         sent = await node.gateway.send([Draft("orders", b"x", due)] * PART)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -211,10 +212,10 @@ class SlowPeer(NoPeers):
         self.copied = False  # the first look of an empty replica is answered at once: there is nothing
         self.asked, self.fails = asyncio.Event(), asyncio.Event()
 
-    def have(self, shard: int) -> bool:
+    def can_copy(self, shard: int) -> bool:
         return self.copied
 
-    async def fetch(self, shard: int, path: Path) -> bool:
+    async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
         if self.copied:
             self.asked.set()
             await self.fails.wait()

@@ -19,9 +19,28 @@ import orjson
 import pytest
 
 from duemq.model.errors import StoreFailed
+from duemq.model.ids import IdCodec
+from duemq.model.key import make_key
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.row import row_of
+from duemq.model.timing import WINDOW_MS
+from duemq.storage.delay_files.about import About
+from duemq.storage.delay_files.sealed_file import parts_of, write
+from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.limits import ImportLimits
+from duemq.storage.jobs import child, tiering_job
 from duemq.storage.jobs.child import ORPHANED
-from duemq.storage.jobs.jobs import ImportFile, ImportJob, NotTakenIn, import_answer
+from duemq.storage.jobs.jobs import (
+    ImportFile,
+    ImportJob,
+    JobFile,
+    LoadJob,
+    NotTakenIn,
+    Reading,
+    RewriteJob,
+    import_answer,
+)
+from duemq.storage.jobs.jobs import tiering_job as tiering_job_of
 from duemq.storage.jobs.parent import Unresponsive, lines_of
 
 INTAKE = "duemq.storage.imports.import_process"
@@ -131,3 +150,44 @@ def test_what_a_process_says_in_the_end_is_bounded(tmp_path: Path, monkeypatch: 
 def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(StoreFailed, match="nothing is no work"):
         asyncio.run(lines_said_by("duemq.storage.delay_files.tiering_process", job={"work": "nothing"}))
+
+
+def a_file(path: Path, rows: int) -> About:
+    """A sealed file with this many messages."""
+    ids = IdCodec(b"s" * 32)
+
+    def row(number: int) -> tuple[bytes, bytes]:
+        frame = schedule_frame(Draft("orders", b"%d" % number, WINDOW_MS), 0)
+        return make_key(WINDOW_MS, number, 0), row_of(frame, ids.issue_bytes(0, WINDOW_MS, number))
+
+    return write(path, 0, WINDOW_MS, parts_of(map(row, range(rows))))
+
+
+def test_a_tiering_process_whose_disk_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file can be opened, and never be read: as on a mount whose server is gone."""
+    about = a_file(tmp_path / "000001.parquet", 3)
+    (tmp_path / "none").touch()
+    os.mkfifo(tmp_path / "hangs.parquet")
+    monkeypatch.setattr(tiering_job, "_lines", lines_of("duemq.storage.delay_files.tiering_process", 3.0))
+    loads = [
+        LoadJob([JobFile(str(tmp_path / name), about)], "00" * 32, str(tmp_path / "none"), str(tmp_path / "sst"))
+        for name in ("000001.parquet", "hangs.parquet")
+    ]
+    assert asyncio.run(tiering_job.in_process(loads[0])) == [3]
+    with pytest.raises(Unresponsive, match="nothing could be read for 3 s"):
+        asyncio.run(tiering_job.in_process(loads[1]))
+
+
+def test_a_tiering_process_tells_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Reading] = []
+    monkeypatch.setattr(child, "_TELL_S", 0.0)
+    about = a_file(tmp_path / "000001.parquet", 10_000)
+    (tmp_path / "none").touch()
+    files = [JobFile(str(tmp_path / "000001.parquet"), about)]
+    load = LoadJob(files, "00" * 32, str(tmp_path / "none"), str(tmp_path / "sst"))
+    assert list(perform(load, child.Progress(told.append).more)) == [10_000]
+    rewrite = RewriteJob(0, "00" * 32, str(tmp_path / "none"), [(WINDOW_MS, str(tmp_path / "000002.parquet"), files)])
+    (again,) = perform(rewrite, child.Progress(told.append).more)
+    assert again == about and len(told) > 4 and max(one.done for one in told) >= 10_000
+    # A server of an older version, which starts this process, knows no such lines, and does not ask for them.
+    assert not tiering_job_of({"work": "seal", "checkpoint": "", "shard": 0, "windows": []}).tells

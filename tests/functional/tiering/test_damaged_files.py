@@ -95,10 +95,10 @@ class Copies(NoPeers):
         self._site, self._peer, self._owner = site, peer, owner
         self._server = SnapshotServer(site.folder / "snapshots", peer.checkpoint)
 
-    def have(self, shard: int) -> bool:
+    def can_copy(self, shard: int) -> bool:
         return self._peer.why_not_ready is None
 
-    async def fetch(self, shard: int, path: Path) -> bool:
+    async def fetch(self, shard: int, path: Path, least: int, room: Callable[[int], None]) -> bool:
         site, server = self._site, self._server
         site.told_meanwhile = self._owner().why_not_ready
 
@@ -110,7 +110,7 @@ class Copies(NoPeers):
         source = Counted(site.folder / "unused", self._peer.checkpoint)
         source.begin, source.end = server.begin, server.end  # type: ignore[method-assign]
         try:
-            await fetch(source, shard, path, lambda done, total: None)
+            await fetch(source, shard, path, lambda done, total: None, least=least, room=room)
         except Unavailable:
             return False
         return True

@@ -88,7 +88,7 @@ def test_a_replica_comes_by_mutual_tls_or_not_at_all(tmp_path: Path, caplog: pyt
                     tls = None if files is None else client_context(files)
                     peers = HttpPeers(cast(Any, View(member)), "b", tls=tls)
                     try:
-                        return await peers.fetch(SHARD, tmp_path / into)
+                        return await peers.fetch(SHARD, tmp_path / into, 0, lambda byte_count: None)
                     finally:
                         await peers.close()
 

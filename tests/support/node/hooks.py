@@ -3,6 +3,7 @@
 TEST_CLOCK=FILE        the wall clock is wrong by as many ms as the file says
 TEST_DIE_AT=STEP:N     kill -9 of itself at a step of the N-th cycle
 TEST_HANG=FILE         while there is this file: cycles hang (it says "shard"), or the event loop does ("loop")
+TEST_ROOM=FILE         while there is this file: a copy of a replica finds as many bytes of room as the file says
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from pathlib import Path
 
 from duemq.bus.base import wall_clock
 from duemq.cli.wiring import parts
+from duemq.delay.core.disk_watermarks import Watermarks
+from duemq.delay.maintenance import Upkeep
 from duemq.delay.shard.master import Master
+from duemq.model.disk_use import DiskUse
 from duemq.model.failpoint import Failpoint
 
-CLOCK, DIE_AT, HANG = "TEST_CLOCK", "TEST_DIE_AT", "TEST_HANG"
+CLOCK, DIE_AT, HANG, ROOM = "TEST_CLOCK", "TEST_DIE_AT", "TEST_HANG", "TEST_ROOM"
 
 _ROOT = str(Path(__file__).parents[3])
 PROGRAM = (
@@ -41,6 +45,8 @@ def install() -> None:
         parts.FAILPOINT = deadly(die_at)
     if hang := os.environ.get(HANG):
         hang_cycles(Path(hang))
+    if room := os.environ.get(ROOM):
+        fill_disk(Path(room))
 
 
 def wrong_clock(path: Path) -> Callable[[], int]:
@@ -88,3 +94,21 @@ def hang_cycles(path: Path) -> None:
         return await tick(self)
 
     setattr(Master, "tick", hanging)  # noqa: B010  # not a method of its own
+
+
+def fill_disk(path: Path) -> None:
+    """Let the disk seem half full, and have no more room than the file says above what must stay free."""
+    least, require_room = Watermarks().min_free_bytes, Upkeep.require_room
+
+    def measured(folder: Path) -> DiskUse:
+        return DiskUse(least, least + int(path.read_text()))
+
+    def require_there(self: Upkeep, byte_count: int) -> None:
+        measure = self._measure
+        self._measure = measured if path.exists() else measure
+        try:
+            require_room(self, byte_count)
+        finally:
+            self._measure = measure
+
+    setattr(Upkeep, "require_room", require_there)  # noqa: B010  # not a method of its own

@@ -19,9 +19,10 @@ from duemq.delay.states import NodePhase
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
 from duemq.model.cluster_identity import ClusterIdentity
+from duemq.model.disk_use import DiskUse
 from duemq.model.record import unpack_record
 from duemq.proxy.gateway.gateway import CommandGateway
-from duemq.storage.data_folder import Folder
+from duemq.storage.data_folder import Folder, disk_use
 
 IDENTITY = ClusterIdentity("cluster", 1, b"s" * 32)
 
@@ -95,12 +96,13 @@ class MemoryNode:
         peers: Peers | None = None,
         alone: bool = False,
         shards: int = 1,
+        measure: Callable[[Path], DiskUse] = disk_use,
         **options: Any,
     ) -> None:
-        """`options`: of the node, see `NodeOptions`."""
+        """`options`: of the node, see `NodeOptions`. `shards`: of its cluster. `measure`: see `Node`."""
+        self._identity, self._measure = replace(IDENTITY, shards=shards), measure
         self.election, self._path, self._bus, self._log = ManualElection(), path, bus, log
         self._options, self._clock, self._peers = NodeOptions(alone=alone, trims=False, **options), clock, peers
-        self._identity = replace(IDENTITY, shards=shards)
         self.metrics = CollectorRegistry()
         self.node: Node
         self.running: asyncio.Task[None]
@@ -120,7 +122,8 @@ class MemoryNode:
             return self._bus(self._log)
 
         self.node = Node(
-            self._folder, open_bus, self.election, self._options, self.metrics, self._clock, self._peers
+            self._folder, open_bus, self.election, self._options, self.metrics, self._clock, self._peers,
+            measure=self._measure,
         )  # fmt: skip
         self._stop = asyncio.Event()
         self.running = asyncio.create_task(self.node.run(self._stop))

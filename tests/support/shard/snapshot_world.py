@@ -11,6 +11,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.key import make_key
 from duemq.model.ledger import START
 from duemq.storage.backup.checkpoint import CheckpointManifest, make_checkpoint
+from duemq.storage.manifest import ListedFile
 from duemq.storage.shard.keyspace import ROW, Position
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -45,18 +46,31 @@ class Peer:
 
 
 class Wire:
-    """`sent`: bytes per file. Breaks after `breaks_after` parts; damages the first `damages` parts of SST files."""
+    """`sent`: bytes per file. Breaks after `breaks_after` parts; damages the first `damages` parts of SST files.
 
-    def __init__(self, peer: Peer) -> None:
-        self._server = peer.server
+    `sums`: whether the checksums of files come with the manifest, as from an older peer.
+    """
+
+    def __init__(self, peer: Peer, *, sums: bool = True) -> None:
+        self._server, self._sums = peer.server, sums
         self.sent: dict[str, int] = {}
         self.manifest: CheckpointManifest | None = None
         self.breaks_after: int | None = None
         self.damages = 0
+        self.keeps = False  # does not let the peer end a snapshot
 
-    async def begin(self, shard: int, held: str | None = None) -> CheckpointManifest:
-        self.manifest = await self._server.begin(shard, held)
+    async def files(self) -> set[ListedFile]:
+        """Those of the latest snapshot, with their checksums."""
+        assert self.manifest is not None
+        name = self.manifest.id
+        return {replace(file, sha256=await self.sha256(name, file.name)) for file in self.manifest.files}
+
+    async def begin(self, shard: int, held: str | None = None, least: int = 0) -> CheckpointManifest:
+        self.manifest = await self._server.begin(shard, held, least, sums=self._sums)
         return self.manifest
+
+    async def sha256(self, snapshot: str, file: str) -> str:
+        return await self._server.sha256(snapshot, file)
 
     async def read(self, snapshot: str, file: str, offset: int, count: int) -> bytes:
         if self.breaks_after is not None:
@@ -71,7 +85,8 @@ class Wire:
         return part
 
     async def end(self, snapshot: str) -> None:
-        await self._server.end(snapshot)
+        if not self.keeps:
+            await self._server.end(snapshot)
 
 
 def contents(path: Path) -> tuple[int, list[tuple[bytes, bytes]]]:

@@ -12,7 +12,7 @@ from duemq.model.ledger import Answer, Entry
 DELAY_FILE = 10**12
 
 
-NUMBERS = count()  # each ledger entry has a number of its own
+NUMBERS = count()  # of ledger entries
 
 
 def entry(applied: int, **answers: Answer) -> Entry:
@@ -100,8 +100,15 @@ def test_an_entry_that_is_published_again_is_kept_once() -> None:
             progress.publish(cycle(number))
     assert progress.applied == 500 and len(progress._recent) == 100
     assert progress.answer(400) is not None and progress.answer(399) is None
-    progress.publish(cycle(3))
-    assert progress.applied == 500 and progress.answer(15) is None, "an old entry takes nothing back"
+
+
+def test_a_replica_that_goes_back_follows_once_more() -> None:
+    """Its store was closed and opened again before its last entries were flushed."""
+    progress = Progress(keep=100)
+    for number in (*range(50), *range(30, 100)):
+        progress.publish(cycle(number))
+        assert progress.applied == 5 * number + 5
+    assert len(progress._recent) == 100 and progress.answer(400) is not None
 
 
 def test_answers_of_a_history_that_may_be_void_are_forgotten() -> None:
@@ -112,5 +119,5 @@ def test_answers_of_a_history_that_may_be_void_are_forgotten() -> None:
     assert progress.applied == 10 and progress.answer(12) is None
     progress.publish(Entry(6, 15, b"", 0, {12: Answer.OK}))
     assert progress.answer(12) is not None
-    progress.publish(Entry(9, 20, b"", 0, {17: Answer.OK}))  # a peer's replica was copied meanwhile
+    progress.publish(Entry(9, 20, b"", 0, {17: Answer.OK}))  # after a copy of a peer's replica
     assert progress.answer(12) is None and progress.answer(17) is not None

@@ -116,3 +116,13 @@ def test_dead_letters_are_not_counted_as_deliveries() -> None:
     outbox.add_frame("dlq", b"21", b"b")
     assert outbox.batches == {("dlq", 1): [b"a"], ("dlq", partition_of(b"21", 3)): [b"b"]}
     assert not outbox.keys
+
+
+def test_a_dead_letter_avoids_the_partition_of_its_key_where_that_takes_nothing() -> None:
+    closed = partition_of(b"21", 3)
+    for turn in range(3):
+        outbox = Outbox(turn, {"dlq": 3}, {"dlq": {closed}})
+        outbox.add_frame("dlq", b"21", b"a")
+        outbox.add_frame("dlq", None, b"b")
+        ((where, frames),) = outbox.batches.items()
+        assert where[1] != closed and frames == [b"a", b"b"]

@@ -1,0 +1,88 @@
+"""`hand-overs`: the lateness of a stream beside many cancels, before and after shards change hands."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from duemq.bench.clients import cancels
+from duemq.bench.clients.load import SendWindow, send_steadily
+from duemq.bench.harness.harness import Harness
+from duemq.bench.harness.reconciliation import Tally, spread, tally
+from duemq.bench.harness.session import now_ms
+from duemq.bench.report.figures import Figure, ScenarioOutcome, Target, vital
+from duemq.bench.scenarios import warm_up
+from duemq.bench.system.system import SiteError
+
+if TYPE_CHECKING:
+    from duemq.bench.system.cluster import BenchCluster
+
+MAX_MOVED = 10.0  # percent
+_STREAM = SendWindow(1_000, 5_000)
+_AHEAD_MS, _WIDTH_MS = 4 * 3_600_000, 600_000
+_BATCH = 500
+_BEGUN = 0.02  # of the cancels: the ledger's last entry before the first take-over has answers
+
+
+def hand_overs(
+    stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float, seconds: float
+) -> ScenarioOutcome:
+    """`rate` messages/s beside `cancels_per_s`: for `seconds`, and then for `count` cancels.
+
+    Early in the second part one node hands over all of its shards, and a node does so `times` more.
+    """
+    from duemq.bench.system.cluster import BenchCluster  # aiokafka, which the embedded bus does without
+
+    site = stage.site
+    if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
+        raise SiteError("shards change hands between nodes: say --nodes 2 or more")
+    notes = warm_up.warm_up(stage, rate)
+    low, first = int(now_ms() + _AHEAD_MS), int(cancels_per_s * seconds)
+    ids = stage.fill(stage.job(count + first, SendWindow(low, low + _WIDTH_MS), 1), "filling").ids
+    before, wrong = _beside(stage, site, "before", rate, ids[:first], cancels_per_s, [])
+    turns = [_BEGUN, *((turn + 1) / (times + 1) for turn in range(times))]
+    after, more = _beside(stage, site, "after", rate, ids[first:], cancels_per_s, turns)
+    then, now = spread(before.lateness_ms), spread(after.lateness_ms)
+    lost = sum(one.lost + one.duplicate + one.early + one.wrong_due + one.unasked for one in (before, after))
+    figures = (
+        Figure("before_p99", "lateness p99 beside cancels, before any take-over", then.p99, "ms"),
+        Figure("after_p99", f"  after one, with {times} hand-overs between", now.p99, "ms"),
+        Figure("moved", "  moved by", (now.p99 / then.p99 - 1) * 100, "%", Target(MAX_MOVED)),
+        Figure("after_max", "  highest after it", now.max, "ms"),
+        Figure("answers", "answers after the take-over", len(ids) - first),
+        vital("failures", "shards that failed or were stopped", site.failures()),
+        vital("not_cancelled", "answered other than cancelled", wrong + more),
+        vital("wrong", "lost, twice, early or never asked for", lost),
+    )
+    return ScenarioOutcome(figures, notes)
+
+
+def _beside(
+    stage: Harness,
+    site: "BenchCluster",
+    name: str,
+    rate: float,
+    ids: list[str],
+    cancels_per_s: float,
+    turns: list[float],
+) -> tuple[Tally, int]:
+    """A stream beside the cancels of `ids`, and how many were not cancelled. All shards of one node change hands
+    whenever one of these parts of the cancels is answered."""
+    topic, count = f"{stage.topic}.{name}", int(rate * len(ids) / cancels_per_s)
+    site.create_topic(topic)
+    reader = stage.read(topic)
+    canceller = stage.spawn(cancels.cancel_many, site.url, ids, _BATCH, 4, until_decided=True, per_s=cancels_per_s)
+    sender = stage.spawn(send_steadily, replace(stage.job(count, _STREAM), topic=topic), rate)
+
+    def over() -> bool:
+        canceller.poll()
+        if turns and canceller.count >= turns[0] * len(ids):
+            turns.pop(0)
+            site.hand_over()
+        return sender.poll()
+
+    stage.watch(reader, name, count, over)
+    answers = stage.wait(canceller, f"cancels {name}", len(ids))
+    sent = sender.result()
+    counts = tally(sent, stage.finish(reader, sent.accepted, float(sent.dues.max()), name))
+    return counts, int(np.count_nonzero(answers.word != cancels.CANCELLED))
