@@ -15,6 +15,9 @@ besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic. The 
 Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
 `read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
 
+An envelope has its null marks (`model/record.py`) as the value of a first header `duemq-null`, which no sender may use:
+version 0.1.0, which takes marks after the headers for malformed, delivers that header and empty values.
+
 To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and teach the reader both.
 """
 
@@ -25,12 +28,11 @@ import zlib
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 
 from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.key import KEY_BYTES
-from duemq.model.record import HEAD, HEADER
+from duemq.model.record import HEAD, HEADER, NULL_HEADERS, NULL_VALUE, are_nulls, headers_end
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 
@@ -45,6 +47,8 @@ MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or
 _OWN_TOPICS = tuple(prefix.encode() for prefix in RESERVED_TOPICS)
 
 COMMAND_HEADER = b"duemq-command"
+_NULLS = b"duemq-null"
+_NULLS_AT = HEADER.size + len(_NULLS)
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
 COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
@@ -83,7 +87,7 @@ class Draft(NamedTuple):
     """A valid message from a producer. `due` is None for one that goes straight to its topic."""
 
     topic: str
-    payload: bytes
+    payload: bytes | None
     due: int | None = None
     key: bytes | None = None
     header_count: int = 0
@@ -121,18 +125,39 @@ class Change(NamedTuple):
 def schedule_frame(draft: Draft, due: int) -> bytes:
     """The frame of a schedule command that is due at `due` ms."""
     topic, key, name = draft.topic.encode(), draft.key, draft.name
+    header_count, headers, payload = draft.header_count, draft.headers, draft.payload
+    if payload is None or headers.endswith(NULL_HEADERS):
+        header_count, headers, payload = _with_nulls(header_count, headers, payload)
     labels = "\n".join(draft.labels).encode() if draft.labels else b""
     key_bytes, more = (NO_KEY, b"") if key is None else (len(key), key)
     fingerprint = draft.fingerprint if name else b""
-    size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(draft.headers) + len(name) + len(fingerprint)
+    size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(headers) + len(name) + len(fingerprint)
     return b"".join((
         HEAD.pack(-1, 1, _COMMAND_HEAD + size), HEADER.pack(len(COMMAND_HEADER), size), COMMAND_HEADER,
         ENVELOPE.pack(
             SCHEDULE, FORMAT, size, due, draft.expires, len(topic), key_bytes, len(labels), len(name),
-            draft.header_count, len(draft.headers),
+            header_count, len(headers),
         ),
-        topic, more, labels, draft.headers, name, fingerprint, draft.payload,
+        topic, more, labels, headers, name, fingerprint, payload,
     ))  # fmt: skip
+
+
+def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int, bytes, bytes]:
+    """Headers and payload of an envelope, for a message that may have nulls."""
+    end = headers_end(headers, 0, count)
+    nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
+    if nulls and count < MAX_HEADERS:  # else there is no room to say so, and they are empty
+        return count + 1, HEADER.pack(len(_NULLS), len(nulls)) + _NULLS + nulls + headers[:end], payload or b""
+    return count, headers[:end], payload or b""
+
+
+def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
+    """The headers of an envelope in the form of a frame: the null marks after them."""
+    name_bytes, null_bytes = HEADER.unpack_from(packed)
+    if name_bytes != len(_NULLS) or packed[HEADER.size : _NULLS_AT] != _NULLS:
+        return count, packed
+    end = _NULLS_AT + null_bytes
+    return count - 1, packed[end:] + packed[_NULLS_AT:end]
 
 
 def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None, by: str = "") -> bytes:
@@ -222,16 +247,13 @@ def is_topic(name: bytes) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(_OWN_TOPICS)
 
 
-def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
-    """Whether `packed[start:end]` is so many headers (`model/record.py`), to the byte, with names that are text."""
-    at, lengths, size = start, HEADER.unpack_from, HEADER.size
-    try:
-        for _ in range(count):
-            name_bytes, value_bytes = lengths(packed, at)
-            at += size + name_bytes + value_bytes
-    except StructError:
-        return False
-    if at != end or end > len(packed):
+def are_headers(packed: bytes, start: int, end: int, count: int, *, nulls: bool = False) -> bool:
+    """Whether `packed[start:end]` is `count` headers (`model/record.py`), to the byte, with names that are text.
+
+    `nulls`: whether null marks may follow.
+    """
+    at, lengths, size = headers_end(packed, start, count), HEADER.unpack_from, HEADER.size
+    if end > len(packed) or not 0 <= at <= end or (at < end and not (nulls and are_nulls(packed[at:end]))):
         return False
     if packed[start:end].isascii():  # so are the lengths of short names and values
         return True

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from duemq.model.ids import peek
-from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule
+from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule, headers_in
 from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_record
 from duemq.model.rules import ID_CHARS
 
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 
     id: str
     topic: str
-    payload: bytes
+    payload: bytes | None
     due: int
     key: bytes | None
     headers: Headers
@@ -85,7 +85,7 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
         labels = command[end : end + label_bytes]
         end += label_bytes
     if header_bytes:
-        headers = command[end : end + header_bytes]
+        header_count, headers = headers_in(header_count, command[end : end + header_bytes])
         end += header_bytes
     if name_bytes:
         name = command[end : end + name_bytes]
@@ -96,7 +96,7 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     return b"".join((
         ROW.pack(0, ROW.size + topic_bytes + label_bytes + name_bytes, expires, topic_bytes, label_bytes, name_bytes),
         topic, labels, name,
-        HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + header_bytes),
+        HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + len(headers)),
         key, system, headers, command[COMMAND_BODY + size :],
     ))  # fmt: skip
 
@@ -147,7 +147,7 @@ def read_row(row: bytes) -> Row:
     topic_end = ROW.size + topic_bytes
     labels = tuple(row[topic_end : topic_end + label_bytes].decode().split("\n")) if label_bytes else ()
     record = unpack_record(row[frame_at:])
-    (_, id_), (_, due) = record.headers[:2]
+    id_, due = (value or b"" for _, value in record.headers[:2])
     redrives = _redrives_in(record.headers)
     return Row(
         id=id_.decode(), topic=row[ROW.size : topic_end].decode(), payload=record.value, due=int(due), key=record.key,
@@ -159,7 +159,7 @@ def read_row(row: bytes) -> Row:
 def _redrives_in(headers: Headers) -> int:
     """How often a message was redriven, by the headers of its frame."""
     name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
-    return int(value) if name == _REDRIVES else 0
+    return int(value) if name == _REDRIVES and value else 0
 
 
 def redrives_of(row: bytes) -> int:

@@ -40,7 +40,7 @@ async def rebase(replica: Replica, bus: Bus, committer: Committer, now: int) -> 
     before = replica.entry
     last, offset = before.number, await bus.start_offset(*where)
     while records := await bus.read(*where, offset, _READ):
-        entries = [read_ledger(unpack_record(record.frame).value) for record in records]
+        entries = [read_ledger(unpack_record(record.frame).payload) for record in records]
         last = max([last, *(entry.number for entry in entries if isinstance(entry, Entry))])
         offset = records[-1].offset + 1
     if offset <= barrier:

@@ -50,7 +50,7 @@ OFFSET = 2**33 + 1
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True).filter(lambda topic: is_topic(topic.encode()))
 words = st.text("abcäß", min_size=1, max_size=8)
-header_lists = st.lists(st.tuples(words, st.binary(max_size=9)), max_size=3)
+header_lists = st.lists(st.tuples(words, st.none() | st.binary(max_size=9)), max_size=3)
 # Years of 12, 13 and 14 digits of ms, and the very first one: the fast path is for 13 digits only.
 dues = st.sampled_from([0, 10**12 - 1, 10**12, 1_700_000_000_000, 10**13 - 1, 10**13, 253_402_300_799_999])
 
@@ -60,7 +60,7 @@ def drafts(draw: st.DrawFn) -> tuple[Draft, Headers]:
     pairs = tuple(draw(header_lists))
     name = draw(st.just(b"") | st.binary(min_size=1, max_size=255))
     draft = Draft(
-        draw(topics), draw(st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
+        draw(topics), draw(st.none() | st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
         *pack_headers(pairs), tuple(draw(st.lists(words, max_size=3))), draw(st.just(0) | st.integers(1, LAST_MS)),
         name, b"f" * 16 if name else b"",
     )  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_changed_row_keeps_everything_else(
 @given(drafts())
 def test_an_ended_row_loses_only_its_payload(given_: tuple[Draft, Headers]) -> None:
     row, _ = row_from(given_[0])
-    assert read_row(without_payload(row)) == read_row(row)._replace(payload=b"")
+    assert read_row(without_payload(row)) == read_row(row)._replace(payload=None if given_[0].payload is None else b"")
 
 
 @given(drafts())
@@ -133,7 +133,7 @@ def test_a_schedule_is_a_command_with_its_name(given_: tuple[Draft, Headers]) ->
     assert fields is not None and fields.due == 5
     if draft.name:
         assert read_name(frame, fields) == (draft.name, draft.fingerprint)
-    assert unpack_record(frame).value == draft.payload
+    assert unpack_record(frame).value == (draft.payload or b"")
     assert read_change(frame) is None
 
 
