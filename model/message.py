@@ -28,11 +28,12 @@ import zlib
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.key import KEY_BYTES
-from duemq.model.record import HEAD, HEADER, NULL_HEADERS, NULL_VALUE, are_nulls, headers_end
+from duemq.model.record import HEAD, HEADER, NULL_HEADERS, NULL_VALUE, headers_end
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 
@@ -47,8 +48,8 @@ MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or
 _OWN_TOPICS = tuple(prefix.encode() for prefix in RESERVED_TOPICS)
 
 COMMAND_HEADER = b"duemq-command"
-_NULLS = b"duemq-null"
-_NULLS_AT = HEADER.size + len(_NULLS)
+NULLS = b"duemq-null"
+_NULLS_AT = HEADER.size + len(NULLS)
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
 COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
@@ -124,19 +125,20 @@ class Change(NamedTuple):
 
 def schedule_frame(draft: Draft, due: int) -> bytes:
     """The frame of a schedule command that is due at `due` ms."""
-    topic, key, name = draft.topic.encode(), draft.key, draft.name
-    header_count, headers, payload = draft.header_count, draft.headers, draft.payload
-    if payload is None or headers.endswith(NULL_HEADERS):
+    to, payload, _, key, header_count, headers, words, expires, name, fingerprint = draft
+    if payload is None or (headers and headers.endswith(NULL_HEADERS)):
         header_count, headers, payload = _with_nulls(header_count, headers, payload)
-    labels = "\n".join(draft.labels).encode() if draft.labels else b""
+    topic = to.encode()
+    labels = "\n".join(words).encode() if words else b""
     key_bytes, more = (NO_KEY, b"") if key is None else (len(key), key)
-    fingerprint = draft.fingerprint if name else b""
+    if not name:
+        fingerprint = b""
     size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(headers) + len(name) + len(fingerprint)
     return b"".join((
         HEAD.pack(-1, 1, _COMMAND_HEAD + size), HEADER.pack(len(COMMAND_HEADER), size), COMMAND_HEADER,
         ENVELOPE.pack(
-            SCHEDULE, FORMAT, size, due, draft.expires, len(topic), key_bytes, len(labels), len(name),
-            header_count, len(headers),
+            SCHEDULE, FORMAT, size, due, expires, len(topic), key_bytes, len(labels), len(name), header_count,
+            len(headers),
         ),
         topic, more, labels, headers, name, fingerprint, payload,
     ))  # fmt: skip
@@ -147,16 +149,16 @@ def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int,
     end = headers_end(headers, 0, count)
     nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
     if nulls and count < MAX_HEADERS:  # else there is no room to say so, and they are empty
-        return count + 1, HEADER.pack(len(_NULLS), len(nulls)) + _NULLS + nulls + headers[:end], payload or b""
+        return count + 1, HEADER.pack(len(NULLS), len(nulls)) + NULLS + nulls + headers[:end], payload or b""
     return count, headers[:end], payload or b""
 
 
 def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
-    """The headers of an envelope in the form of a frame: the null marks after them."""
-    name_bytes, null_bytes = HEADER.unpack_from(packed)
-    if name_bytes != len(_NULLS) or packed[HEADER.size : _NULLS_AT] != _NULLS:
+    """Headers of an envelope that begin like null marks, in the form of a frame: the marks after them."""
+    name_bytes, mark_bytes = HEADER.unpack_from(packed)
+    if name_bytes != len(NULLS):
         return count, packed
-    end = _NULLS_AT + null_bytes
+    end = _NULLS_AT + mark_bytes
     return count - 1, packed[end:] + packed[_NULLS_AT:end]
 
 
@@ -247,13 +249,16 @@ def is_topic(name: bytes) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (b".", b"..") and not name.startswith(_OWN_TOPICS)
 
 
-def are_headers(packed: bytes, start: int, end: int, count: int, *, nulls: bool = False) -> bool:
-    """Whether `packed[start:end]` is `count` headers (`model/record.py`), to the byte, with names that are text.
-
-    `nulls`: whether null marks may follow.
-    """
-    at, lengths, size = headers_end(packed, start, count), HEADER.unpack_from, HEADER.size
-    if end > len(packed) or not 0 <= at <= end or (at < end and not (nulls and are_nulls(packed[at:end]))):
+def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
+    """Whether `packed[start:end]` is `count` headers (`model/record.py`), to the byte, with names that are text."""
+    at, lengths, size = start, HEADER.unpack_from, HEADER.size
+    try:
+        for _ in range(count):
+            name_bytes, value_bytes = lengths(packed, at)
+            at += size + name_bytes + value_bytes
+    except StructError:
+        return False
+    if at != end or end > len(packed):
         return False
     if packed[start:end].isascii():  # so are the lengths of short names and values
         return True

@@ -40,7 +40,16 @@ from duemq.model.message import (
     schedule_frame,
     shard_of_name,
 )
-from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
+from duemq.model.record import (
+    HEAD,
+    Headers,
+    Record,
+    are_nulls,
+    headers_end,
+    pack_headers,
+    pack_record,
+    unpack_record,
+)
 from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES, TOPIC_RULE
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
@@ -132,7 +141,13 @@ def read_record(frame: bytes) -> Record | None:
         return None
     key_bytes, count, header_bytes = HEAD.unpack_from(frame)
     start = HEAD.size + max(key_bytes, 0)
-    return unpack_record(frame) if are_headers(frame, start, start + header_bytes, count, nulls=True) else None
+    end = start + header_bytes
+    if not are_headers(frame, start, end, count):
+        marks = headers_end(frame, start, count)
+        nulls = frame[marks:end] if 0 <= marks < end <= len(frame) else b""
+        if not nulls or not are_nulls(nulls) or not are_headers(frame, start, marks, count):
+            return None
+    return unpack_record(frame)
 
 
 def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:

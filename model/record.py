@@ -58,13 +58,12 @@ class StoredRecord(NamedTuple):
 def pack_headers(headers: Iterable[Header]) -> tuple[int, bytes]:
     """How many there are, and their packed form, with null marks. Other packed headers may be put in front of it."""
     parts: list[bytes] = []
-    nulls: list[int] = []
+    nulls: tuple[int, ...] = ()
     count = 0
     for name, value in headers:
         raw = name.encode()
         if value is None:
-            nulls.append(count)
-            value = b""
+            nulls, value = (*nulls, count), b""
         parts += (HEADER.pack(len(raw), len(value)), raw, value)
         count += 1
     if nulls:
@@ -83,10 +82,11 @@ def unpack_headers(packed: bytes, start: int, count: int, end: int) -> Headers:
         value_end = middle + value_bytes
         headers.append((packed[start:middle].decode(), packed[middle:value_end]))
         start = value_end
-    for at in range(start, end - 1, _NULL_BYTES):
-        after = int.from_bytes(packed[at : at + _NULL_BYTES], "big")
-        if after < min(count, _NO_HEADER) and not headers[~after][1]:
-            headers[~after] = headers[~after][0], None
+    if start < end:
+        for at in range(start, end - 1, _NULL_BYTES):
+            after = int.from_bytes(packed[at : at + _NULL_BYTES], "big")
+            if after < min(count, _NO_HEADER) and not headers[~after][1]:
+                headers[~after] = headers[~after][0], None
     return tuple(headers)
 
 
@@ -103,8 +103,8 @@ def headers_end(packed: bytes, start: int, count: int) -> int:
 
 
 def are_nulls(packed: bytes) -> bool:
-    """Whether these bytes are null marks, or none."""
-    return len(packed) % _NULL_BYTES == 0 and packed[-_NULL_BYTES:] in (b"", NULL_HEADERS, NULL_VALUE)
+    """Whether these bytes are null marks."""
+    return len(packed) % _NULL_BYTES == 0 and packed[-_NULL_BYTES:] in (NULL_HEADERS, NULL_VALUE)
 
 
 def no_value(frame: bytes, start: int, count: int, end: int) -> bytes | None:

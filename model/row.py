@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from duemq.model.ids import peek
-from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule, headers_in
+from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, NULLS, Draft, Schedule, headers_in
 from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_record
 from duemq.model.rules import ID_CHARS
 
@@ -28,6 +28,7 @@ _EXPIRES = slice(6, 14)
 _NEVER = bytes(8)
 TOPIC_BYTES_AT = 14  # where a row has the length of its topic
 _SYSTEM_HEADERS = 3
+_FIRST_NAME = slice(HEADER.size, HEADER.size + len(NULLS))
 _REDRIVES = "duemq-redrives"
 
 
@@ -85,8 +86,10 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
         labels = command[end : end + label_bytes]
         end += label_bytes
     if header_bytes:
-        header_count, headers = headers_in(header_count, command[end : end + header_bytes])
+        headers = command[end : end + header_bytes]
         end += header_bytes
+        if headers[_FIRST_NAME] == NULLS:
+            header_count, headers = headers_in(header_count, headers)
     if name_bytes:
         name = command[end : end + name_bytes]
     if labels or due not in PLAIN_DUES:

@@ -30,6 +30,7 @@ async def test_null_stays_null_both_ways(bus: KafkaBus, producer: AIOKafkaProduc
     assert record == (b"k", (("none", None), ("ünï", b"x")), None)
     mine = pack_record(None, (("none", None), ("empty", b"")), None)
     await bus.append({(log, 0): [mine, pack_record(None, (), None), pack_record(None, (), b"")]})
+    assert await values(bus, log) == ["", "next", "", "", ""]
     found = await bus.read(log, 0, 2, 3)
     assert [unpack_record(one.frame) for one in found] == [
         (None, (("none", None), ("empty", b"")), None), (None, (), None), (None, (), b""),

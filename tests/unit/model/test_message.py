@@ -9,6 +9,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.message import (
     CANCEL,
+    COMMAND_BODY,
     DELIVER_NOW,
     MAX_HEADERS,
     MOVE,
@@ -17,6 +18,7 @@ from duemq.model.message import (
     Change,
     Draft,
     Terms,
+    are_headers,
     change_frame,
     is_topic,
     read_change,
@@ -24,7 +26,7 @@ from duemq.model.message import (
     read_schedule,
     schedule_frame,
 )
-from duemq.model.record import Headers, pack_headers, pack_record, unpack_record
+from duemq.model.record import Headers, pack_headers, pack_record, unpack_headers, unpack_record
 from duemq.model.row import (
     any_expires,
     attempt_of,
@@ -135,6 +137,22 @@ def test_a_schedule_is_a_command_with_its_name(given_: tuple[Draft, Headers]) ->
         assert read_name(frame, fields) == (draft.name, draft.fingerprint)
     assert unpack_record(frame).value == (draft.payload or b"")
     assert read_change(frame) is None
+
+
+def test_version_0_1_0_takes_an_envelope_with_nulls() -> None:
+    """It knows no null marks: its headers fill the envelope to the byte, and those of a null are empty."""
+    draft = Draft("orders", None, 5, b"k", *pack_headers([("a", None), ("b", b"x"), ("c", None)]))
+    frame = schedule_frame(draft, 5)
+    fields = read_schedule(frame)
+    assert fields is not None
+    end = COMMAND_BODY + fields.size
+    start = end - fields.header_bytes
+    assert are_headers(frame, start, end, fields.header_count)
+    assert unpack_headers(frame, start, fields.header_count, end) == (
+        ("duemq-null", b"\0\x02\0\0\xff\xfe\xff\xff"), ("a", b""), ("b", b"x"), ("c", b""),
+    )  # fmt: skip
+    row, _ = row_from(draft)
+    assert (read_row(row).headers, read_row(row).payload) == ((("a", None), ("b", b"x"), ("c", None)), None)
 
 
 @given(st.sampled_from([CANCEL, MOVE, DELIVER_NOW, REDRIVE]), st.binary(min_size=20, max_size=20), dues)
