@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
+from duemq.proxy.response.render import headers_json
 from tests.chaos.pace import SLOW
 
 _BROKER_STAMPS = {"message.timestamp.type": "LogAppendTime"}
@@ -145,6 +146,6 @@ def as_shown(record: Any) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
         "key": None if record.key is None else record.key.decode(),
-        "payload": (record.value or b"").decode(errors="backslashreplace"),
-        "headers": {name: value.decode(errors="backslashreplace") for name, value in record.headers},
+        "payload": None if record.value is None else record.value.decode(errors="backslashreplace"),
+        "headers": headers_json(record.headers),
     }

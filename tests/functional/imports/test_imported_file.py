@@ -89,6 +89,17 @@ def test_every_row_is_that_of_its_command(
     file.close()
 
 
+def test_a_column_of_nulls_alone_has_tombstones(tmp_path: Path) -> None:
+    """Pandas gives it a type of its own."""
+    rows = [message(at, payload=None) for at in range(3)]
+    table = pa.Table.from_pylist([{name: row[name] for name in ("due_ms", "topic", "payload")} for row in rows])
+    assert pa.types.is_null(table["payload"].type)
+    pq.write_table(table, tmp_path / "source.parquet")
+    intake = take_in(tmp_path / "source.parquet", tmp_path / "imported.parquet", WINDOW, ImportLimits())
+    file = ImportedFile(tmp_path / "imported.parquet", intake.about(SHARD, OFFSET), IDS)
+    assert [read_row(row).payload for row in joined(file.whole()).values()] == [None] * 3
+
+
 @pytest.mark.parametrize("window", [0, 10**12 // WINDOW_MS * WINDOW_MS, 10**13 // WINDOW_MS * WINDOW_MS])
 def test_times_that_are_shown_in_other_lengths(tmp_path: Path, window: int) -> None:
     edge = min((10**12, 10**13), key=lambda at: abs(at - window))
