@@ -58,12 +58,13 @@ class StoredRecord(NamedTuple):
 def pack_headers(headers: Iterable[Header]) -> tuple[int, bytes]:
     """How many there are, and their packed form, with null marks. Other packed headers may be put in front of it."""
     parts: list[bytes] = []
-    nulls: tuple[int, ...] = ()
+    nulls: list[int] = []
     count = 0
     for name, value in headers:
         raw = name.encode()
         if value is None:
-            nulls, value = (*nulls, count), b""
+            nulls.append(count)
+            value = b""
         parts += (HEADER.pack(len(raw), len(value)), raw, value)
         count += 1
     if nulls:

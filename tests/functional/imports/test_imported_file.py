@@ -90,7 +90,7 @@ def test_every_row_is_that_of_its_command(
 
 
 def test_a_column_of_nulls_alone_has_tombstones(tmp_path: Path) -> None:
-    """Pandas gives it a type of its own."""
+    """Pandas gives it the type null."""
     rows = [message(at, payload=None) for at in range(3)]
     table = pa.Table.from_pylist([{name: row[name] for name in ("due_ms", "topic", "payload")} for row in rows])
     assert pa.types.is_null(table["payload"].type)
