@@ -101,8 +101,10 @@ def runs_text(numbers: Iterable[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def payload_text(payload: bytes | None) -> str:
+def payload_text(payload: bytes | None, is_null: bool = False) -> str:
     """A payload as a reader can take it: text on one line, of bytes only how many there are."""
+    if is_null:
+        return "<null>"
     if payload is None:
         return ""
     try:

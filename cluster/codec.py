@@ -15,6 +15,9 @@ TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where o
 
 Json = dict[str, Any]
 
+_NULL = "-"
+"""A null value. It is no base64, and an older process, which drops such characters, reads it as an empty value."""
+
 
 def token_headers(token: str) -> dict[str, str]:
     """The token that a node asks for; nothing where none is set."""
@@ -28,10 +31,12 @@ def state_to_json(state: MessageState) -> Json:
         "attempts": [tuple(one) for one in state.attempts],
         "history": [list(map(tuple, state.history.changes)), state.history.left_out] if state.history.changes else None,
     }  # most have none of it, and older processes know none
+    headers = [(name, _NULL if value is None else _text(value)) for name, value in state.headers]
     return {
         "id": state.id, "status": state.status, "topic": state.topic, "due": state.due, "key": _text(state.key),
-        "labels": state.labels, "headers": [[name, _text(value)] for name, value in state.headers],
-        "attempt": state.attempt, "expires": state.expires, "payload": _text(state.payload),
+        "labels": state.labels, "headers": headers,
+        "attempt": state.attempt, "expires": state.expires,
+        "payload": _NULL if state.has_null else _text(state.payload),
         "delivered_at": state.delivered_at, "cancelled_at": state.cancelled_at, "dead_at": state.dead_at,
         "reason": state.reason, **{name: value for name, value in more.items() if value},
     }  # fmt: skip
@@ -43,8 +48,9 @@ def state_from_json(document: Json) -> MessageState:
         state,
         key=_bytes(document["key"]),
         labels=tuple(document["labels"]),
-        headers=tuple((name, b64decode(value)) for name, value in document["headers"]),
+        headers=tuple((name, _bytes(value)) for name, value in document["headers"]),
         payload=_bytes(document["payload"]),
+        has_null=document["payload"] == _NULL,
         attempts=tuple(Attempt(*attempt) for attempt in document.get("attempts", ())),
         history=_history(document.get("history")),
     )
@@ -105,4 +111,4 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text)
+    return None if text is None or text == _NULL else b64decode(text)

@@ -76,7 +76,7 @@ async def read_plan(bus: Bus, job: Job, position: Position) -> AsyncGenerator[St
             looks = 0
             for record in records:
                 offset = record.offset + 1
-                document = orjson.loads(unpack_record(record.frame).value)
+                document = orjson.loads(unpack_record(record.frame).payload)
                 if document["job"] != job.id or document["step"] != expected:
                     continue
                 if after is not _ANY and document["after"] != after:

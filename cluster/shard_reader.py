@@ -19,8 +19,9 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
-    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held. `attempts`:
-    that failed, and its deaths, as far as they are noted. `history`: the changes, a cancel included."""
+    """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held, and if it is
+    null (then `has_null`). `attempts`: that failed, and its deaths, if they are noted. `history`: the changes, a cancel
+    included."""
 
     id: str
     status: Status
@@ -32,6 +33,7 @@ class MessageState:
     attempt: int = 0
     expires: int = 0
     payload: bytes | None = None
+    has_null: bool = False
     delivered_at: int = 0
     cancelled_at: int = 0
     dead_at: int = 0
@@ -42,7 +44,7 @@ class MessageState:
 
     def head(self) -> MessageState:
         """The state as lists have it: without payload and history, of which a page could have a gigabyte."""
-        return replace(self, payload=None, history=UNCHANGED)
+        return replace(self, payload=None, has_null=False, history=UNCHANGED)
 
 
 class NamedMessage(NamedTuple):

@@ -85,7 +85,7 @@ async def _run(console: Console, url: str, topic: str) -> None:
 
 def _note(console: Console, record: Record, cancelled: set[str], tally: _Tally) -> None:
     now = int(time.time() * 1000)
-    due = int(record.headers["duemq-due"])
+    due = int(record.headers["duemq-due"] or 0)
     tally.lateness.append(now - due)
     tally.wrong += record.headers["duemq-id"] in cancelled or now < due
     shown = len(tally.lateness)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 SHARE_GROUP: Final = "__dlq.errors."
 _STREAMS: Final = "__streams.errors."
@@ -96,10 +96,10 @@ def origin_of(headers: Headers) -> Origin | None:
     return None
 
 
-def own_headers(headers: Headers) -> Iterable[tuple[str, bytes]]:
+def own_headers(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
     """The headers that a record had before it died."""
     prefixes = (SHARE_GROUP, _STREAMS, _CONNECT, _SPRING, _CONSUMER, "duemq-")
-    return ((name, value or b"") for name, value in headers if not name.startswith(prefixes))
+    return (pair for pair in headers if not pair[0].startswith(prefixes))
 
 
 def labels_in(headers: Headers) -> tuple[str, ...]:

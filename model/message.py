@@ -15,6 +15,9 @@ besides the most redrives (u16) | lengths of tag, topic (u8) | tag | topic. The 
 Anybody who may write to the buffer topic can write an envelope, so nothing in it is believed before `read_schedule` or
 `read_change` found it sound: what comes after it in a shard never raises because of what a producer sent.
 
+An envelope has its null marks (`model/record.py`) as the value of a first header `duemq-null`, which no sender may use:
+version 0.1.0, which takes marks after the headers for malformed, delivers that header and empty values.
+
 To change the layout, raise `FORMAT` here and the version in `storage/data_folder.py`, and teach the reader both.
 """
 
@@ -29,7 +32,7 @@ from typing import NamedTuple
 from duemq.model.caller import caller_bytes, read_caller
 from duemq.model.key import KEY_BYTES
 from duemq.model.names import FINGERPRINT_BYTES, NO_NAME, Name
-from duemq.model.record import HEAD, HEADER
+from duemq.model.record import HEAD, HEADER, NULL_HEADERS, NULL_VALUE, headers_end
 from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 from duemq.model.topic_names import is_of_another
@@ -46,6 +49,8 @@ MAX_HEADERS = 65_000  # a frame counts its headers in 16 bits, and a delivery or
 _OWN_TOPICS = tuple(prefix.encode() for prefix in RESERVED_TOPICS)
 
 COMMAND_HEADER = b"duemq-command"
+NULLS = b"duemq-null"
+_NULLS_AT = HEADER.size + len(NULLS)
 _COMMAND_HEAD = HEADER.size + len(COMMAND_HEADER)
 COMMAND_BODY = HEAD.size + _COMMAND_HEAD  # where the envelope starts in a command's frame
 _CHANGE = Struct(f">BBI{KEY_BYTES}sQ")
@@ -82,7 +87,7 @@ class Draft(NamedTuple):
     """A valid message from a producer. `due` is None for one that goes straight to its topic."""
 
     topic: str
-    payload: bytes
+    payload: bytes | None
     due: int | None = None
     key: bytes | None = None
     header_count: int = 0
@@ -119,19 +124,41 @@ class Change(NamedTuple):
 
 def schedule_frame(draft: Draft, due: int) -> bytes:
     """The frame of a schedule command that is due at `due` ms."""
-    topic, key, name = draft.topic.encode(), draft.key, draft.name
-    labels = "\n".join(draft.labels).encode() if draft.labels else b""
+    to, payload, _, key, header_count, headers, words, expires, name, fingerprint = draft
+    if payload is None or (headers and headers.endswith(NULL_HEADERS)):
+        header_count, headers, payload = _with_nulls(header_count, headers, payload)
+    topic = to.encode()
+    labels = "\n".join(words).encode() if words else b""
     key_bytes, more = (NO_KEY, b"") if key is None else (len(key), key)
-    fingerprint = draft.fingerprint if name else b""
-    size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(draft.headers) + len(name) + len(fingerprint)
+    if not name:
+        fingerprint = b""
+    size = ENVELOPE.size + len(topic) + len(more) + len(labels) + len(headers) + len(name) + len(fingerprint)
     return b"".join((
         HEAD.pack(-1, 1, _COMMAND_HEAD + size), HEADER.pack(len(COMMAND_HEADER), size), COMMAND_HEADER,
         ENVELOPE.pack(
-            SCHEDULE, FORMAT, size, due, draft.expires, len(topic), key_bytes, len(labels), len(name),
-            draft.header_count, len(draft.headers),
+            SCHEDULE, FORMAT, size, due, expires, len(topic), key_bytes, len(labels), len(name), header_count,
+            len(headers),
         ),
-        topic, more, labels, draft.headers, name, fingerprint, draft.payload,
+        topic, more, labels, headers, name, fingerprint, payload,
     ))  # fmt: skip
+
+
+def _with_nulls(count: int, headers: bytes, payload: bytes | None) -> tuple[int, bytes, bytes]:
+    """Headers and payload of an envelope, for a message that may have nulls."""
+    end = headers_end(headers, 0, count)
+    nulls = headers[end:] + (NULL_VALUE if payload is None else b"")
+    if nulls and count < MAX_HEADERS:  # else there is no room to say so, and they are empty
+        return count + 1, HEADER.pack(len(NULLS), len(nulls)) + NULLS + nulls + headers[:end], payload or b""
+    return count, headers[:end], payload or b""
+
+
+def headers_in(count: int, packed: bytes) -> tuple[int, bytes]:
+    """Headers of an envelope that begin like null marks, in the form of a frame: the marks after them."""
+    name_bytes, mark_bytes = HEADER.unpack_from(packed)
+    if name_bytes != len(NULLS):
+        return count, packed
+    end = _NULLS_AT + mark_bytes
+    return count - 1, packed[end:] + packed[_NULLS_AT:end]
 
 
 def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None, by: str = "") -> bytes:
@@ -228,7 +255,7 @@ def is_topic(name: bytes) -> bool:
 
 
 def are_headers(packed: bytes, start: int, end: int, count: int) -> bool:
-    """Whether `packed[start:end]` is so many headers (`model/record.py`), to the byte, with names that are text."""
+    """Whether `packed[start:end]` is `count` headers (`model/record.py`), to the byte, with names that are text."""
     at, lengths, size = start, HEADER.unpack_from, HEADER.size
     try:
         for _ in range(count):

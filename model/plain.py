@@ -39,7 +39,16 @@ from duemq.model.message import (
     schedule_frame,
 )
 from duemq.model.names import NO_NAME, RETURN_HEADER, Name, fingerprint, of_client, of_return, shard_of_name
-from duemq.model.record import HEAD, Headers, Record, pack_headers, pack_record, unpack_record
+from duemq.model.record import (
+    HEAD,
+    Headers,
+    Record,
+    are_nulls,
+    headers_end,
+    pack_headers,
+    pack_record,
+    unpack_record,
+)
 from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES, TOPIC_RULE
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
@@ -112,7 +121,7 @@ def command_of(
         texts = _texts(ours)
         if kind == _TOPIC:
             return _schedule(record, ours, texts, timestamp, place)
-        return _change(kind, texts, timestamp, place, read_caller(record.value))
+        return _change(kind, texts, timestamp, place, read_caller(record.payload))
     except Rejected as error:
         return Malformed(f"{error.code}: {error.detail}")
 
@@ -131,7 +140,13 @@ def read_record(frame: bytes) -> Record | None:
         return None
     key_bytes, count, header_bytes = HEAD.unpack_from(frame)
     start = HEAD.size + max(key_bytes, 0)
-    return unpack_record(frame) if are_headers(frame, start, start + header_bytes, count) else None
+    end = start + header_bytes
+    if not are_headers(frame, start, end, count):
+        marks = headers_end(frame, start, count)
+        nulls = frame[marks:end] if 0 <= marks < end <= len(frame) else b""
+        if not nulls or not are_nulls(nulls) or not are_headers(frame, start, marks, count):
+            return None
+    return unpack_record(frame)
 
 
 def dead_letter(frame: bytes, shard: int, offset: int, reason: str) -> bytes:
@@ -152,7 +167,8 @@ def _our_headers(headers: Headers) -> dict[str, bytes]:
         if name in _OURS:
             if name in ours:
                 raise Rejected("bad_header", f"{name} is given twice")
-            ours[name] = value
+            # Null is read as empty here, as older versions read it: all replicas must find the same.
+            ours[name] = value or b""
         elif name[: len(RESERVED)].lower() == RESERVED:
             raise Rejected("unknown_field", f"{shown(name)} is not a header here; known are {', '.join(sorted(_OURS))}")
     return ours
@@ -193,7 +209,8 @@ def _schedule(
     elif name:
         # Of the record as it was sent, not of the time it comes to: a repeat of a relative time is a repeat.
         parts = [part for header in sorted(ours.keys() - {_KEY}) for part in (header.encode(), ours[header])]
-        digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, record.value)
+        value = () if record.value is None else (record.value,)
+        digest = fingerprint(*parts, b"" if key is None else b"k" + key, packed, *value)
 
     labels = tuple(label.strip() for label in texts[_LABELS].split(",")) if texts.get(_LABELS) else ()
     if len(labels) > MAX_LABELS:

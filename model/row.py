@@ -20,8 +20,18 @@ from typing import NamedTuple
 
 from duemq.model.dead_letters import REDRIVEN_ID
 from duemq.model.ids import peek
-from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule
-from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_headers, unpack_record
+from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, NULLS, Draft, Schedule, headers_in
+from duemq.model.record import (
+    HEAD,
+    HEADER,
+    NULL_VALUE,
+    Headers,
+    frame_of,
+    headers_end,
+    pack_headers,
+    unpack_headers,
+    unpack_record,
+)
 from duemq.model.rules import ID_CHARS, RESERVED_HEADERS
 
 ROW = Struct(">HIQBHB")
@@ -31,6 +41,7 @@ TOPIC_BYTES_AT = 14  # where a row has the length of its topic
 _SYSTEM_HEADERS = 3
 _REDRIVES_CHARS = 9
 _OWN_HEADERS = RESERVED_HEADERS.encode()
+_FIRST_NAME = slice(HEADER.size, HEADER.size + len(NULLS))
 _REDRIVES = "duemq-redrives"
 
 
@@ -58,7 +69,7 @@ class Row(NamedTuple):
 
     id: str
     topic: str
-    payload: bytes
+    payload: bytes | None
     due: int
     key: bytes | None
     headers: Headers
@@ -90,6 +101,8 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     if header_bytes:
         headers = command[end : end + header_bytes]
         end += header_bytes
+        if headers[_FIRST_NAME] == NULLS:
+            header_count, headers = headers_in(header_count, headers)
         if _OWN_HEADERS in headers:
             header_count, headers = _senders_headers(headers, header_count)
     if name_bytes:
@@ -109,8 +122,11 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
 def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
     """The headers of an envelope but those that only duemq may write: how many, and packed. A sender's header of such a
     name would be taken for duemq's."""
-    headers = unpack_headers(packed, 0, count)
-    return pack_headers([one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)])
+    headers = unpack_headers(packed, 0, count, len(packed))
+    kept = [one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)]
+    is_null = packed[headers_end(packed, 0, count) :].endswith(NULL_VALUE)
+    count, packed = pack_headers(kept)
+    return count, packed + NULL_VALUE if is_null else packed
 
 
 PLAIN_DUES = range(10**12, 10**13)
@@ -159,7 +175,7 @@ def read_row(row: bytes) -> Row:
     topic_end = ROW.size + topic_bytes
     labels = tuple(row[topic_end : topic_end + label_bytes].decode().split("\n")) if label_bytes else ()
     record = unpack_record(row[frame_at:])
-    (_, id_), (_, due) = record.headers[:2]
+    id_, due = (value or b"" for _, value in record.headers[:2])
     redrives = _redrives_in(record.headers)
     return Row(
         id=id_.decode(), topic=row[ROW.size : topic_end].decode(), payload=record.value, due=int(due), key=record.key,
@@ -172,7 +188,7 @@ def _redrives_in(headers: Headers) -> int:
     """How often a message was redriven, by the headers of its frame. Another value than a number came from a sender
     through an older duemq."""
     name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
-    return int(value) if name == _REDRIVES and value.isdigit() and len(value) <= _REDRIVES_CHARS else 0
+    return int(value) if name == _REDRIVES and value and value.isdigit() and len(value) <= _REDRIVES_CHARS else 0
 
 
 def redrives_of(row: bytes) -> int:

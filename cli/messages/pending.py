@@ -142,7 +142,7 @@ def show(message: Message, as_json: bool) -> None:
     fields = {"id": state.id, "status": state.status, "topic": state.topic, "due": instant_text(state.deliver_at_ms)}
     fields |= {name: instant_text(ms) for name, ms in ends.items() if ms is not None}
     fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
-    fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload)}
+    fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload, state.is_null)}
     echo_fields({**fields, "headers": dict(state.headers)})
     for line in _history(state):
         typer.echo(line)

@@ -16,6 +16,7 @@ EXAMPLES = examples(
     "duemq send orders --file order.json --at 2031-01-01T08:00:00+01:00 --key 42 --label eu",
     "echo hello | duemq send orders --level 3",
     "ID=$(duemq send orders hello --after 1d --quiet)",
+    "duemq send customers --null --key 42 --after 30d",
 )
 
 
@@ -30,6 +31,7 @@ def send(
             "--file", "-f", help="Read the payload from a file.", exists=True, dir_okay=False, allow_dash=True
         ),
     ] = None,
+    null: Annotated[bool, typer.Option("--null", help="A null payload, the tombstone of a compacted topic.")] = False,
     after: Annotated[str | None, typer.Option(help="Due after a delay: 90s, 2h30m, PT90S, or ms.")] = None,
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
@@ -47,7 +49,9 @@ def send(
 
     It is durable when the command ends with 0.
     """
-    content = _payload(payload, file)
+    if null and (payload is not None or file is not None):
+        raise typer.BadParameter("the payload is given as well", param_hint="--null")
+    content = None if null else _payload(payload, file)
     with connected(url, as_json) as client:
         message = client.send(
             topic,

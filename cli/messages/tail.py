@@ -88,4 +88,4 @@ def _print(record: Record, as_json: bool) -> None:
         # Before its due time comes only what was asked for with deliver-now.
         shown = f"{late:+} ms" if late >= 0 else "now"
         when = f"{format_ms(due)}\t{typer.style(shown, fg=colour)}"
-    typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload)}")
+    typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload, record.is_null)}")

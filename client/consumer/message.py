@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from duemq.client.consumer.retry.headers import NULL, Headers, Origin, epoch_ms, labels_in, origin_in, own
+from duemq.client.consumer.retry.headers import NULL, Header, Headers, Origin, epoch_ms, labels_in, origin_in, own
 from duemq.model.dead_letters import REDRIVEN_ID
 
 
@@ -88,8 +88,8 @@ class Message:
         return orjson.loads(self.payload)
 
     @property
-    def headers(self) -> list[tuple[str, bytes]]:
-        """The producer's own headers, in their order."""
+    def headers(self) -> list[Header]:
+        """The producer's own headers, in their order; None for a null value."""
         return list(own(self.record.headers))
 
     @property

@@ -121,7 +121,7 @@ class Client:
 
         When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, ms, "2h30m"),
         `delay_level`; none of them sends at once. Besides `key`, `headers`, `labels`, `expires_at`.
-        `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text.
+        `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null.
 
         `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
         is answered with the first one (`duplicate`), another one under that name with `NameConflict`.

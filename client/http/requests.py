@@ -13,7 +13,8 @@ import orjson
 from duemq.client.http.errors import NaiveTimeError
 from duemq.client.http.times import delay_ms, is_naive, to_ms
 
-Payload = bytes | str | Mapping[str, Any] | Sequence[Any]
+Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | None
+"""None is null, as the tombstone of a compacted topic has it: neither empty nor the text `null`."""
 Instant = datetime | int | str
 """An aware datetime, epoch milliseconds, or RFC 3339 text with a zone."""
 Delay = timedelta | int | str
@@ -34,7 +35,7 @@ class MessageOptions(When, total=False):
 
     key: str | None
     """The record key at the target, and a business key to look messages up by."""
-    headers: Mapping[str, str] | None
+    headers: Mapping[str, str | None] | None
     labels: Sequence[str] | None
     """At most 16 words to look messages up by."""
     expires_at: Instant | None
@@ -62,14 +63,14 @@ class Filter(TypedDict, total=False):
 class Draft:
     """A message to send with `send_batch`. Fields as in `send`.
 
-    `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text. With a `name` or an `idempotency_key` the
-    message is accepted once, however often the draft is sent.
+    `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null. With a `name` or an
+    `idempotency_key` the message is accepted once, however often the draft is sent.
     """
 
     topic: str
     payload: Payload = b""
     key: str | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str | None] | None = None
     labels: Sequence[str] | None = None
     deliver_at: Instant | None = None
     deliver_after: Delay | None = None
@@ -130,7 +131,7 @@ def filter_fields(filters: Filter) -> dict[str, int | str]:
 
 
 def _payload_fields(payload: Payload) -> dict[str, Any]:
-    if isinstance(payload, str):
+    if payload is None or isinstance(payload, str):
         return {"payload": payload}
     if not isinstance(payload, bytes):
         return {"payload": orjson.dumps(payload).decode()}

@@ -37,7 +37,8 @@ class MessageState:
     """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
 
     A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
-    `payload` is None where it was not sent along or is not held any more. `changes`: the first one and the last 15.
+    `payload` is None if it was not sent along, is not held any more, or is null (then `is_null`).
+    `changes`: the first one and the last 15.
     """
 
     id: str
@@ -46,10 +47,11 @@ class MessageState:
     deliver_at_ms: int
     duplicate: bool = False
     key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str | None] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     attempt: int = 0
     payload: bytes | None = None
+    is_null: bool = False
     expires_at_ms: int | None = None
     delivered_at_ms: int | None = None
     cancelled_at_ms: int | None = None
@@ -71,6 +73,7 @@ class MessageState:
             labels=tuple(body.get("labels") or ()),
             attempt=body.get("attempt") or 0,
             payload=_payload(body),
+            is_null=_is_null(body),
             expires_at_ms=body.get("expires_at_ms"),
             delivered_at_ms=body.get("delivered_at_ms"),
             cancelled_at_ms=body.get("cancelled_at_ms"),
@@ -155,7 +158,7 @@ class MoveReport:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A delivered message as a consumer gets it.
+    """A delivered message as a consumer gets it. `payload` is empty if it is null (then `is_null`).
 
     `cursor` is the place just after it, where the server said so (it does in `tail`).
     """
@@ -166,8 +169,9 @@ class Record:
     timestamp_ms: int
     key: str | None
     payload: bytes
-    headers: Mapping[str, str]
+    headers: Mapping[str, str | None]
     cursor: str | None = None
+    is_null: bool = False
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -181,8 +185,14 @@ class Record:
             payload=_payload(body) or b"",
             headers=body.get("headers") or {},
             cursor=cursor,
+            is_null=_is_null(body),
             raw=body,
         )
+
+    @property
+    def value(self) -> bytes | None:
+        """The payload; None if it is null."""
+        return None if self.is_null else self.payload
 
     @property
     def id(self) -> str | None:
@@ -202,7 +212,7 @@ class Record:
 
     @property
     def attempt(self) -> int:
-        return int(self.headers.get("duemq-attempt", 1))
+        return int(self.headers.get("duemq-attempt") or 1)
 
     @property
     def text(self) -> str:
@@ -338,6 +348,10 @@ class Cluster:
 
 def _ended_at(body: Json) -> int | None:
     return body.get("cancelled_at_ms") or body.get("delivered_at_ms") or body.get("dead_at_ms")
+
+
+def _is_null(body: Json) -> bool:
+    return body.get("payload", "") is None
 
 
 def _payload(body: Json) -> bytes | None:

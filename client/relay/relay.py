@@ -245,9 +245,7 @@ class Relay:
         headers = own | dict(about)
         with suppress(IdempotencyConflict):  # it is there, with the text of another error
             try:
-                self._client.send(
-                    topic, record.payload, key=record.key, headers=headers, idempotency_key=idempotency_key
-                )
+                self._client.send(topic, record.value, key=record.key, headers=headers, idempotency_key=idempotency_key)
             except BadRequest as refused:
                 log.error("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
                 self._client.send(topic, headers=about, idempotency_key=idempotency_key)

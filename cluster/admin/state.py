@@ -71,7 +71,7 @@ class AdminState:
         """Apply the next record; whether an item changed. Raises CorruptStore for one that is none of these."""
         self.next_offset = record.offset + 1
         try:
-            document = orjson.loads(unpack_record(record.frame).value)
+            document = orjson.loads(unpack_record(record.frame).payload)
             if not isinstance(document, dict) or document.pop("format") != _FORMAT:
                 raise ValueError("it is of no format that this version knows")
             if "through" in document:

@@ -59,7 +59,7 @@ class TrailEntry(NamedTuple):
     def of(cls, record: StoredRecord) -> Self:
         """Raises CorruptStore. Fields that a newer version knows are left out."""
         try:
-            document = orjson.loads(unpack_record(record.frame).value)
+            document = orjson.loads(unpack_record(record.frame).payload)
             return cls(**{name: document[name] for name in cls._fields})
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"record {record.offset} of {TRAIL} cannot be read: {error}") from error

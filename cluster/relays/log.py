@@ -137,7 +137,7 @@ class FiguresReader:
 
     def _take(self, record: StoredRecord) -> None:
         try:
-            document = orjson.loads(unpack_record(record.frame).value)
+            document = orjson.loads(unpack_record(record.frame).payload)
             by_relay = self._figures.setdefault(document["destination"], {})
             relay, figures = document["relay"], document["figures"]
             if figures is None:

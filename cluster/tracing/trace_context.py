@@ -39,5 +39,5 @@ def sampled_context(headers: Headers) -> Carrier | None:
     carrier: Carrier = {}
     for name, content in headers:
         if name in ("traceparent", "tracestate"):
-            carrier.setdefault(name, content.decode("latin-1"))
+            carrier.setdefault(name, (content or b"").decode("latin-1"))
     return carrier if is_sampled(carrier.get("traceparent", "")) else None

@@ -124,7 +124,7 @@ class Reads:
             return self._make(ended.row, "cancelled", cancelled_at=ended.at, cancelled_by=ended.cancelled_by)
         reason = f"purged ({ended.reason})" if ended.status == PURGED else ended.reason
         state = self._make(ended.row, "dead", dead_at=ended.at, reason=reason)
-        return replace(state, payload=None) if ended.status == PURGED else state
+        return replace(state, payload=None, has_null=False) if ended.status == PURGED else state
 
     def _make(
         self,
@@ -138,13 +138,14 @@ class Reads:
         reason: str = "",
     ) -> MessageState:
         row, notes = read_row(raw), notes_of(raw)
+        is_held = status in ("scheduled", "dead")
         history = notes.history
         if status == "cancelled":
             history = history.with_change(PastChange(CANCEL, cancelled_at, by=cancelled_by))
         return MessageState(
             id=row.id, status=status, topic=row.topic, due=row.due, key=row.key, labels=row.labels, headers=row.headers,
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
-            payload=row.payload if status in ("scheduled", "dead") else None,
+            payload=row.payload if is_held else None, has_null=is_held and row.payload is None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
             redrives=row.redrives, attempts=notes.attempts, history=history,
         )  # fmt: skip

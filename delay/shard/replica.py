@@ -161,7 +161,7 @@ class Replica:
             if not records:
                 return entry_count
             for offset, _, frame in records:
-                entry = read_ledger(unpack_record(frame).value)
+                entry = read_ledger(unpack_record(frame).payload)
                 if isinstance(entry, Barrier):
                     self.read_to = offset + 1
                     continue

@@ -42,7 +42,7 @@ async def _last_number(bus: Bus, where: Partition, barrier: int) -> int:
             records = await bus.read(*where, offset, _READ)
             if not records:
                 raise LogFailed(f"shard {where[1]}: its ledger cannot be read from {offset} to {barrier} now")
-            entries = (read_ledger(unpack_record(record.frame).value) for record in records)
+            entries = (read_ledger(unpack_record(record.frame).payload) for record in records)
             number = max([number, *(entry.number for entry in entries if isinstance(entry, Entry))])
             offset = records[-1].offset + 1
         back *= 16

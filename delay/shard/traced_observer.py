@@ -31,7 +31,7 @@ class TracedObserver(Observer):
         headers = headers_of(frame)
         if (carrier := sampled_context(headers)) is None:
             return
-        system = dict(headers[:3])
+        system = {name: value or b"" for name, value in headers[:3]}
         attributes: dict[str, str | int | float] = {
             "messaging.destination.name": topic,
             "messaging.destination.partition.id": str(partition),

@@ -13,7 +13,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from functools import lru_cache, partial
-from struct import pack
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -22,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
-from duemq.model.message import NO_KEY
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.files.s3a import store_of
 from duemq.pipeline.sources.envelopes import packed_hash
+from duemq.pipeline.sources.plain_records import metadata
 from duemq.pipeline.spark.parallel import tasks_for
 from duemq.storage.imports.object_store import SCHEME, ObjectStore, bucket_of, is_object
 
@@ -240,19 +239,15 @@ def _metadata(part: pa.RecordBatch) -> pa.Array:
         part[name].to_pylist() if name in part.schema.names else [None] * part.num_rows
         for name in ("key", "headers", "labels")
     )
-    packed = (_packed(*row) for row in zip(keys, headers, labels, strict=True))
+    nulls = part["payload"].is_null().to_pylist()
+    packed = (_packed(*row) for row in zip(keys, headers, labels, nulls, strict=True))
     return pa.array(list(packed), pa.binary())
 
 
-def _packed(key: Any, headers: Any, labels: Any) -> bytes:
-    raw_key = b"" if key is None else _raw(key)
-    text = "\n".join(labels or ()).encode()
-    parts = [pack(">HH", NO_KEY if key is None else len(raw_key), len(text)), raw_key, text]
-    for one in headers or ():
-        name, value = (one["name"], one["value"]) if isinstance(one, dict) else one
-        raw = _raw(name), b"" if value is None else _raw(value)
-        parts += [pack(">HI", len(raw[0]), len(raw[1])), *raw]
-    return b"".join(parts)
+def _packed(key: Any, headers: Any, labels: Any, is_null: bool) -> bytes:
+    pairs = ((one["name"], one["value"]) if isinstance(one, dict) else one for one in headers or ())
+    own = tuple((_raw(name).decode(errors="replace"), None if value is None else _raw(value)) for name, value in pairs)
+    return metadata(None if key is None else _raw(key), "\n".join(labels or ()).encode(), own, is_null)
 
 
 def _raw(value: str | bytes) -> bytes:

@@ -129,12 +129,17 @@ def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
         says("due_ms", due.cast("string"), f" is more than {rules.horizon_ms} ms after {now}, when the job began"),
     )
     yield from _topic(F.col(OWN + "topic"), limits, lambda *parts: says("topic", *parts))
-    yield F.col(OWN + "payload").isNull(), says("payload", "is null; every message needs one")
+    if not columns.nulls:
+        yield F.col(OWN + "payload").isNull(), says("payload", "is null; every message needs one")
     yield too_long("payload", limits.max_payload_bytes)
     if columns.key is not None:
         yield too_long("key", limits.max_key_bytes)
     if columns.has_headers:
-        yield from _headers(F.col(OWN + "headers"), limits, lambda *parts: says("headers", *parts))
+        headers = F.col(OWN + "headers")
+        if not columns.nulls:
+            null = F.exists(headers, lambda header: header["value"].isNull())
+            yield null, says("headers", "the value of a header is null")
+        yield from _headers(headers, limits, lambda *parts: says("headers", *parts))
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
     if columns.expires is not None:
@@ -173,7 +178,6 @@ def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wron
     yield count > most, says(count.cast("string"), f" headers are given, the limit is {most}")
     yield F.exists(headers, lambda header: header.isNull()), says("a header is null")
     yield any_name(lambda name: name.isNull()), says("the name of a header is null")
-    yield F.exists(headers, lambda header: header["value"].isNull()), says("the value of a header is null")
     yield any_name(lambda name: ~F.is_valid_utf8(name)), says("the name of a header is not UTF-8")
     yield (
         any_name(lambda name: (F.length(name) < 1) | (F.length(name) > HEADER_NAME_CHARACTERS)),
@@ -186,7 +190,9 @@ def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wron
     )
 
     def plus(total: Column, header: Column) -> Column:
-        return total + HEADER.size + F.octet_length(header["name"]) + F.octet_length(header["value"])
+        return (
+            total + HEADER.size + F.octet_length(header["name"]) + F.coalesce(F.octet_length(header["value"]), F.lit(0))
+        )
 
     size = F.aggregate(headers, F.lit(0).cast("bigint"), lambda total, header: plus(total, header).cast("bigint"))
     most = limits.max_headers_bytes

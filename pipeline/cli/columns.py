@@ -36,6 +36,9 @@ Headers = Annotated[
         help="A column of maps or JSON objects, or name=column,name=column. Columns header.NAME are headers too.",
     ),
 ]
+Nulls = Annotated[
+    bool, typer.Option("--nulls", help="Send null payloads and header values as null instead of refusing the row.")
+]
 Labels = Annotated[
     str | None, typer.Option("--labels", help="A column of lists, or columns of text (a,b), divided at commas.")
 ]
@@ -63,6 +66,7 @@ def columns_of(
     zone: str | None,
     unit: str,
     order: str | None = None,
+    nulls: bool = False,
 ) -> Columns:
     """What the options say together. Raises BadInput, and BadParameter where two contradict each other."""
     from duemq.pipeline.columns import HEADER_PREFIX, Columns
@@ -88,6 +92,7 @@ def columns_of(
         unit=unit,
         payload_base64=payload_base64 is not None,
         header_prefix=HEADER_PREFIX,
+        nulls=nulls,
     )
 
 

@@ -15,6 +15,7 @@ from duemq.pipeline.cli.columns import (
     Key,
     Labels,
     Name,
+    Nulls,
     Order,
     Payload,
     PayloadBase64,
@@ -70,6 +71,7 @@ def schedule(
     to: To = None,
     key: Key = None,
     headers: Headers = None,
+    nulls: Nulls = False,
     labels: Labels = None,
     expires: Expires = None,
     name: Name = None,
@@ -127,7 +129,7 @@ def schedule(
         rules = _rules(server, _ms(lead), dry_run, teller)
         columns = columns_of(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
-            labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit,
+            labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
         check_soon(soon, strict, columns)
         frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))

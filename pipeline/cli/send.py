@@ -13,6 +13,7 @@ from duemq.pipeline.cli.columns import (
     Headers,
     Key,
     Labels,
+    Nulls,
     Payload,
     PayloadBase64,
     ReaderOptions,
@@ -62,6 +63,7 @@ def send(
     to: To = None,
     key: Key = None,
     headers: Headers = None,
+    nulls: Nulls = False,
     labels: Labels = None,
     expires: Expires = None,
     zone: Zone = None,
@@ -100,7 +102,7 @@ def send(
 
         columns = columns_of(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
-            labels=labels, expires=expires, name=name, zone=zone, unit=unit,
+            labels=labels, expires=expires, name=name, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
         frame = read_table(spark, source, kind, settings_of(option, "--option"))
         if dry_run:

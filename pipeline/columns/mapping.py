@@ -33,6 +33,8 @@ class Columns:
     `due` and `expires` are times, see `read_time`: `zone` is that of times without one (such as Europe/Berlin), `unit`
     what whole numbers count, "ms" or "s" since 1970. `payload_base64`: the payload is text in base64. `header_prefix`:
     columns whose names begin with it are headers too, named by the rest, before those of the same name in `headers`.
+    `nulls`: null payloads and header values are sent as null; else such a row is refused, for tables have null also for
+    missing values.
     """
 
     due: str
@@ -49,6 +51,7 @@ class Columns:
     unit: str = "ms"
     payload_base64: bool = False
     header_prefix: str | None = None
+    nulls: bool = False
 
     def __post_init__(self) -> None:
         if (self.topic is None) == (self.to is None):
@@ -66,8 +69,9 @@ class Columns:
         return self.headers is not None or self.header_prefix is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON-able values."""
-        return asdict(self)
+        """As JSON-able values. Without `nulls` if it is not set: ids of jobs are made of these, and must stay the
+        same."""
+        return {name: value for name, value in asdict(self).items() if name != "nulls" or value}
 
     def source(self, field: str) -> str:
         """A field with the user's columns it comes from, for a sentence."""

@@ -57,15 +57,17 @@ DEAD_LETTERS: Final = (
 
 def plain(batches: Batches) -> Iterator[pa.RecordBatch]:
     """What plain Kafka clients say in headers, record by record. `shard`, `offset`, `at`, `said` (key and headers as
-    JSON, bytes as base64), `content`."""
+    JSON without nulls, bytes as base64, and `is_null` if the value is null), `content`."""
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in (field.split() for field in PLAIN.split(", "))])
     for batch in batches:
         rows = []
         for row in batch.to_pylist():
             record = orjson.loads(row.pop("said"))
-            headers = [(one["key"], b64decode(one.get("value", ""))) for one in record.get("headers", ())]
+            headers = [
+                (one["key"], b64decode(one["value"]) if "value" in one else None) for one in record.get("headers", ())
+            ]
             key = b64decode(record["key"]) if "key" in record else None
-            meaning = plain_records.read(key, headers, row["at"], row["shard"])
+            meaning = plain_records.read(key, headers, row["at"], row["shard"], record.get("is_null", False))
             rows.append(row | {"plain": True} | meaning.columns())
         yield pa.RecordBatch.from_pylist(rows, schema)
 

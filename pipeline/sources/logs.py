@@ -95,10 +95,11 @@ def own_commands(buffer: DataFrame) -> DataFrame:
     """
     first = F.get("headers", F.lit(0))
     own = F.coalesce((F.size("headers") == 1) & (first["key"] == COMMAND_HEADER) & F.col("key").isNull(), F.lit(False))
+    null_value = F.when(F.col("value").isNull(), F.lit(True)).alias("is_null")
     slim = buffer.select(
         F.col("partition").alias("shard"), "offset", _at().alias("at"), own.alias("own"),
         F.when(own, F.coalesce(first["value"], F.lit(b""))).alias("envelope"),
-        F.when(~own, F.to_json(F.struct("key", "headers"))).alias("said"),
+        F.when(~own, F.to_json(F.struct("key", "headers", null_value))).alias("said"),
         F.xxhash64(F.coalesce("value", F.lit(b""))).alias("content"),
     )  # fmt: skip
     return envelopes.decoded(slim)
@@ -209,8 +210,8 @@ def _record_columns() -> list[Column]:
 
 
 def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
-    """Columns of a delivered record: its key, its labels as the header has them, and the sender's headers, behind
-    duemq's, of which so many come before the labels."""
+    """Columns of a delivered record: its key, whether its value is null, its labels as the header has them, and the
+    sender's headers, after duemq's, of which `before` come before the labels."""
     # A dead letter has those of share groups, once it was redriven how often; older servers wrote neither.
     letter = F.coalesce(
         F.lit(before > _SYSTEM_HEADERS)
@@ -225,6 +226,7 @@ def _carried(before: int = _SYSTEM_HEADERS) -> list[Column]:
     first = at + 1 + labelled.cast("int")
     return [
         F.col("key"),
+        F.col("value").isNull().alias("is_null"),
         F.when(labelled, fourth["value"]).alias("labels"),
         F.when(F.size("headers") >= first, F.slice("headers", first, F.size("headers"))).alias("own"),
     ]
@@ -238,11 +240,25 @@ def _metadata() -> Column:
         name, value = one["key"].cast("binary"), F.coalesce(one["value"], F.lit(b""))
         return F.concat(_length(name, 2), _length(value, 4), name, value)
 
-    own = F.aggregate("own", F.lit(b""), lambda total, one: F.concat(total, packed(one)))
+    own = F.aggregate("own", _nulls(), lambda total, one: F.concat(total, packed(one)))
     return envelopes.metadata_hash(
         F.coalesce(F.octet_length("key"), F.lit(NO_KEY)), F.coalesce(F.octet_length("labels"), F.lit(0)),
         F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, own))),
     )  # fmt: skip
+
+
+def _nulls() -> Column:
+    """The header with the null marks of an envelope (`plain_records.metadata`); empty without nulls."""
+    places = F.array_compact(F.transform("own", lambda one, at: F.when(one["value"].isNull(), F.size("own") - 1 - at)))
+    digits = F.concat(
+        F.array_join(F.transform(places, lambda place: F.lpad(F.hex(place), 4, "0")), ""),
+        F.when(F.size(places) > 0, F.lit("FFFE")).otherwise(""),
+        F.when(F.col("is_null"), F.lit("FFFF")).otherwise(""),
+    )
+    nulls, name = F.unhex(digits), F.lit(b"duemq-null")
+    any_null = F.col("is_null") | F.exists("own", lambda one: one["value"].isNull())
+    header = F.concat(_length(name, 2), _length(nulls, 4), name, nulls)
+    return F.when(F.coalesce(any_null, F.lit(False)), header).otherwise(F.lit(b""))
 
 
 def _length(of: Column, size: int) -> Column:

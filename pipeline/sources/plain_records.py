@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from struct import pack, unpack
 from typing import Final, NamedTuple
 
-Headers = tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes | None], ...]
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _YEAR_MS: Final = 31_557_600_000  # 365.25 days
@@ -60,7 +60,7 @@ class RecordMeaning(NamedTuple):
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
     by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
-    of bytes. `reason`: why it is malformed.
+    of bytes. `is_null`: of a schedule, whether its value is null. `reason`: why it is malformed.
     """
 
     kind: str
@@ -80,14 +80,16 @@ class RecordMeaning(NamedTuple):
     labels: bytes = b""
     headers: Headers = ()
     fingerprint: bytes | None = None
+    is_null: bool = False
     reason: str = ""
 
     def columns(self) -> dict[str, object]:
         """The record's part of a row of `decode.PLAIN`."""
         fields = self._asdict()
-        for name in ("key", "labels", "headers", "reason"):
+        for name in ("key", "labels", "headers", "is_null", "reason"):
             del fields[name]
-        whole = metadata(self.key, self.labels, self.headers) if self.kind == "schedule" else None
+        is_schedule = self.kind == "schedule"
+        whole = metadata(self.key, self.labels, self.headers, self.is_null) if is_schedule else None
         return fields | {"metadata": whole}
 
 
@@ -95,18 +97,22 @@ class _Malformed(Exception):
     """Why a record is malformed, in a few words."""
 
 
-def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard: int) -> RecordMeaning:
-    """What a record means that the broker appended `at` epoch ms to the partition `shard` of the buffer topic."""
+def read(
+    key: bytes | None, headers: Iterable[tuple[str, bytes | None]], at: int, shard: int, is_null: bool = False
+) -> RecordMeaning:
+    """What a record means that the broker appended `at` epoch ms to the partition `shard` of the buffer topic.
+
+    `is_null`: whether its value is null."""
     at = max(at, 0)
     ours: dict[str, bytes] = {}
-    own: list[tuple[str, bytes]] = []
+    own: list[tuple[str, bytes | None]] = []
     try:
         for header, value in headers:
             name = "duemq-import" if header == "duemq-adopt" else header  # the former name, in older logs
             if name in _HEADER_NAMES:
                 if name in ours:
                     raise _Malformed(f"{name} is given twice")
-                ours[name] = value
+                ours[name] = value or b""
             elif name[:6].lower() == "duemq-":
                 raise _Malformed(f"{name} is no header of duemq's")
             else:
@@ -115,7 +121,7 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
         if strange := ours.keys() - _ALLOWED[kind]:
             raise _Malformed(f"{min(strange)} does not go with a record to {kind}")
         if kind == "schedule":
-            return _schedule(key, ours, tuple(own), at)
+            return _schedule(key, ours, tuple(own), at, is_null)
         if kind == "import":
             return _file(ours["duemq-import"])
         due = max(_time(ours, at), at) if kind == "move" else None
@@ -124,16 +130,26 @@ def read(key: bytes | None, headers: Iterable[tuple[str, bytes]], at: int, shard
         return RecordMeaning("malformed", reason=str(error))
 
 
-def metadata(key: bytes | None, labels: bytes, headers: Headers) -> bytes:
-    """Key, labels and own headers of a message in one piece, as `envelopes.packed_hash` takes it."""
+def metadata(key: bytes | None, labels: bytes, headers: Headers, is_null: bool) -> bytes:
+    """Key, labels and own headers of a message in one piece, as `envelopes.packed_hash` takes it. Null is empty, and a
+    first header has the null marks, as in an envelope."""
+    nulls = _nulls(headers, is_null) if len(headers) < _MAX_HEADERS else b""
+    pairs = [*([("duemq-null", nulls)] if nulls else ()), *headers]
     packed = b"".join(
         pack(">HI", len(name), len(value)) + name + value
-        for name, value in ((name.encode(errors="replace"), value) for name, value in headers)
+        for name, value in ((name.encode(errors="replace"), value or b"") for name, value in pairs)
     )
     return pack(">HH", 0xFFFF if key is None else len(key), len(labels)) + (key or b"") + labels + packed
 
 
-def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: int) -> RecordMeaning:
+def _nulls(headers: Headers, is_null: bool) -> bytes:
+    """Null marks, two bytes each: the number of headers after each null one, then 65534; 65535 for a null value."""
+    places = [len(headers) - 1 - at for at, (_, value) in enumerate(headers) if value is None]
+    numbers = [*places, *([0xFFFE] if places else ()), *([0xFFFF] if is_null else ())]
+    return b"".join(pack(">H", number) for number in numbers)
+
+
+def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: int, is_null: bool) -> RecordMeaning:
     if "duemq-topic" not in ours:
         raise _Malformed("duemq-topic is missing")
     topic = ours["duemq-topic"]
@@ -149,9 +165,9 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
         raise _Malformed("more than 65,000 headers")
     name = fingerprint = None
     if "duemq-name" in ours:
-        name, fingerprint = _name(_text(ours, "duemq-name")), _fingerprint(key, ours, own)
+        name, fingerprint = _name(_text(ours, "duemq-name")), _fingerprint(key, ours, own, is_null)
         if any(header == "x-duemq-return" for header, _ in own):
-            name, fingerprint = "r:" + name.removeprefix("n:"), _fingerprint(key, {"duemq-topic": topic}, ())
+            name, fingerprint = "r:" + name.removeprefix("n:"), _fingerprint(key, {"duemq-topic": topic}, (), False)
     labels = [one.strip() for one in _text(ours, "duemq-labels").split(",")] if ours.get("duemq-labels") else []
     if len(labels) > _MAX_LABELS:
         raise _Malformed("more than 16 labels")
@@ -164,15 +180,16 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
             raise _Malformed("it expires before it is due")
     return RecordMeaning(
         "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
-        labels="\n".join(labels).encode(), headers=own, fingerprint=fingerprint,
+        labels="\n".join(labels).encode(), headers=own, fingerprint=fingerprint, is_null=is_null,
     )  # fmt: skip
 
 
-def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers) -> bytes:
+def _fingerprint(key: bytes | None, ours: Mapping[str, bytes], own: Headers, is_null: bool) -> bytes:
     """A repeat has the same headers of duemq's, in any order, the same key, however it is given, and the same own
-    headers in their order."""
+    headers in their order, with the same nulls."""
     duemq_pairs = [(name.encode(), value) for name, value in sorted(ours.items()) if name != "duemq-key"]
-    carried = [(name.encode(errors="replace"), value) for name, value in own]
+    carried = [(name.encode(errors="replace"), value or b"") for name, value in own]
+    carried.append((b"", _nulls(own, is_null)))
     parts = [part for pair in (*duemq_pairs, (b"", b"" if key is None else b"=" + key), *carried) for part in pair]
     return b"".join(pack(">I", len(part)) + part for part in parts)
 

@@ -54,10 +54,14 @@ class Message(Closed):
         default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="One that is declared: its own topic.",
         examples=["billing"],
     )  # fmt: skip
-    payload: str = Field(default="", description="Text. Decoded, a payload has at most 1 MiB by default.")
+    payload: str | None = Field(
+        default="", description="Text, or null. Decoded, a payload has at most 1 MiB by default."
+    )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
     key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
-    headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
+    headers: dict[str, str | None] = Field(
+        default={}, description="Passed through; names beginning with duemq- are reserved."
+    )
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0
@@ -223,9 +227,9 @@ class MessageState(Shape):
     key: str | None = None
     key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
     labels: list[str]
-    headers: dict[str, str]
+    headers: dict[str, str | None]
     attempt: int = Field(description="How many deliveries were tried; 0 before the first.")
-    payload: str = Field(default="", description="While the message is held. Not in lists.")
+    payload: str | None = Field(default="", description="While the message is held. Not in lists.")
     payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
     expires_at: Rfc3339 = ""
     expires_at_ms: Ms = 0
@@ -352,9 +356,9 @@ class Record(Shape):
     timestamp_ms: Ms = Field(description="When it was written to the topic, epoch ms.")
     key: str | None = None
     key_base64: str = ""
-    payload: str = ""
+    payload: str | None = ""
     payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
-    headers: dict[str, str] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
+    headers: dict[str, str | None] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
 
 
 class Records(Shape):

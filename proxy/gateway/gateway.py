@@ -459,7 +459,7 @@ _ID, _DUE, _ATTEMPT = bytes(ID_CHARS), 10**13, 10**4
 def _record_bytes(draft: Draft) -> int:
     """The most bytes a message has as a record, whenever it is due and however often it is tried."""
     _, system = system_headers(_ID, _DUE, _ATTEMPT, "\n".join(draft.labels).encode())
-    return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload)
+    return HEAD.size + len(draft.key or b"") + len(system) + len(draft.headers) + len(draft.payload or b"")
 
 
 def _as_rejection(error: DuemqError) -> Rejected:

@@ -156,7 +156,7 @@ class LedgerFollower:
         records = await self._bus.read(LEDGER, shard, self._next[shard], _READ)
         progress = self.progress[shard]
         for record in records:
-            entry = read_ledger(unpack_record(record.frame).value)
+            entry = read_ledger(unpack_record(record.frame).payload)
             if not isinstance(entry, Barrier):
                 self.entries[shard] = entry
                 progress.publish(entry)

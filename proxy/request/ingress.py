@@ -2,7 +2,7 @@
 
 Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
 than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got
-lost on the way must not go out at once.
+lost on the way must not go out at once. Payloads and values of headers may be null, which is not empty either.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class Ingress:
         if "payload_base64" in item:
             if "payload" in item:
                 raise Rejected("both_payloads", "payload and payload_base64 are both given", "payload_base64")
-            payload = _decode(item["payload_base64"])
+            payload: bytes | None = _decode(item["payload_base64"])
             source = "payload_base64"
         else:
             source = "payload"
             text = item.get("payload", "")
-            if type(text) is not str:
-                raise Rejected("bad_field", "payload must be text; send bytes as payload_base64", "payload")
-            payload = text.encode()
+            if type(text) is not str and text is not None:
+                raise Rejected("bad_field", "payload must be text or null; send bytes as payload_base64", "payload")
+            payload = None if text is None else text.encode()
         return self._draft(item, payload, source, now)
 
     def draft_from_raw(self, headers: Sequence[tuple[bytes, bytes]], body: bytes, now: int) -> Draft:
@@ -126,9 +126,11 @@ class Ingress:
             raise Rejected("batch_too_large", f"a batch holds at most {limit} messages, not {len(items)}", "messages")
         return items
 
-    def _draft(self, item: Mapping[str, Any], payload: bytes, source: str, now: int, text: bool = False) -> Draft:
+    def _draft(
+        self, item: Mapping[str, Any], payload: bytes | None, source: str, now: int, text: bool = False
+    ) -> Draft:
         limits = self.limits
-        if len(payload) > limits.max_payload_bytes:
+        if payload is not None and len(payload) > limits.max_payload_bytes:
             raise RejectedNow(
                 "payload_too_large",
                 f"the payload has {len(payload)} bytes, the limit is {limits.max_payload_bytes}",
@@ -204,15 +206,15 @@ class Ingress:
             raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
         if len(headers) > (most := self.limits.max_headers):
             raise _too_many(f"{len(headers)} headers are given, the limit is {most}")
-        pairs = []
+        pairs: list[tuple[str, bytes | None]] = []
         for name, value in headers.items():
-            if type(value) is not str:
-                raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
+            if type(value) is not str and value is not None:
+                raise _bad_header(f"the value of header {shown(name)} must be text or null, not {shown(value)}")
             if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
                 raise _bad_header(f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}")
             if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
                 raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
-            pairs.append((name, value.encode()))
+            pairs.append((name, None if value is None else value.encode()))
         count, packed = pack_headers(pairs)
         if len(packed) > (limit := self.limits.max_headers_bytes):
             raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")

@@ -11,7 +11,7 @@ import orjson
 
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
-from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, unpack_headers, unpack_record
+from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, no_value, unpack_headers, unpack_record
 from duemq.model.row_notes import PastChange
 from duemq.model.timing import format_ms
 from duemq.proxy.gateway.base import Receipt
@@ -62,7 +62,7 @@ def state_json(state: MessageState, *, payload: bool) -> Json:
         document["changes"] = list(map(_change_json, state.history.changes))
         if state.history.left_out:
             document["changes_left_out"] = state.history.left_out
-    if payload and state.payload is not None:
+    if payload and (state.has_null or state.payload is not None):
         document |= _payload_json(state.payload)
     return document
 
@@ -74,9 +74,9 @@ def _change_json(change: PastChange) -> Json:
     return document | {"by": change.by} if change.by else document
 
 
-def headers_json(headers: Headers) -> dict[str, str]:
+def headers_json(headers: Headers) -> dict[str, str | None]:
     """Bytes that are not UTF-8 are shown as `\\xNN`; of headers with one name the last counts."""
-    return {name: value.decode(errors="backslashreplace") for name, value in headers}
+    return {name: None if value is None else value.decode(errors="backslashreplace") for name, value in headers}
 
 
 def _key_json(key: bytes | None) -> Json:
@@ -86,11 +86,11 @@ def _key_json(key: bytes | None) -> Json:
         return {"key_base64": b64encode(key or b"").decode()}
 
 
-def _payload_json(payload: bytes) -> Json:
+def _payload_json(payload: bytes | None) -> Json:
     try:
-        return {"payload": payload.decode()}
+        return {"payload": None if payload is None else payload.decode()}
     except UnicodeDecodeError:
-        return {"payload_base64": b64encode(payload).decode()}
+        return {"payload_base64": b64encode(payload or b"").decode()}
 
 
 def _named(name: bytes, value: bytes, value_bytes: int) -> bytes:
@@ -122,9 +122,11 @@ def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]
     for offset, timestamp, frame in stored:
         key_bytes, count, header_bytes = unpack(frame)
         start = HEAD.size if key_bytes < 0 else HEAD.size + key_bytes
+        end = start + header_bytes
         match = system(frame, start)
         try:
-            payload = _dumps(frame[start + header_bytes :].decode())
+            value = frame[end:] or no_value(frame, start, count, end)
+            payload = b"null" if value is None else _dumps(value.decode())
             key = b"null" if key_bytes < 0 else _dumps(frame[HEAD.size : start].decode())
         except UnicodeDecodeError:
             match = None
@@ -133,7 +135,7 @@ def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]
             continue
         more = b""
         if count > _SYSTEM_HEADERS:
-            own = unpack_headers(frame, match.end(), count - _SYSTEM_HEADERS)
+            own = unpack_headers(frame, match.end(), count - _SYSTEM_HEADERS, end)
             more = b"," + _dumps(headers_json(own))[1:-1]
         texts.append(_RECORD % (partition, offset, timestamp, key, payload, *match.groups(), more))
     return texts

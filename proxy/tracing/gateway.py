@@ -75,7 +75,7 @@ def _distinct(drafts: Sequence[Draft]) -> list[Carrier]:
     """The sampled contexts of messages, each once."""
     contexts: dict[str, Carrier] = {}
     for draft in drafts:
-        carrier = sampled_context(unpack_headers(draft.headers, 0, draft.header_count))
+        carrier = sampled_context(unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers)))
         if carrier is not None:
             contexts.setdefault(carrier["traceparent"], carrier)
     return list(contexts.values())

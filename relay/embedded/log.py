@@ -53,7 +53,7 @@ class EmbeddedLog:
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
         """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes. No
         other message can have the name; if one had, this one would be a dead letter."""
-        refused = await self._send(self._draft(message, to, error, message.payload))
+        refused = await self._send(self._draft(message, to, error, message.value))
         if refused is None:
             return to
         dead = Dead(refused)
@@ -62,12 +62,14 @@ class EmbeddedLog:
             len(message.payload), refused, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
         size: Pairs = [(SIZE, b"%d" % len(message.payload))]
-        for payload in (message.payload, b""):
+        for payload in (message.value, message.value and b""):
             if await self._send(self._draft(message, dead, error, payload, size)) is None:
                 return dead
         raise Rejected("bad_field", f"{message!r} can neither go back nor be a dead letter")
 
-    def _draft(self, message: Message, to: Wait | Dead, error: str, payload: bytes, more: Pairs | None = None) -> Draft:
+    def _draft(
+        self, message: Message, to: Wait | Dead, error: str, payload: bytes | None, more: Pairs | None = None
+    ) -> Draft:
         letter = letter_of(self._group, message, to, error)
         now = self._clock()
         name, fingerprint = of_return(letter.name, letter.topic.encode(), message.key, payload)

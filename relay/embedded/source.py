@@ -38,7 +38,7 @@ class LogRecord:
     offset: int
     timestamp: int
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Headers
 
 

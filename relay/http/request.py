@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Header, Headers
 from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.http import HttpOptions
 from duemq.model.destinations.http_headers import legal_value, of_messages
@@ -78,13 +79,15 @@ class RequestFormat:
         ]  # fmt: skip
         if signature := self._signer.signature(id_, now_s, body):
             headers.append(("webhook-signature", signature))
+        if message.value is None:
+            headers.append(("duemq-null", "true"))
         if due_ms is not None:
             headers.append(("duemq-due", str(due_ms)))
         if key is not None:
             headers.append(_key_header(key))
         return headers
 
-    def _message_headers(self, own: list[tuple[str, bytes]], content_type_is_own: bool) -> list[tuple[str, str]]:
+    def _message_headers(self, own: list[Header], content_type_is_own: bool) -> list[tuple[str, str]]:
         """Those that HTTP can carry, and all of them in `duemq-headers` where it cannot carry each as it was."""
         headers: list[tuple[str, str]] = []
         exact = True
@@ -96,8 +99,8 @@ class RequestFormat:
             if lower == "content-type":
                 exact = exact and content_type_is_own
                 continue
-            text = data.decode("ascii", errors="replace")
-            if of_messages(name) and lower not in self._taken and legal_value(text):
+            text = "" if data is None else data.decode("ascii", errors="replace")
+            if data is not None and of_messages(name) and lower not in self._taken and legal_value(text):
                 headers.append((lower, text))
             else:
                 exact = False
@@ -106,15 +109,15 @@ class RequestFormat:
         return headers
 
 
-def headers_json(headers: list[tuple[str, bytes]]) -> str:
+def headers_json(headers: Headers) -> str:
     """All headers of a message in their order, as ASCII: `[name, text]`, or `[name, base64, "base64"]` where the value
-    is no UTF-8."""
-    pairs: list[list[str]] = []
+    is no UTF-8, or `[name, null]`."""
+    pairs: list[list[str | None]] = []
     for name, data in headers:
         try:
-            pairs.append([name, data.decode()])
+            pairs.append([name, None if data is None else data.decode()])
         except UnicodeDecodeError:
-            pairs.append([name, b64encode(data).decode(), "base64"])
+            pairs.append([name, b64encode(data or b"").decode(), "base64"])
     return json.dumps(pairs, separators=(",", ":"))
 
 
@@ -123,11 +126,11 @@ def _topic(topic: str) -> str:
     return quote(topic, errors="replace")
 
 
-def _content_type(own: list[tuple[str, bytes]], default: str) -> tuple[str, bool]:
+def _content_type(own: Headers, default: str) -> tuple[str, bool]:
     """The content type of the payload, and whether it is the message's own."""
     for name, data in own:
         if name.lower() == "content-type":
-            text = data.decode("ascii", errors="replace")
+            text = (data or b"").decode("ascii", errors="replace")
             return (text, True) if text and legal_value(text) else (default, False)
     return default, False
 

@@ -57,7 +57,9 @@ def header_text(text: str) -> str:
 
 
 def payload_json(message: Message) -> str:
-    """The payload if it is JSON, else a JSON string of its text."""
+    """The payload if it is JSON, else a JSON string of its text; `null` for null."""
+    if message.value is None:
+        return "null"
     text = _text(message.payload)
     try:
         orjson.loads(message.payload)
@@ -81,7 +83,7 @@ def _value(part: Placeholder, message: Message) -> str:
         case "attempt":
             return str(message.attempt)
         case "header":
-            return next((_text(value) for name, value in message.headers if name.lower() == part.header), "")
+            return next((_text(value or b"") for name, value in message.headers if name.lower() == part.header), "")
         case _:
             return _text(message.payload)
 

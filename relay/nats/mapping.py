@@ -17,6 +17,8 @@ BASE64_PREFIX: Final = "duemq-base64-"
 """Before the name of a header that NATS cannot hold as it is. Producers have no header that begins so."""
 SUBJECT_BYTES: Final = 2_000
 """Servers close the connection at a line of more than 4,096 bytes, which has the inbox and two sizes, too."""
+NULL_PREFIX: Final = "duemq-null-"
+"""Before the name of a header whose value is null. Producers have no header that begins so."""
 _NO_TOKEN: Final = "_"
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _RESERVED: Final = re.compile(r"nats-.*|status", re.IGNORECASE)
@@ -64,8 +66,12 @@ class Mapping:
             headers["duemq-due"] = str(due_ms)
         if key is not None:
             _put(headers, "duemq-key", key)
+        if message.value is None:
+            headers["duemq-null"] = "true"
         for name, value in message.headers:
-            if _RESERVED.fullmatch(name):
+            if value is None:
+                _append(headers, NULL_PREFIX + quote(name, safe="", errors="replace"), "")
+            elif _RESERVED.fullmatch(name):
                 _put_encoded(headers, name, value)
             else:
                 _put(headers, name, value)

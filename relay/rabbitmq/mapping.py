@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pika import BasicProperties
 
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rabbitmq import NAMES, SHORT_BYTES, RabbitMqOptions
 from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import Reply, Result
 
-Value = str | bytes | int | list[str | bytes]
-"""Of a header: a long string, a byte array, a 64-bit integer, or an array."""
+Value = str | bytes | int | None | list[str | bytes | None]
+"""Of a header: a long string, a byte array, a 64-bit integer, void for null, or an array."""
 
 _PROPERTIES: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
 """Headers that have a property of their own in AMQP."""
@@ -58,6 +58,8 @@ class Mapping:
             headers["duemq-due"] = due_ms
         if key is not None:
             headers["duemq-key"] = _text(key)
+        if message.value is None:
+            headers["duemq-null"] = "true"
         properties = BasicProperties(headers=headers, delivery_mode=self._mode)
         if len(id_) <= SHORT_BYTES and id_.isascii():
             properties.message_id = id_
@@ -83,12 +85,12 @@ class Mapping:
         return routing_key
 
 
-def _put(own: Sequence[tuple[str, bytes]], headers: dict[str, Value], properties: BasicProperties) -> int:
+def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -> int:
     """Put the producer's headers where they belong. Returns their bytes, at most."""
     size = 0
     for name, value in own:
-        value = value or b""  # a Kafka producer may leave it out
-        text = _text(value)
+        text = None if value is None else _text(value)
+        value = value or b""
         property_ = _PROPERTIES.get(name.lower())
         if (
             property_ is not None
@@ -105,7 +107,7 @@ def _put(own: Sequence[tuple[str, bytes]], headers: dict[str, Value], properties
             raise NotMapped("header_name", f"the name of a header has {name_bytes} bytes; AMQP holds {SHORT_BYTES}")
         size += name_bytes + len(value) + _FIELD_BYTES
         before: Any = headers.get(name)
-        if before is None:
+        if name not in headers:
             headers[name] = text
         elif isinstance(before, list):
             before.append(text)

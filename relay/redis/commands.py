@@ -16,6 +16,7 @@ Words = tuple[str | bytes | int, ...]
 """The command itself is a str: the client of a cluster looks it up."""
 
 HEADER: Final = b"header:"
+NULL_HEADER: Final = b"null-header:"
 MARKER: Final = b"duemq:"
 
 
@@ -91,29 +92,30 @@ def fields(message: Message) -> list[bytes]:
         entry += b"due", b"%d" % due_ms
     if (key := message.key) is not None:
         entry += b"key", key
+    if message.value is None:
+        entry += b"null", b"true"
     for name, value in message.headers:
-        entry += HEADER + name.encode(), value
+        entry += (NULL_HEADER if value is None else HEADER) + name.encode(), value or b""
     entry += b"payload", message.payload
     return entry
 
 
 def envelope(message: Message) -> bytes:
-    """JSON in which bytes are strings, and those that are no UTF-8 are `{"base64": …}`."""
-    key = message.key
+    """JSON in which bytes are strings, and those that are no UTF-8 are `{"base64": …}`; null is null."""
     return orjson.dumps({
         "id": message.id,
         "due": message.origin.due_ms,
-        "key": None if key is None else _text(key),
+        "key": _text(message.key),
         "headers": [(name, _text(value)) for name, value in message.headers],
-        "payload": _text(message.payload),
+        "payload": _text(message.value),
     })  # fmt: skip
 
 
-def _text(value: bytes) -> str | dict[str, str]:
+def _text(value: bytes | None) -> str | dict[str, str] | None:
     try:
-        return value.decode()
+        return None if value is None else value.decode()
     except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode()}
+        return {"base64": b64encode(value or b"").decode()}
 
 
 def _without_braces(key: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Headers
 from duemq.model.destinations.rocketmq import NAMES, TOPIC_CHARACTERS, RocketMqOptions, legal_tag
 from duemq.model.destinations.template import LABEL, fill, parse_name
 from duemq.relay.base import Reply, Result
@@ -76,6 +77,8 @@ class Mapping:
             properties["duemq-due"] = str(due_ms)
         if not body:
             properties["duemq-empty"] = "true"
+        if message.value is None:
+            properties["duemq-null"] = "true"
         if key:
             self._put_key(made, key)
         if self._fifo:
@@ -126,12 +129,12 @@ def _digest(data: bytes) -> str:
     return sha256(data).hexdigest()[:_GROUP_BYTES]
 
 
-def _with_headers(made: Publication, own: list[tuple[str, bytes]]) -> dict[str, str]:
+def _with_headers(made: Publication, own: Headers) -> dict[str, str]:
     """Each as a property; all of them in `duemq-headers`, too, where that would change something."""
     properties = dict(made.properties)
     exact = True
     for name, value in own:
-        text = _text(value)
+        text = None if value is None else _text(value)
         if text is None or name in properties or not _TEXT.fullmatch(name) or not name.strip():
             exact = False
         elif _SERVERS_OWN.fullmatch(name):

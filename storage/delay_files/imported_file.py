@@ -213,7 +213,7 @@ def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -
     topics = [topic.encode() for topic in table["topic"].to_pylist()]
     keys, payloads = table["key"].to_pylist(), table["payload"].to_pylist()
     rows = [
-        plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload)
+        plain_row(topic, -1 if key is None else len(key)) % (key or b"", id_, due, payload or b"")
         for topic, key, id_, due, payload in zip(topics, keys, ids, due_times.tolist(), payloads, strict=True)
     ]
     rich = np.flatnonzero(_rich(table, due_times)).tolist()
@@ -224,9 +224,9 @@ def _rows(table: pa.Table, due_times: npt.NDArray[np.int64], ids: list[bytes]) -
 
 
 def _rich(table: pa.Table, due_times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which messages have more than a topic, a key and a payload."""
+    """Which messages have more than a topic, a key and a payload, or a null one."""
     rich: npt.NDArray[np.bool_] = (due_times < PLAIN_DUES.start) | (due_times >= PLAIN_DUES.stop)
-    rich |= table["expires_ms"].is_valid().to_numpy()
+    rich |= table["expires_ms"].is_valid().to_numpy() | table["payload"].is_null().to_numpy()
     for name in ("headers", "labels"):
         rich |= pc.list_value_length(table[name]).fill_null(0).to_numpy() > 0
     return rich

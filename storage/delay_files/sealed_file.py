@@ -4,6 +4,8 @@
     topic string, key binary, payload binary  what any Parquet tool can read of the far future
     head binary                               the store's row up to the payload (model/row.py): both make the row
 
+A null payload is an empty one in its column, for older versions join both columns, and `head` says that it is null.
+
 zstd (lz4 for the key), a checksum per page, and small row groups with statistics, so that one row is found by reading
 one of them: at most 1,024 rows, and 4 MiB unless one message alone has more. Older files have 4,096 rows in a group,
 some whatever these weigh. Columns of the key have a form that `key_pages.py` reads.

@@ -24,13 +24,14 @@ _HEADER = pa.struct([("name", pa.string()), ("value", pa.binary())])
 SCHEMA = pa.schema([
     pa.field("due_ms", pa.int64(), nullable=False),
     pa.field("topic", pa.string(), nullable=False),
-    pa.field("payload", pa.binary(), nullable=False),
+    pa.field("payload", pa.binary()),
     pa.field("key", pa.binary()),
     pa.field("headers", pa.list_(_HEADER)),
     pa.field("labels", pa.list_(pa.string())),
     pa.field("expires_ms", pa.int64()),
 ])  # fmt: skip
 REQUIRED = ("due_ms", "topic", "payload")
+_NEVER_NULL = ("due_ms", "topic")
 OWN = ("name",)
 """Columns of the writer's own, which may be there besides, after the others where the file is to be linked: nobody here
 reads them."""
@@ -80,7 +81,7 @@ def check_schema(schema: pa.Schema) -> None:
         if name in schema.names[:at]:
             raise BadDelayFile("is there twice", column=name)
         fits, type_name = _FITS[name]
-        if not fits(field.type) and not (pt.is_null(field.type) and name not in REQUIRED):
+        if not fits(field.type) and not (pt.is_null(field.type) and name not in _NEVER_NULL):
             raise BadDelayFile(f"must be {type_name}, not {field.type}", column=name)
     for name in REQUIRED:
         if name not in schema.names:

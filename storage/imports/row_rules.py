@@ -56,7 +56,6 @@ class ImportRules:
     def _all(self, batch: pa.RecordBatch) -> Iterator[RowProblem | None]:
         yield from self._dues(batch["due_ms"])
         yield from self._topics(batch["topic"])
-        yield _null("payload", batch["payload"])
         yield self._too_long("payload", batch["payload"], self._limits.max_payload_bytes)
         yield self._too_long("key", batch["key"], self._limits.max_key_bytes)
         yield from self._headers(batch["headers"])
@@ -128,7 +127,6 @@ class ImportRules:
         totals = np.bincount(parents, sizes, len(column)).astype(np.int64)
         yield wrong(_first(_mask(each.is_null())), "a header is null")
         yield wrong(_first(_mask(names.is_null())), "the name of a header is null")
-        yield wrong(_first(_mask(values.is_null())), "the value of a header is null")
         names, bad_text = _sound(names)
         yield wrong(bad_text, "the name of a header is not UTF-8")
         lengths = _numbers(pc.utf8_length(names), 1)

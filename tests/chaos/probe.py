@@ -99,7 +99,7 @@ class Probe:
 
     async def _send(self, producer: AIOKafkaProducer, shard: int, due: int) -> None:
         payload = f"{shard}.{due}"
-        headers = [("duemq-topic", self.topic.encode()), ("duemq-deliver-at", b"%d" % due)]
+        headers = [("duemq-topic", self.topic.encode()), ("duemq-deliver-at", b"%d" % due), ("null", None)]
         self.open.add(payload)
         try:
             async with asyncio.timeout(_ACK_S):
@@ -142,6 +142,7 @@ def reconcile_probes(probe: Probe, records: Iterable[dict[str, Any]]) -> None:
     """Every probe came once, none of them early, and none that was not sent."""
     stamps: dict[str, list[int]] = defaultdict(list)
     for record in records:
+        assert record["headers"]["null"] is None, f"a null header of {record['payload']} is not null any more"
         stamps[record["payload"]].append(record["timestamp_ms"])
     lost = probe.sent - stamps.keys()
     assert not lost, f"{len(lost)} probes lost: {sorted(lost)[:5]}"

@@ -93,10 +93,18 @@ def test_a_cancel_without_an_answer_may_still_take_effect_until_the_end() -> Non
 def test_probes() -> None:
     probe = Probe("", "probe", 1)
     probe.sent, probe.open = {f"0.{DUE}", f"0.{DUE + 20}"}, {f"0.{DUE + 40}"}
-    true = [record(f"0.{DUE}"), record(f"0.{DUE + 20}", DUE + 20)]
+
+    def probed(payload: str, at: int = DUE + 5) -> Record:
+        found = record(payload, at)
+        return found | {"headers": found["headers"] | {"null": None}}
+
+    true = [probed(f"0.{DUE}"), probed(f"0.{DUE + 20}", DUE + 20)]
     reconcile_probes(probe, true)
-    reconcile_probes(probe, [*true, record(f"0.{DUE + 40}", DUE + 40)])
-    for false in (true[:1], [*true, true[0]], [true[0], record(f"0.{DUE + 20}", DUE)], [*true, record("0.1")]):
+    reconcile_probes(probe, [*true, probed(f"0.{DUE + 40}", DUE + 40)])
+    wrong = true[0] | {"headers": true[0]["headers"] | {"null": ""}}
+    for false in (
+        true[:1], [*true, true[0]], [true[0], probed(f"0.{DUE + 20}", DUE)], [*true, probed("0.1")], [wrong, true[1]],
+    ):  # fmt: skip
         with pytest.raises(AssertionError):
             reconcile_probes(probe, false)
 

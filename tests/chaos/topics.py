@@ -15,6 +15,7 @@ from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from duemq.bus.kafka.aiokafka_internals import client_of
+from duemq.proxy.response.render import headers_json
 from tests.chaos.pace import SLOW
 
 _TAGS = ("tags", TaggedFields)
@@ -197,6 +198,6 @@ def as_shown(record: Any) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
         "key": None if record.key is None else record.key.decode(),
-        "payload": (record.value or b"").decode(errors="backslashreplace"),
-        "headers": {name: value.decode(errors="backslashreplace") for name, value in record.headers},
+        "payload": None if record.value is None else record.value.decode(errors="backslashreplace"),
+        "headers": headers_json(record.headers),
     }

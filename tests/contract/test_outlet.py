@@ -78,6 +78,17 @@ async def test_headers_arrive_in_their_order(site: OutletSite, outlet: Outlet) -
     assert received.headers == headers
 
 
+async def test_null_arrives_apart_from_empty(site: OutletSite, outlet: Outlet) -> None:
+    headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("gone", None)]
+    for number, payload in enumerate((None, b"")):
+        sent = out_message(number, payload=payload, headers=headers[: 2 - number])
+        assert (await outlet.send(sent)).result is Result.ACCEPTED
+    received = {each.id: each for each in await site.received(2)}
+    null, empty = received[out_message(0).id], received[out_message(1).id]
+    assert (null.payload, null.headers) == (None, headers)
+    assert (empty.payload, empty.headers) == (b"", headers[:1])
+
+
 async def test_many_at_once_arrive_each_once(site: OutletSite, outlet: Outlet) -> None:
     messages = [out_message(number, payload=b"%d" % number) for number in range(500)]
     for start in range(0, 500, outlet.concurrency):

@@ -48,6 +48,21 @@ def test_the_life_of_a_message(duemq: Command) -> None:
         assert (code, refused["error"]["code"]) == (3, "already_delivered"), late
 
 
+def test_null_is_told_apart_from_empty(duemq: Command, shared_server: Server) -> None:
+    topic = "cli.null"
+    code, sent = duemq("send", topic, "--null", "--after", "1h")
+    assert code == 0
+    assert duemq("get", sent["id"])[1]["payload"] is None
+    assert "<null>" in run("get", sent["id"], url=shared_server.url).stdout
+    assert run("get", sent["id"], "--payload", url=shared_server.url).stdout == ""
+    assert duemq("send", topic, "")[0] == duemq("deliver-now", sent["id"])[0] == 0
+    records = duemq("tail", topic, "--from-start", "--max", "2")[1]
+    assert {record["headers"]["duemq-id"] == sent["id"]: record["payload"] for record in records} == {
+        True: None, False: "",
+    }  # fmt: skip
+    assert duemq("send", topic, "text", "--null")[0] == 2
+
+
 def test_cancels_tell_what_became_of_each(duemq: Command) -> None:
     pending = [duemq("send", "cli.cancel", "x", "--after", "1h")[1]["id"] for _ in range(3)]
     gone = duemq("send", "cli.cancel", "x")[1]["id"]

@@ -29,8 +29,9 @@ with atheris.instrument_imports(include=["duemq"]):
     from duemq.model.errors import CorruptStore, Rejected
     from duemq.model.ids import IdCodec
     from duemq.model.ledger import Barrier, Entry, read_ledger
-    from duemq.model.message import read_change, read_name, read_schedule
-    from duemq.model.record import StoredRecord, pack_record
+    from duemq.model.message import Draft, read_change, read_name, read_schedule, schedule_frame
+    from duemq.model.record import Header, StoredRecord, frame_of, pack_headers, pack_record
+    from duemq.model.row import read_row, row_of
     from duemq.model.session import Session
     from duemq.proxy.login.cookie import read_cookie, session_text
     from duemq.proxy.login.settings import LoginSettings
@@ -55,12 +56,25 @@ def records(data: bytes) -> None:
     """Frames of Kafka clients: any bytes, and records with our headers."""
     provider = atheris.FuzzedDataProvider(data)
     frames = [data]
-    headers = [
-        (HEADERS[provider.ConsumeIntInRange(0, len(HEADERS) - 1)], provider.ConsumeBytes(40))
+    headers: list[Header] = [
+        (
+            HEADERS[provider.ConsumeIntInRange(0, len(HEADERS) - 1)],
+            provider.ConsumeBytes(40) if provider.ConsumeBool() else None,
+        )
         for _ in range(provider.ConsumeIntInRange(0, 6))
     ]
     key = provider.ConsumeBytes(8) if provider.ConsumeBool() else None
-    frames.append(pack_record(key, headers, provider.ConsumeBytes(64)))
+    value = provider.ConsumeBytes(64) if provider.ConsumeBool() else None
+    frames.append(pack_record(key, headers, value))
+    assert plain.read_record(frames[-1]) == (key, tuple(headers), value), "a frame that says something else"
+    # Null marks that anybody may have written, in an envelope and after headers.
+    count, packed = pack_headers(headers)
+    marks = provider.ConsumeBytes(8)
+    pairs: list[Header] = [("duemq-null", marks), *headers]
+    some, marked = pack_headers([(name, content or b"") for name, content in pairs])
+    for draft in (Draft("orders", value, 5, key, some, marked), Draft("orders", value, 5, key, count, packed)):
+        read_row(row_of(schedule_frame(draft, 5), b"i" * 32))
+    frames.append(frame_of(key, count, packed + marks, value))
     for frame in frames:
         if (fields := read_schedule(frame)) is not None and fields.name_bytes:
             read_name(frame, fields)

@@ -75,7 +75,7 @@ class Load:
     async def _send(self, dues: list[int]) -> list[tuple[str, str]]:
         drafts = [Draft(TOPIC, b"%d" % next(self._numbers), due) for due in dues]
         receipts = await self._gateway.send(drafts)
-        given = [(draft.payload.decode(), receipt.id) for draft, receipt in zip(drafts, receipts, strict=True)
+        given = [((draft.payload or b"").decode(), receipt.id) for draft, receipt in zip(drafts, receipts, strict=True)
                  if isinstance(receipt, Receipt)]  # fmt: skip
         say("sent", "done", *(payload for payload, _ in given))
         return given

@@ -96,7 +96,7 @@ class Site:
                 while records := await bus.read(TOPIC, 0, counts.total(), 10_000):
                     for _, timestamp, frame in records:
                         record = unpack_record(frame)
-                        counts[record.value.decode()] += 1
+                        counts[record.payload.decode()] += 1
                         assert int(record.header("duemq-due") or b"0") <= timestamp + END_MS + ROUNDS * ROUND_MS
                 return counts
             finally:

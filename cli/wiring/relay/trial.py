@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.proxy.destinations.relay_access import SystemReply
 
 if TYPE_CHECKING:
+    from duemq.client.consumer.retry.headers import Headers
     from duemq.relay.base import Outlet
 
 HEADER: Final = ("x-duemq-test", b"1")
@@ -32,7 +33,7 @@ class _TestRecord:
     topic: str
     timestamp: int
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]]
+    headers: Headers
     partition: int = 0
     offset: int = 0
     key: bytes | None = None

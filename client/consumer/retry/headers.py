@@ -18,7 +18,8 @@ import orjson
 from duemq.model.dead_letters import SHARE_GROUP
 from duemq.model.names import RETURN_HEADER
 
-Headers = Sequence[tuple[str, bytes]]
+Header = tuple[str, bytes | None]
+Headers = Sequence[Header]
 
 TOPIC: Final = "x-duemq-topic"
 PARTITION: Final = "x-duemq-partition"
@@ -31,7 +32,7 @@ ERROR: Final = "x-duemq-error"
 DUE: Final = "x-duemq-due"
 """When its first delivery was due, epoch ms."""
 NULL: Final = "x-duemq-null"
-"""The value was null, which a schedule cannot hold: it is sent as an empty one."""
+"""The value was null. A node of version 0.1.0 makes it an empty one, and this says so."""
 ATTEMPTS: Final = "x-duemq-attempts"
 """The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
@@ -107,9 +108,9 @@ def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
         return ()
 
 
-def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[tuple[str, bytes]]:
+def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[Header]:
     """The headers of a message that goes back, or to the dead letters, beside those that say when."""
-    pairs = [
+    pairs: list[Header] = [
         (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
         (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode(errors="replace")),
         (ERROR, error[:_ERROR_BYTES].encode(errors="replace")[:_ERROR_BYTES]),
@@ -125,7 +126,7 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
     return pairs + list(own(headers))
 
 
-def share_group_headers(origin: Origin, group: str, error: str) -> list[tuple[str, bytes]]:
+def share_group_headers(origin: Origin, group: str, error: str) -> list[Header]:
     """The headers that Kafka's brokers give a dead letter of a share group (KIP-1191), for tools that know these."""
     return [
         (SHARE_GROUP + "topic", origin.topic.encode()), (SHARE_GROUP + "partition", b"%d" % origin.partition),
@@ -157,10 +158,10 @@ def labels_in(headers: Headers) -> bytes | None:
     return next((value for name, value in headers if name in ("duemq-labels", LABELS) and value is not None), None)
 
 
-def own(headers: Headers) -> Iterable[tuple[str, bytes]]:
-    """The user's headers. Without values Kafka can hold but a schedule cannot: null is read as empty there."""
+def own(headers: Headers) -> Iterable[Header]:
+    """The user's headers."""
     return (
-        (name, value or b"")
+        (name, value)
         for name, value in headers
         if name not in _OURS and not name.lower().startswith(_RESERVED) and name not in _TIMES
     )

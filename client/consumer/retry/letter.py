@@ -6,12 +6,12 @@ import hashlib
 from typing import Final, NamedTuple
 
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.retry.headers import Origin, returned, share_group_headers
+from duemq.client.consumer.retry.headers import Header, Origin, returned, share_group_headers
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.dead_letters import SHARE_GROUP
 
-Pairs = list[tuple[str, bytes]]
+Pairs = list[Header]
 
 AT_ONCE: Final = Wait("level", 0)
 

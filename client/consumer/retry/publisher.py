@@ -55,7 +55,7 @@ class _Letter(NamedTuple):
 
     topic: str | None
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: Pairs
 
 
@@ -82,7 +82,7 @@ class Returns:
         """
         record = message.record
         back = letter_of(self._group, message, to, error)
-        letter = _Letter(None, record.key, record.value or b"", [*_address(back), *back.headers])
+        letter = _Letter(None, record.key, message.value, [*_address(back), *back.headers])
         refused = _unfit(letter) or await self._append(message, letter)
         if refused is None:
             return to
@@ -92,19 +92,21 @@ class Returns:
     async def _bury(self, message: Message, reason: str, error: str) -> None:
         """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
         written directly; through duemq, where this user may not do that."""
-        record, origin, null = message.record, message.origin, message.value is None
-        value, dead = record.value or b"", self._dead_letters
+        record, origin, value = message.record, message.origin, message.value
+        null, dead = value is None, self._dead_letters
+        nothing = None if null else b""
         log.error(
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
-            self._group, message, len(value), reason, extra={"action": "refused", "group": self._group},
+            self._group, message, len(message.payload), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
         headers = dead_headers(self._group, returned(record.headers, origin, reason, error, null), origin, error)
-        size = (SIZE, b"%d" % len(value))
+        size = (SIZE, b"%d" % len(message.payload))
         bare = [*dead_headers(self._group, returned((), origin, reason, error, null), origin, error), size]
-        letters = [_Letter(dead, record.key, b"", [*headers, size]), _Letter(dead, None, b"", bare)]
+        letters = [_Letter(dead, record.key, nothing, [*headers, size]), _Letter(dead, None, nothing, bare)]
         if reason != TOO_LARGE:
             letters.insert(0, _Letter(dead, record.key, value, headers))
-        letters.append(_Letter(None, None, b"", _address(letter_of(self._group, message, Dead(reason), error)) + bare))
+        address = _address(letter_of(self._group, message, Dead(reason), error))
+        letters.append(_Letter(None, None, nothing, address + bare))
         for letter in letters[:-1]:
             if await self._append(message, letter) is None:
                 return
@@ -117,7 +119,7 @@ class Returns:
         partition = None
         if topic is None:
             topic = self._options.buffer_topic
-            partition = shard_of_name(of_client(dict(headers)["duemq-name"].decode()), self._partitions)
+            partition = shard_of_name(of_client((dict(headers)["duemq-name"] or b"").decode()), self._partitions)
         task, failures = asyncio.current_task(), 0
         while True:
             producer: AIOKafkaProducer | None = None

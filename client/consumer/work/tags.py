@@ -40,7 +40,7 @@ class TagFilter:
         sets = [each.tags for each in filters]
         return TagFilter(frozenset().union(*sets) if all(sets) else frozenset())
 
-    def matches(self, headers: Iterable[tuple[str, bytes]]) -> bool:
+    def matches(self, headers: Iterable[tuple[str, bytes | None]]) -> bool:
         """Whether a record with these headers is meant."""
         return not self.tags or any(
             not self.tags.isdisjoint(part.strip() for part in value.split(b","))

@@ -104,7 +104,7 @@ async def get_message(service: Service, request: Request) -> Response:
     return render(
         request, "message.html", message=_ABSENT | state, visible=visible, changes=changes_of(state),
         bytes=None if payload is None else len(payload), form=form, text=text,
-        cut=payload is not None and len(payload) > _SHOWN_BYTES,
+        cut=payload is not None and len(payload) > _SHOWN_BYTES, is_null=is_null(state),
         done=_DONE.get(query.get("done", ""), ""),
         can_change=state["status"] == "scheduled" and grant.allows(Scope.CANCEL),
         can_redrive=state["status"] == "dead" and grant.allows(Scope.OPERATE), now=service.clock(),
@@ -122,6 +122,11 @@ def payload_of(state: dict[str, Any]) -> bytes | None:
         return b64decode(state["payload_base64"])
     payload: str | None = state.get("payload")
     return None if payload is None else payload.encode()
+
+
+def is_null(state: dict[str, Any]) -> bool:
+    """Whether the payload is null, which is neither empty nor gone."""
+    return state.get("payload", "") is None
 
 
 def is_cut(payload: bytes) -> bool:

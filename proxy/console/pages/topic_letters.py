@@ -24,7 +24,7 @@ from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import ASKED, grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text, read_form
 from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
-from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, payload_of
+from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, is_null, payload_of
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
@@ -106,7 +106,7 @@ async def get_letter(service: Service, request: Request) -> Response:
     return render(
         request, "dead/letter.html", source=source, letter=_ABSENT | letter, visible=visible,
         redriven_from=letter["headers"].get(REDRIVEN_FROM), bytes=len(payload), form=form, text=text,
-        cut=is_cut(payload), can_redrive=grant_of(request).allows(Scope.OPERATE),
+        cut=is_cut(payload), is_null=is_null(letter), can_redrive=grant_of(request).allows(Scope.OPERATE),
     )  # fmt: skip
 
 

@@ -47,5 +47,5 @@ def _preview(record: dict[str, Any]) -> str:
     if "payload_base64" in record:
         data = b64decode(record["payload_base64"])
         return data[: _PREVIEW // 3].hex(" ")
-    text: str = record["payload"]
+    text: str = record["payload"] or ""
     return text if len(text) <= _PREVIEW else text[:_PREVIEW] + "…"

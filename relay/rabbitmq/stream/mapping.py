@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Headers
 from duemq.relay.rabbitmq.stream.sections import Value, application_properties, data, properties
 
 _PROPERTIES: Final = ("content-type", "content-encoding")
@@ -21,6 +21,8 @@ def encoded(message: Message) -> bytes:
         pairs.append(("duemq-due", due_ms))
     if key is not None:
         pairs.append(("duemq-key", _text(key)))
+    if message.value is None:
+        pairs.append(("duemq-null", "true"))
     own: dict[str, str] = {}
     if headers := message.headers:
         own = _put(headers, pairs)
@@ -28,14 +30,13 @@ def encoded(message: Message) -> bytes:
     return head + application_properties(pairs) + data(message.payload)
 
 
-def _put(headers: Sequence[tuple[str, bytes]], pairs: list[tuple[str, Value]]) -> dict[str, str]:
+def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
     """Put the producer's headers among the application properties, but for those that are properties. Returns these."""
     own: dict[str, str] = {}
     names = {name for name, _ in pairs}
     for name, raw in headers:
-        raw = raw or b""  # a Kafka producer may leave it out
         lower = name.lower()
-        if lower in _PROPERTIES and lower not in own and 0 < len(raw) <= _SYMBOL_BYTES and raw.isascii():
+        if lower in _PROPERTIES and lower not in own and raw and len(raw) <= _SYMBOL_BYTES and raw.isascii():
             own[lower] = raw.decode()
             continue
         unique, count = name, 1
@@ -43,7 +44,7 @@ def _put(headers: Sequence[tuple[str, bytes]], pairs: list[tuple[str, Value]]) -
             count += 1
             unique = f"{name}#{count}"
         names.add(unique)
-        pairs.append((unique, _text(raw)))
+        pairs.append((unique, None if raw is None else _text(raw)))
     return own
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-Value = str | bytes | int
-"""A string, binary data, or a 64-bit integer."""
+Value = str | bytes | int | None
+"""A string, binary data, a 64-bit integer, or null."""
 
 _LONG: Final = Struct(">Bq")
 _TIMESTAMP: Final = Struct(">Bq")
@@ -23,6 +23,8 @@ _NULL: Final = b"\x40"
 
 
 def value(of: Value) -> bytes:
+    if of is None:
+        return _NULL
     if isinstance(of, int):
         return _LONG.pack(0x81, of)
     code = 0xB0 if isinstance(of, bytes) else 0xB1

@@ -123,7 +123,9 @@ class ModelShard:
         try:
             while offset < end:
                 records = await self._bus.read(topic, 0, offset, _READ)
-                found += [orjson.loads(unpack_record(record.frame).value) for record in records if record.offset < end]
+                found += [
+                    orjson.loads(unpack_record(record.frame).payload) for record in records if record.offset < end
+                ]
                 if records:
                     offset = records[-1].offset + 1
                 elif self._bus.reach(topic, 0) >= end:
@@ -138,7 +140,7 @@ class ModelShard:
         state, now = self.state, self._clock()
         commands = await self._bus.read(self._logs.buffer, 0, state.applied, _READ)
         applied = commands[-1].offset + 1 if commands else state.applied
-        read = [orjson.loads(unpack_record(command.frame).value) for command in commands]
+        read = [orjson.loads(unpack_record(command.frame).payload) for command in commands]
         pending = state.pending | {message["id"]: message for message in read}
         due = [message for message in pending.values() if message["due"] <= now]
         if not due and applied == state.applied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,15 @@ UNREAD = [
     (6, WINDOW - 1, f"expires_ms (column expires): {WINDOW - 1} is before the message is due, {WINDOW}"),
     (6, 253_402_300_800_000, "expires_ms (column expires): 253402300800000 is after the year 9999"),
 ]
+
+
+def test_null_is_sent_where_that_is_asked_for(spark: SparkSession) -> None:
+    pairs = [("h", None), ("e", b"")]
+    frame = spark.createDataFrame([(*GOOD[:2], None, *GOOD[3:4], pairs, *GOOD[5:])], SCHEMA).coalesce(1)
+    told = judged(frame, replace(ALL, nulls=True), BulkRules(LIMITS), NOW)
+    (row,) = told.select(OWN + REASON, OWN + "payload", OWN + "headers").collect()
+    assert row[:2] == (None, None) and [tuple(one) for one in row[2]] == pairs
+    assert "nulls" not in ALL.as_dict() and replace(ALL, nulls=True).as_dict()["nulls"]
 
 
 def test_each_wrong_row_is_rejected_with_its_column_and_limit(spark: SparkSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -111,21 +112,37 @@ async def test_messages_that_cannot_go_back_are_dead_letters_and_hold_up_nothing
 
 
 async def test_what_strangers_write_and_null_come_back(kafka_with_duemq: str) -> None:
-    topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[tuple[int, bytes | None]]()
+    topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[Any]()
     consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays([100])))
 
     @consumer.on(topic)
     async def handle(message: Message) -> None:
-        seen.append((message.attempt, message.value))
+        seen.append((message.attempt, message.value, message.headers))
         if message.attempt == 1:
             raise ValueError("the first time")
 
     async with AIOKafkaProducer(bootstrap_servers=kafka_with_duemq) as producer:
-        await producer.send_and_wait(topic, None, key=b"k")
+        await producer.send_and_wait(topic, None, key=b"k", headers=[("null", None), ("empty", b"")])
         await producer.send_and_wait(topic, b"x", headers=[("duemq-id", b"\xff\xfe"), ("duemq-due", b"soon")])
     async with consumer:
         await until(lambda: len(seen) == 4, "both, twice")
-    assert sorted(seen, key=repr) == sorted([(1, None), (1, b"x"), (2, None), (2, b"x")], key=repr)
+    null: Any = (None, [("null", None), ("empty", b"")])
+    text: Any = (b"x", [])
+    assert sorted(seen, key=repr) == sorted([(1, *null), (1, *text), (2, *null), (2, *text)], key=repr)
+
+
+async def test_a_delayed_tombstone_is_one(kafka_with_duemq: str) -> None:
+    """In a compacted topic, sent by a plain client; so is a null header."""
+    compacted: dict[str, Any] = {"cleanup.policy": "compact"}
+    topic = await new_topic(kafka_with_duemq, **compacted)
+    when = [("duemq-topic", topic.encode()), ("duemq-delay", b"1")]
+    async with AIOKafkaProducer(bootstrap_servers=kafka_with_duemq) as producer:
+        for value in (b"row", None, b""):
+            await producer.send_and_wait("duemq.buffer", value, key=b"k", headers=[*when, ("h", None), ("e", b"")])
+    found = await read_all(kafka_with_duemq, topic, 3)
+    assert sorted((each.value for each in found), key=repr) == sorted((b"row", None, b""), key=repr)
+    for each in found:
+        assert [pair for pair in each.headers if not pair[0].startswith("duemq-")] == [("h", None), ("e", b"")]
 
 
 async def test_an_ordered_partition_that_is_stuck_holds_up_no_other(kafka_with_duemq: str) -> None:

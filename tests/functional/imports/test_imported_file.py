@@ -18,7 +18,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import LOWEST, checksum, make_key
 from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
-from duemq.model.row import row_of, without_payload
+from duemq.model.row import read_row, row_of, without_payload
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.about import About
 from duemq.storage.delay_files.imported_file import ImportedFile, checksum_of, dues
@@ -31,13 +31,13 @@ SHARD, OFFSET = 7, 2**33 + 5
 IDS = IdCodec(b"k" * 32)
 
 _headers = st.lists(
-    st.fixed_dictionaries({"name": st.sampled_from("hä%"), "value": st.binary(max_size=40)}), max_size=3
+    st.fixed_dictionaries({"name": st.sampled_from("hä%"), "value": st.none() | st.binary(max_size=40)}), max_size=3
 )
 _rows = st.fixed_dictionaries(
     {
         # Lengths of 37 are "%" where a row has them.
         "topic": st.sampled_from(["orders", "t" * 37, "t" * 249]),
-        "payload": st.binary(max_size=40) | st.just(b"%d%b"),
+        "payload": st.none() | st.binary(max_size=40) | st.just(b"%d%b"),
     },
     optional={
         "key": st.none() | st.binary(max_size=40) | st.just(b"%" * 37),
@@ -82,11 +82,22 @@ def test_every_row_is_that_of_its_command(
     assert list(joined(file.whole()).items()) == list(wanted.items())
     assert file.rows(wanted) == wanted
     one = data.draw(st.sampled_from(sorted(wanted)))
-    heads = {key: without_payload(row) for key, row in wanted.items()}
-    assert file.rows(wanted, payload=False) == heads
+    heads = {key: read_row(without_payload(row))._replace(payload=b"") for key, row in wanted.items()}
+    assert {key: read_row(row) for key, row in file.rows(wanted, payload=False).items()} == heads
     assert file.rows([one]) == {one: wanted[one]}
     assert list(joined(file.parts(one))) == [key for key in wanted if key > one]
     file.close()
+
+
+def test_a_column_of_nulls_alone_has_tombstones(tmp_path: Path) -> None:
+    """Pandas gives it the type null."""
+    rows = [message(at, payload=None) for at in range(3)]
+    table = pa.Table.from_pylist([{name: row[name] for name in ("due_ms", "topic", "payload")} for row in rows])
+    assert pa.types.is_null(table["payload"].type)
+    pq.write_table(table, tmp_path / "source.parquet")
+    intake = take_in(tmp_path / "source.parquet", tmp_path / "imported.parquet", WINDOW, ImportLimits())
+    file = ImportedFile(tmp_path / "imported.parquet", intake.about(SHARD, OFFSET), IDS)
+    assert [read_row(row).payload for row in joined(file.whole()).values()] == [None] * 3
 
 
 @pytest.mark.parametrize("window", [0, 10**12 // WINDOW_MS * WINDOW_MS, 10**13 // WINDOW_MS * WINDOW_MS])

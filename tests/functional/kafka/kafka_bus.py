@@ -69,7 +69,7 @@ async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) 
         while True:
             whole = bus.reach(topic, partition) >= end
             records = await bus.read(topic, partition, start, 1_000)
-            found += [unpack_record(record.frame).value.decode() for record in records]
+            found += [unpack_record(record.frame).payload.decode() for record in records]
             start = records[-1].offset + 1 if records else start
             if not records and whole:
                 break

@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaProducer
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.record import unpack_record
+from duemq.model.record import pack_record, unpack_record
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name, frames, own_log, values
 
 pytestmark = pytest.mark.anyio
@@ -21,13 +21,21 @@ async def producer(kafka: KafkaServers) -> AsyncIterator[AIOKafkaProducer]:
         yield producer
 
 
-async def test_nulls_are_read_as_empty(bus: KafkaBus, producer: AIOKafkaProducer) -> None:
+async def test_null_stays_null_both_ways(bus: KafkaBus, producer: AIOKafkaProducer) -> None:
     log = await own_log(bus)
     await producer.send_and_wait(log, None, key=b"k", headers=[("none", None), ("ünï", b"x")])
     await bus.append({(log, 0): frames("next")})
     assert await values(bus, log) == ["", "next"]
     record = unpack_record((await bus.read(log, 0, 0, 1))[0].frame)
-    assert record == (b"k", (("none", b""), ("ünï", b"x")), b"")
+    assert record == (b"k", (("none", None), ("ünï", b"x")), None)
+    mine = pack_record(None, (("none", None), ("empty", b"")), None)
+    await bus.append({(log, 0): [mine, pack_record(None, (), None), pack_record(None, (), b"")]})
+    assert await values(bus, log) == ["", "next", "", "", ""]
+    found = await bus.read(log, 0, 2, 3)
+    assert [unpack_record(one.frame) for one in found] == [
+        (None, (("none", None), ("empty", b"")), None), (None, (), None), (None, (), b""),
+    ]  # fmt: skip
+    assert found[0].frame == mine
 
 
 async def test_a_header_name_that_is_not_text_is_replaced(bus: KafkaBus, producer: AIOKafkaProducer) -> None:
@@ -41,7 +49,7 @@ async def test_a_header_name_that_is_not_text_is_replaced(bus: KafkaBus, produce
     found = await bus.read(log, 0, 0, 10)
     assert [record.offset for record in found] == [0, 1, 2, 3, 4]
     assert len({record.timestamp for record in found[1:4]}) == 1
-    assert unpack_record(found[2].frame).headers == (("a\ufffd\ufffdz", b"1"), ("more", b""))
+    assert unpack_record(found[2].frame).headers == (("a\ufffd\ufffdz", b"1"), ("more", None))
 
 
 async def test_compressed_and_transactional_producers_are_read(bus: KafkaBus, kafka: KafkaServers) -> None:

@@ -169,6 +169,26 @@ async def test_a_redriven_message_keeps_its_id_each_time(site: Site) -> None:
     assert dict(message.headers)["x-duemq-redrives"] == b"2"
 
 
+async def test_null_stays_null_in_retries_dead_letters_and_redrives(site: Site) -> None:
+    outlet = site.declare("one", topics=["orders"])
+    seen: list[bytes | None] = []
+    answers = [FAILED, Reply(Result.REJECTED, "400"), Reply(Result.ACCEPTED, "200")]
+
+    def answer(message: Message) -> Reply:
+        seen.append(message.value)
+        return answers[len(seen) - 1]
+
+    outlet.answer = answer
+    await site.deliver("orders", None)
+    async with site.relay():
+        await site.filled("dlq.destination.one", 1)
+        (letter,) = await site.bus.read("dlq.destination.one", 0, 0, 10)
+        assert unpack_record(letter.frame).value is None
+        await site.redrive("one", 0)
+        await until(lambda: outlet.messages)
+    assert seen == [None] * 3
+
+
 async def test_while_the_other_side_is_away_nothing_counts_as_a_retry(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"])
     left = 2

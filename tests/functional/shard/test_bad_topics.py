@@ -35,7 +35,7 @@ KINDS = {
 
 
 def values(log: MemoryLog, topic: str) -> list[bytes]:
-    return [unpack_record(one.frame).value for part in log.topics.get(topic, []) for one in part.frames]
+    return [unpack_record(one.frame).payload for part in log.topics.get(topic, []) for one in part.frames]
 
 
 async def until(done: Callable[[], bool]) -> None:

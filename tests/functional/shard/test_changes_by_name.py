@@ -49,7 +49,7 @@ async def named(gateway: CommandGateway, *names: str) -> list[str]:
 
 
 async def entries(bus: Any) -> list[Entry]:
-    found = [read_ledger(unpack_record(record.frame).value) for record in await bus.read(LEDGER, 0, 0, 10_000)]
+    found = [read_ledger(unpack_record(record.frame).payload) for record in await bus.read(LEDGER, 0, 0, 10_000)]
     return [entry for entry in found if isinstance(entry, Entry)]
 
 

@@ -112,7 +112,7 @@ async def until(true: Callable[[], bool], what: str) -> None:
 
 
 def delivered(log: MemoryLog) -> list[str]:
-    return [unpack_record(r.frame).value.decode() for p in log.topics.get("orders", []) for r in p.frames]
+    return [unpack_record(r.frame).payload.decode() for p in log.topics.get("orders", []) for r in p.frames]
 
 
 async def produce(log: MemoryLog, text: str, due: int) -> None:

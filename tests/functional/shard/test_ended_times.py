@@ -61,7 +61,7 @@ def test_a_cycle_redrives_no_more_dead_letters_than_fit_into_memory(tmp_path: Pa
             outcomes = await gateway.change(REDRIVE, ids, terms=Terms())
             assert [outcome.answer for outcome in outcomes] == [Answer.OK] * 120
             records = await node.bus.read(LEDGER, 0, 0, 1_000)
-            entries = [read_ledger(unpack_record(record.frame).value) for record in records]
+            entries = [read_ledger(unpack_record(record.frame).payload) for record in records]
             return [len(entry.answers) for entry in entries if isinstance(entry, Entry)]
 
     answers = asyncio.run(scenario())

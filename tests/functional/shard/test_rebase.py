@@ -59,7 +59,7 @@ async def test_the_last_entry_of_a_long_ledger_is_found_from_its_end(tmp_path: P
     assert replica.entry.number == DAY and replica.entry.base == 7
     assert bus.records < DAY / 10, "a day's ledger is not read to find its end"
     (last,) = await bus.read(LEDGER, 0, await bus.end_offset(LEDGER, 0) - 1, 1)
-    assert read_ledger(unpack_record(last.frame).value) == replica.entry
+    assert read_ledger(unpack_record(last.frame).payload) == replica.entry
     replica.store.close()
 
 

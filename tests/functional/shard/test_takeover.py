@@ -293,7 +293,7 @@ def test_entries_of_the_ledger_and_barriers_are_told_apart(tmp_path: Path) -> No
             await a.lead()
             await a.gateway.send([draft("m1")])
             await a.until(lambda: values(log, "orders") == ["m1"], "its delivery")
-        return [unpack_record(one.frame).value for one in log.topics[LEDGER][0].frames]
+        return [unpack_record(one.frame).payload for one in log.topics[LEDGER][0].frames]
 
     first, *rest = asyncio.run(run())
     assert first.startswith(b'{"v":2,"barrier":-1,"at":') and all(b'"n":' in one for one in rest)

@@ -35,7 +35,7 @@ from duemq.model.message import (
 )
 from duemq.model.names import NO_NAME, Name, of_client
 from duemq.model.plain import dead_letter
-from duemq.model.record import HEAD, HEADER, pack_headers, pack_record, shorten
+from duemq.model.record import HEAD, HEADER, Header, pack_headers, pack_record, shorten
 from duemq.model.row import change_row, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.kafka import configured, reading
@@ -125,6 +125,13 @@ def test_what_goes_with_a_payload_is_the_same_of_a_command_and_its_record(spark:
             for own in ((), (("a", b"1"),), (("a", b"1"), ("a", b"")), (("", b"\xff" * 300),), (("y", b""),)):
                 packed = pack_headers(own)
                 drafts.append(Draft("orders", b"p", NOW, key, packed[0], packed[1], labels))
+    nulls: list[tuple[list[Header], bytes | None]] = [
+        ([("a", None)], b"p"), ([("a", b""), ("b", None)], b"p"), ([("a", None), ("b", None)], b""),
+        ([("a", None), ("b", b"\xff\xff")], None), ([("a", b"")], None), ([], None),
+    ]  # fmt: skip
+    for pairs, payload in nulls:
+        packed = pack_headers(pairs)
+        drafts.append(Draft("orders", payload, NOW, b"null", packed[0], packed[1], ()))
     schedules = [schedule_frame(draft, NOW) for draft in drafts]
     sent = commands(kafka_frame(spark, [record("b", 0, n, NOW, one) for n, one in enumerate(schedules)]))
     shown = [frame_in(row_of(one, IDS.issue_bytes(0, NOW, n))) for n, one in enumerate(schedules)]
@@ -137,7 +144,11 @@ def test_what_goes_with_a_payload_is_the_same_of_a_command_and_its_record(spark:
         (("duemq-topic", b"orders"), ("a", b"1"), ("duemq-delay", b"1s"), ("duemq-labels", b"a"), ("a", b"")),
         b"",
     )
-    (told,) = commands(kafka_frame(spark, [record("b", 0, 0, NOW, plain)])).collect()
+    when: list[Header] = [("duemq-topic", b"orders"), ("duemq-delay", b"1s")]
+    of_nulls = [pack_record(b"null", [*when, *pairs], payload) for pairs, payload in nulls]
+    rows = [record("b", 0, n, NOW, one) for n, one in enumerate((plain, *of_nulls))]
+    told, *told_nulls = commands(kafka_frame(spark, rows)).orderBy("offset").collect()
+    assert [row.metadata for row in told_nulls] == [expected[n] for n in range(len(drafts) - len(nulls), len(drafts))]
     packed = pack_headers((("a", b"1"), ("a", b"")))
     of = next(n for n, one in enumerate(drafts) if (one.key, one.labels, one.headers) == (b"key", ("a",), packed[1]))
     assert told.metadata == expected[of]

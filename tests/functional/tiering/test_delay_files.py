@@ -34,7 +34,9 @@ some_windows = st.lists(st.sampled_from(WINDOWS), min_size=1, unique=True).map(s
 
 
 def row(number: int) -> bytes:
-    frame = pack_record(b"key" if number % 3 else None, (("duemq-id", b"%032d" % number),), b"payload %d" % number)
+    payload = (b"payload %d" % number, b"", None)[number % 4 % 3]
+    headers = (("duemq-id", b"%032d" % number), ("null", None if number % 5 else b""))
+    frame = pack_record(b"key" if number % 3 else None, headers, payload)
     return ROW_HEAD.pack(0, ROW_HEAD.size + 6, 0, 6, 0, 0) + b"orders" + frame
 
 

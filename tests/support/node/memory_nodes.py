@@ -160,7 +160,7 @@ class MemoryNode:
 
 def values(log: MemoryLog, topic: str) -> list[str]:
     """The payloads in a topic."""
-    return [unpack_record(one.frame).value.decode() for part in log.topics.get(topic, []) for one in part.frames]
+    return [unpack_record(one.frame).payload.decode() for part in log.topics.get(topic, []) for one in part.frames]
 
 
 async def empty(log: MemoryLog, topic: str) -> None:

@@ -202,11 +202,15 @@ def received_of(request: HttpRequest) -> Received:
         key = b64decode(encoded[0])
     elif (plain := request.all("duemq-key")) != []:
         key = plain[0].encode()
-    headers = [
+    headers: list[tuple[str, bytes | None]] = [
         (name, value.encode())
         for name, value in request.headers
         if name not in _NOT_OF_THE_MESSAGE and not name.startswith(("duemq-", "webhook-"))
     ]
     if (exact := request.all("duemq-headers")) != []:
-        headers = [(pair[0], b64decode(pair[1]) if pair[2:] else pair[1].encode()) for pair in json.loads(exact[0])]
-    return Received(request.one("webhook-id"), key, headers, request.body)
+        headers = [
+            (name, b64decode(text) if rest else None if text is None else text.encode())
+            for name, text, *rest in json.loads(exact[0])
+        ]
+    payload = None if request.all("duemq-null") == ["true"] else request.body
+    return Received(request.one("webhook-id"), key, headers, payload)

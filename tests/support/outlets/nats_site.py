@@ -30,12 +30,16 @@ def nats_outlet(
     return NatsOutlet(read_destination(fields), credentials or Credentials(), RelayPolicy())
 
 
-def read_headers(lines: bytes) -> list[tuple[str, bytes]]:
+def read_headers(lines: bytes) -> list[tuple[str, bytes | None]]:
     """The headers of the wire, in their order, with what `docs/destinations.md` encodes decoded."""
-    read = []
+    read: list[tuple[str, bytes | None]] = []
     for line in lines.split(b"\r\n")[1:]:
         if line:
             name, _, value = line.partition(b": ")
+            _, null, original = name.decode().partition("duemq-null-")
+            if null:
+                read.append((unquote(original), None))
+                continue
             _, encoded, original = name.decode().partition("duemq-base64-")
             read.append((unquote(original), b64decode(value)) if encoded else (name.decode(), value))
     return read
@@ -46,7 +50,8 @@ def as_received(lines: bytes, body: bytes) -> Received:
     headers = read_headers(lines)
     ours = dict(headers)
     own = [(name, value) for name, value in headers if not name.lower().startswith(("duemq-", "nats-msg-id"))]
-    return Received(ours["duemq-id"].decode(), ours.get("duemq-key"), own, body)
+    payload = None if ours.get("duemq-null") == b"true" else body
+    return Received((ours["duemq-id"] or b"").decode(), ours.get("duemq-key"), own, payload)
 
 
 class NatsSite:

@@ -79,8 +79,9 @@ def received(message: AbstractIncomingMessage) -> Received:
     id_, key = headers.pop("duemq-id"), headers.pop("duemq-key", None)
     del headers["duemq-due"]
     assert message.message_id == id_
-    own = [(name, _bytes(value)) for name, value in headers.items()]
-    return Received(id_, None if key is None else _bytes(key), own, message.body)
+    payload = None if headers.pop("duemq-null", None) == "true" else message.body
+    own = [(name, None if value is None else _bytes(value)) for name, value in headers.items()]
+    return Received(id_, None if key is None else _bytes(key), own, payload)
 
 
 def _bytes(value: Any) -> bytes:

@@ -165,8 +165,9 @@ def received(message: AMQPMessage) -> Received:
     id_, key = _text(headers.pop("duemq-id")), headers.pop("duemq-key", None)
     assert headers.pop("duemq-due")
     assert _text(message.properties.message_id) == id_
-    own = [(name, bytes(value)) for name, value in headers.items()]
-    return Received(id_, key, own, bytes(message.body))
+    payload = None if headers.pop("duemq-null", None) is not None else bytes(message.body)
+    own = [(name, None if value is None else bytes(value)) for name, value in headers.items()]
+    return Received(id_, key, own, payload)
 
 
 def _text(value: Any) -> str:

@@ -57,6 +57,11 @@ def read_stream(node: RedisNode, stream: str) -> list[Received]:
 
 def _received(told: list[bytes]) -> Received:
     pairs = [(name.decode(), value) for name, value in zip(told[::2], told[1::2], strict=True)]
-    headers = [(name.removeprefix(_HEADER), value) for name, value in pairs if name.startswith(_HEADER)]
-    fields = {name: value for name, value in pairs if not name.startswith(_HEADER)}
-    return Received(fields["id"].decode(), fields.get("key"), headers, fields["payload"])
+    headers = [
+        (name.partition(_HEADER)[2], None if name.startswith("null-") else value)
+        for name, value in pairs
+        if _HEADER in name
+    ]
+    fields = {name: value for name, value in pairs if _HEADER not in name}
+    payload = None if fields.get("null") == b"true" else fields["payload"]
+    return Received(fields["id"].decode(), fields.get("key"), headers, payload)

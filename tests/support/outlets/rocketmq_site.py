@@ -59,19 +59,22 @@ def as_received(stored: Stored) -> Received:
     id_ = properties["duemq-id"]
     assert id_ == stored.message_id
     assert id_ in stored.keys
-    body = stored.body
+    body: bytes | None = stored.body
     if properties.get("duemq-empty") == "true":
         assert body == EMPTY_BODY
-        body = b""
+        body = None if properties.get("duemq-null") == "true" else b""
     key = properties.get("duemq-key")
     if (encoded := properties.get("duemq-key-base64")) is not None:
         return Received(id_, b64decode(encoded), _headers(properties), body)
     return Received(id_, None if key is None else key.encode(), _headers(properties), body)
 
 
-def _headers(properties: dict[str, str]) -> list[tuple[str, bytes]]:
+def _headers(properties: dict[str, str]) -> list[tuple[str, bytes | None]]:
     """In their order where `duemq-headers` has it, else by name."""
     if (packed := properties.get("duemq-headers")) is not None:
-        return [(name, b64decode(text) if rest else text.encode()) for name, text, *rest in json.loads(packed)]
+        return [
+            (name, b64decode(text) if rest else None if text is None else text.encode())
+            for name, text, *rest in json.loads(packed)
+        ]
     own = [(name, text) for name, text in properties.items() if not name.isupper() and not name.startswith("duemq-")]
     return sorted((name, text.encode()) for name, text in own)

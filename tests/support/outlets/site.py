@@ -12,12 +12,13 @@ from duemq.relay.memory import MemoryOutlet
 
 
 class Received(NamedTuple):
-    """A message as the other side has it. `headers`: those of the producer, in their order where it keeps one."""
+    """A message as the other side has it, None for null. `headers`: those of the producer, in their order where it
+    keeps one."""
 
     id: str
     key: bytes | None
-    headers: list[tuple[str, bytes]]
-    payload: bytes
+    headers: list[tuple[str, bytes | None]]
+    payload: bytes | None
 
 
 @dataclass
@@ -30,15 +31,15 @@ class OutRecord:
     timestamp: int = 1_795_000_000_000
     key: bytes | None = None
     value: bytes | None = b"payload"
-    headers: Sequence[tuple[str, bytes]] = field(default_factory=list)
+    headers: Sequence[tuple[str, bytes | None]] = field(default_factory=list)
 
 
 def out_message(
     number: int = 0,
     *,
-    payload: bytes = b"payload",
+    payload: bytes | None = b"payload",
     key: bytes | None = None,
-    headers: Sequence[tuple[str, bytes]] = (),
+    headers: Sequence[tuple[str, bytes | None]] = (),
     due_ms: int = 1_795_000_000_000,
 ) -> Message:
     """A message that duemq delivered. Its id is made of its number."""
@@ -81,7 +82,7 @@ class MemorySite:
         return self._outlet
 
     async def received(self, count: int) -> list[Received]:
-        return [Received(each.id, each.key, each.headers, each.payload) for each in self._outlet.messages]
+        return [Received(each.id, each.key, each.headers, each.value) for each in self._outlet.messages]
 
     async def stop(self) -> None: ...
 

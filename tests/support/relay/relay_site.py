@@ -79,13 +79,15 @@ class Site:
             receipts.append(Receipt("new", "scheduled", draft.topic, 0, known, first != draft.fingerprint))
             if not known:
                 await self.bus.create_topic(draft.topic, 1)
-                headers = unpack_headers(draft.headers, 0, draft.header_count)
+                headers = unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers))
                 await self.bus.append({(draft.topic, 0): [pack_record(draft.key, headers, draft.payload)]})
         return receipts
 
-    async def deliver(self, topic: str, *payloads: bytes, key: bytes | None = None, partition: int = 0) -> None:
+    async def deliver(self, topic: str, *payloads: bytes | None, key: bytes | None = None, partition: int = 0) -> None:
         await self.bus.create_topic(topic, 2)
-        frames = [pack_record(key, [("duemq-id", b"id-" + payload), ("h", b"1")], payload) for payload in payloads]
+        frames = [
+            pack_record(key, [("duemq-id", b"id-" + (payload or b"")), ("h", b"1")], payload) for payload in payloads
+        ]
         await self.bus.append({(topic, partition): frames})
 
     async def filled(self, topic: str, count: int) -> None:

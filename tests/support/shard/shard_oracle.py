@@ -370,7 +370,7 @@ class Oracle:
         labels = (("duemq-labels", ",".join(draft.labels).encode()),) if draft.labels else ()
         if message.redrives:
             labels = (("duemq-redrives", str(message.redrives).encode()), *labels)
-        own = unpack_headers(draft.headers, 0, draft.header_count)
+        own = unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers))
         own = tuple(pair for pair in own if pair[0] == "duemq-redriven-id" or not pair[0].startswith("duemq-"))
         return Record(draft.key, system + labels + own, draft.payload)
 

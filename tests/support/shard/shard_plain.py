@@ -9,7 +9,7 @@ from duemq.model.key import read_key
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
 from duemq.model.names import NO_NAME, Name, of_client, of_idempotency_key
 from duemq.model.plain import ByName
-from duemq.model.record import Record, unpack_headers, unpack_record
+from duemq.model.record import Header, Record, unpack_headers, unpack_record
 from tests.support.shard.shard_oracle import Command, Plain
 
 CLIENT_NAMES = tuple(of_client(f"order-{number}") for number in range(10))
@@ -50,7 +50,7 @@ def garbage(rng: random.Random) -> Plain:
 def plain_schedule(rng: random.Random, draft: Draft) -> Plain:
     """A draft as a plain client would put it."""
     when, delay = _when(rng, draft.due)
-    pairs = [("duemq-topic", draft.topic.encode()), when]
+    pairs: list[Header] = [("duemq-topic", draft.topic.encode()), when]
     key = draft.key
     if key is not None and rng.random() < 0.5:
         pairs.append(("duemq-key", key))
@@ -60,7 +60,7 @@ def plain_schedule(rng: random.Random, draft: Draft) -> Plain:
     draft = draft._replace(expires=0, fingerprint=b"", name=draft.name if draft.name in CLIENT_NAMES else NO_NAME)
     if draft.name:
         pairs.append(("duemq-name", draft.name[2:]))
-    own = list(unpack_headers(draft.headers, 0, draft.header_count))
+    own = list(unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers)))
     rng.shuffle(pairs)
     record = Record(key, tuple(pairs + own if rng.random() < 0.5 else own + pairs), draft.payload)
     # What is said in another order is the same content.

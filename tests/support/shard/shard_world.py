@@ -280,7 +280,7 @@ class World:
                 if partition.end > seen and topic != BUFFER:
                     grown[topic, number] = partition.frames[seen - partition.start :]
                     self._seen[topic, number] = partition.end
-        entries = [Entry.decode(unpack_record(frame).value) for _, _, frame in grown.pop((LEDGER, SHARD), [])]
+        entries = [Entry.decode(unpack_record(frame).payload) for _, _, frame in grown.pop((LEDGER, SHARD), [])]
         if not entries:
             assert not grown, "records at the topics without an entry in the ledger"
             return False

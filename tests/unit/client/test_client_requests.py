@@ -11,7 +11,7 @@ import pytest
 from duemq.client.http.errors import NaiveTimeError
 from duemq.client.http.operations import BATCH_BYTES, batch_body, batch_requests
 from duemq.client.http.requests import Draft, filter_fields, message_body, when_fields
-from duemq.client.http.values import Record
+from duemq.client.http.values import MessageState, Record
 
 
 def body_of(draft: Draft) -> Any:
@@ -24,6 +24,20 @@ def test_payloads_survive_both_ways(payload: bytes) -> None:
     assert ("payload_base64" in body) != ("payload" in body)
     record = Record.from_json("t", {"partition": 0, "offset": 1, "timestamp_ms": 2, **body})
     assert record.payload == payload
+
+
+def test_none_is_null_and_comes_back_apart_from_empty() -> None:
+    body = body_of(Draft("t", None, headers={"a": None, "b": ""}))
+    assert body == {"topic": "t", "payload": None, "headers": {"a": None, "b": ""}}
+    null, empty = (
+        Record.from_json("t", {"partition": 0, "offset": 1, "timestamp_ms": 2, "payload": text, "headers": {"a": None}})
+        for text in (None, "")
+    )
+    assert (null.payload, null.value, empty.payload, empty.value) == (b"", None, b"", b"")
+    assert null.headers == {"a": None}
+    state = {"id": "m", "status": "scheduled", "topic": "t", "deliver_at_ms": 1}
+    states = [MessageState.from_json(state | more) for more in ({"payload": None}, {"payload": ""}, {})]
+    assert [(each.payload, each.is_null) for each in states] == [(None, True), (b"", False), (None, False)]
 
 
 def test_dicts_and_lists_are_sent_as_json_text() -> None:

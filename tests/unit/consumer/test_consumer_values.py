@@ -8,7 +8,7 @@ import pytest
 
 from duemq.client.consumer.kafka.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.message import message_of
-from duemq.client.consumer.retry.headers import Headers, Origin, error_text, origin_in, returned
+from duemq.client.consumer.retry.headers import NULL, Headers, Origin, error_text, origin_in, returned
 from duemq.client.consumer.retry.names import checked_group, dead_letter_topic, retry_topic
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.model.errors import Rejected
@@ -102,7 +102,7 @@ def test_a_message_that_comes_back_is_the_one_it_was() -> None:
     again = message_of(Plain([("duemq-id", b"OTHER"), *back], topic="retry.g", offset=7), is_retry=True)
     assert (again.id, again.topic, again.retried, again.attempt) == ("ID", "orders", 1, 2)
     assert (again.labels, again.headers) == (("a", "b"), [("x", b"1"), ("y", b"")])
-    assert len(dict(back)["x-duemq-error"]) == 1_000
+    assert len(dict(back)["x-duemq-error"] or b"") == 1_000
     twice = returned(again.record.headers, Origin("orders", 3, 42, "ID", 2), "failed", "")
     assert len(twice) == len(back)
 
@@ -113,6 +113,9 @@ def test_null_comes_back_as_null() -> None:
     back = returned((), first.origin.again(), "failed", "", null=True)
     again = message_of(Plain(back, value=b"", topic="retry.g"), is_retry=True)
     assert (again.value, again.payload, again.headers) == (None, b"", [])
+    assert message_of(Plain([pair for pair in back if pair[0] != NULL], value=None), is_retry=True).value is None
+    kept = message_of(Plain(returned([("h", None), ("e", b"")], first.origin, "failed", "")), is_retry=True)
+    assert kept.headers == [("h", None), ("e", b"")]
     assert message_of(Plain(value=b""), is_retry=False).value == b""
 
 
@@ -176,7 +179,7 @@ def test_the_first_and_the_latest_failed_attempts_travel_along() -> None:
     for number in range(30):
         origin = origin.failed(1_000 + number, f"error {number} \udcff" + "x" * 1_000)
     headers = returned((), origin, "failed", "boom")
-    assert sum(len(name) + len(value) for name, value in headers) < 6_000
+    assert sum(len(name) + len(value or b"") for name, value in headers) < 6_000
     again = message_of(Plain(headers), True).origin
     assert again.attempts == origin.attempts
     assert [at for at, _ in again.attempts] == [1_000, *range(1_011, 1_030)]

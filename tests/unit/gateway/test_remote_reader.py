@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 import httpx
 import orjson
 import pytest
 
-from duemq.cluster.codec import TOKEN_HEADER, query_from_json, query_to_json, search_part_from_json, search_part_to_json
+from duemq.cluster.codec import (
+    TOKEN_HEADER,
+    query_from_json,
+    query_to_json,
+    search_part_from_json,
+    search_part_to_json,
+    state_from_json,
+    state_to_json,
+)
 from duemq.cluster.paging import merge, shorten
 from duemq.cluster.shard_reader import MessageState, Query, SearchPart
 from duemq.election.base import Member, NodeHealth, NodeState
@@ -189,6 +199,13 @@ def test_values_come_back_as_they_were() -> None:
         assert search_part_from_json(orjson.loads(orjson.dumps(search_part_to_json(found)))) == found
     query = Query("t", "dead", "k", "l", 1, 2, 3, "c")
     assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
+
+
+def test_null_comes_back_and_an_older_process_reads_it_as_empty() -> None:
+    null = replace(state(1), headers=(("h", None), ("e", b"")), payload=None, has_null=True)
+    document = orjson.loads(orjson.dumps(state_to_json(null)))
+    assert state_from_json(document) == null
+    assert [b64decode(document["payload"]), *(b64decode(value) for _, value in document["headers"])] == [b""] * 3
 
 
 def test_what_is_surely_not_on_the_page_is_left_out_and_the_page_is_the_same() -> None:

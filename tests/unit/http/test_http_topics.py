@@ -252,6 +252,16 @@ def test_a_record_reads_the_same_by_template_and_by_dict(
         assert record["key"] == (None if key is None else key.decode())
 
 
+@pytest.mark.parametrize("more", [(), (("own", None), ("own2", b""))])
+@pytest.mark.parametrize("system", [SYSTEM, {}])
+def test_null_and_empty_are_told_apart(system: dict[str, str], more: tuple[tuple[str, bytes | None], ...]) -> None:
+    for value, shown in ((None, None), (b"", "")):
+        frame = pack_record(None, [*((name, text.encode()) for name, text in system.items()), *more], value)
+        record = orjson.loads(records_bytes(0, [StoredRecord(0, 0, frame)])[0])
+        assert record["payload"] == shown
+        assert record["headers"] == system | {name: None if text is None else "" for name, text in more}
+
+
 def test_a_header_that_is_not_text_is_escaped() -> None:
     frame = pack_record(None, (("h", b"a\xff"),), b"")
     assert orjson.loads(records_bytes(0, [StoredRecord(0, 0, frame)])[0])["headers"] == {"h": "a\\xff"}

@@ -9,6 +9,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.message import (
     CANCEL,
+    COMMAND_BODY,
     DELIVER_NOW,
     MAX_HEADERS,
     MOVE,
@@ -17,6 +18,7 @@ from duemq.model.message import (
     Change,
     Draft,
     Terms,
+    are_headers,
     change_frame,
     is_topic,
     read_change,
@@ -25,7 +27,7 @@ from duemq.model.message import (
     schedule_frame,
 )
 from duemq.model.names import Name
-from duemq.model.record import Headers, pack_headers, pack_record, unpack_record
+from duemq.model.record import Headers, pack_headers, pack_record, unpack_headers, unpack_record
 from duemq.model.row import (
     any_expires,
     attempt_of,
@@ -51,7 +53,7 @@ OFFSET = 2**33 + 1
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True).filter(lambda topic: is_topic(topic.encode()))
 words = st.text("abcäß", min_size=1, max_size=8)
-header_lists = st.lists(st.tuples(words, st.binary(max_size=9)), max_size=3)
+header_lists = st.lists(st.tuples(words, st.none() | st.binary(max_size=9)), max_size=3)
 # Years of 12, 13 and 14 digits of ms, and the very first one: the fast path is for 13 digits only.
 dues = st.sampled_from([0, 10**12 - 1, 10**12, 1_700_000_000_000, 10**13 - 1, 10**13, 253_402_300_799_999])
 
@@ -61,7 +63,7 @@ def drafts(draw: st.DrawFn) -> tuple[Draft, Headers]:
     pairs = tuple(draw(header_lists))
     name = draw(st.just(b"") | st.binary(min_size=1, max_size=255))
     draft = Draft(
-        draw(topics), draw(st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
+        draw(topics), draw(st.none() | st.binary(max_size=40)), draw(dues), draw(st.none() | st.binary(max_size=300)),
         *pack_headers(pairs), tuple(draw(st.lists(words, max_size=3))), draw(st.just(0) | st.integers(1, LAST_MS)),
         Name(name), b"f" * 16 if name else b"",
     )  # fmt: skip
@@ -123,7 +125,7 @@ def test_a_changed_row_keeps_everything_else(
 @given(drafts())
 def test_an_ended_row_loses_only_its_payload(given_: tuple[Draft, Headers]) -> None:
     row, _ = row_from(given_[0])
-    assert read_row(without_payload(row)) == read_row(row)._replace(payload=b"")
+    assert read_row(without_payload(row)) == read_row(row)._replace(payload=None if given_[0].payload is None else b"")
 
 
 @given(drafts())
@@ -134,8 +136,24 @@ def test_a_schedule_is_a_command_with_its_name(given_: tuple[Draft, Headers]) ->
     assert fields is not None and fields.due == 5
     if draft.name:
         assert read_name(frame, fields) == (draft.name, draft.fingerprint)
-    assert unpack_record(frame).value == draft.payload
+    assert unpack_record(frame).value == (draft.payload or b"")
     assert read_change(frame) is None
+
+
+def test_version_0_1_0_takes_an_envelope_with_nulls() -> None:
+    """It knows no null marks: its headers fill the envelope to the byte, and those of a null are empty."""
+    draft = Draft("orders", None, 5, b"k", *pack_headers([("a", None), ("b", b"x"), ("c", None)]))
+    frame = schedule_frame(draft, 5)
+    fields = read_schedule(frame)
+    assert fields is not None
+    end = COMMAND_BODY + fields.size
+    start = end - fields.header_bytes
+    assert are_headers(frame, start, end, fields.header_count)
+    assert unpack_headers(frame, start, fields.header_count, end) == (
+        ("duemq-null", b"\0\x02\0\0\xff\xfe\xff\xff"), ("a", b""), ("b", b"x"), ("c", b""),
+    )  # fmt: skip
+    row, _ = row_from(draft)
+    assert (read_row(row).headers, read_row(row).payload) == ((("a", None), ("b", b"x"), ("c", None)), None)
 
 
 @given(st.sampled_from([CANCEL, MOVE, DELIVER_NOW, REDRIVE]), st.binary(min_size=20, max_size=20), dues)

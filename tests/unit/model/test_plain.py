@@ -12,7 +12,7 @@ from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_name, read_schedule
 from duemq.model.names import of_client, of_return, shard_of_name
 from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
-from duemq.model.record import HEAD, Record, pack_record, unpack_record
+from duemq.model.record import HEAD, Header, Record, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
 
@@ -27,12 +27,12 @@ TARGET = ("duemq-topic", b"orders")
 Pairs = tuple[tuple[str, bytes], ...]
 
 
-def meaning(*pairs: tuple[str, bytes], key: bytes | None = None, value: bytes = b"v") -> object:
+def meaning(*pairs: Header, key: bytes | None = None, value: bytes | None = b"v") -> object:
     return command_of(pack_record(key, pairs, value), AT, PLACE)
 
 
-def scheduled(*pairs: tuple[str, bytes], key: bytes | None = None) -> Row:
-    frame = meaning(*pairs, key=key)
+def scheduled(*pairs: Header, key: bytes | None = None, value: bytes | None = b"v") -> Row:
+    frame = meaning(*pairs, key=key, value=value)
     assert isinstance(frame, bytes), frame
     fields = read_schedule(frame)
     assert fields is not None
@@ -76,6 +76,20 @@ def test_a_schedule_carries_what_the_client_said() -> None:
     )  # fmt: skip
     assert (row.labels, row.expires, row.name) == (("eu", "gelb ü"), AT + 5, b"n:order-42")
     assert scheduled(TARGET, ("x-delay", b"5"), ("duemq-key", b"own"), key=b"of the record").key == b"own"
+
+
+def test_null_stays_null() -> None:
+    row = scheduled(TARGET, ("duemq-delay", b"5"), ("a", None), ("b", b""), ("c", None), value=None)
+    assert (row.payload, row.headers) == (None, (("a", None), ("b", b""), ("c", None)))
+    assert scheduled(TARGET, ("duemq-delay", b"5"), value=b"").payload == b""
+    many = (("n", None), *(("h", b"") for _ in range(MAX_HEADERS - 1)))
+    assert len(scheduled(TARGET, ("duemq-delay", b"5"), *many).headers) == MAX_HEADERS  # none is null: no room
+
+
+def test_null_in_a_header_of_duemq_is_empty_as_it_was() -> None:
+    """Whatever it means, it has to mean the same to a replica of version 0.1.0."""
+    assert scheduled(TARGET, ("duemq-delay", b"5"), ("duemq-key", None), key=b"k").key == b""
+    assert meaning(TARGET, ("duemq-delay", None)) == meaning(TARGET, ("duemq-delay", b""))
 
 
 def test_changes_by_id_and_by_name() -> None:
@@ -161,7 +175,7 @@ def test_the_documentation_tells_of_every_header() -> None:
 
 
 def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
-    def prints(*pairs: tuple[str, bytes], at: int = AT, key: bytes | None = None, value: bytes = b"v") -> bytes:
+    def prints(*pairs: Header, at: int = AT, key: bytes | None = None, value: bytes | None = b"v") -> bytes:
         frame = command_of(pack_record(key, (TARGET, ("duemq-name", b"order-42"), *pairs), value), at, PLACE)
         assert isinstance(frame, bytes)
         return frame[frame.index(b"n:order-42") + 10 :][:16]
@@ -170,7 +184,8 @@ def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
     first = prints(delay, trace)
     assert first == prints(trace, delay, at=AT + 60_000)
     others = (prints(delay), prints(delay, trace, key=b""), prints(delay, trace, value=b"w"), prints(("DELAY", b"5")))
-    assert len({first, *others}) == 5
+    empty = (prints(delay, ("h", b"")), prints(delay, ("h", None)), prints(delay, value=b""), prints(delay, value=None))
+    assert len({first, *others, *empty}) == 9
 
 
 ours = st.sampled_from(
@@ -181,8 +196,11 @@ values = st.sampled_from([b"orders", b"1", b"-1", b"99999999999999", b"order-42"
 records = st.builds(
     pack_record,
     st.none() | st.binary(max_size=9),
-    st.lists(st.tuples(ours | st.text(max_size=9, alphabet="aä\x00"), values | st.binary(max_size=70)), max_size=5),
-    st.binary(max_size=20),
+    st.lists(
+        st.tuples(ours | st.text(max_size=9, alphabet="aä\x00"), values | st.none() | st.binary(max_size=70)),
+        max_size=5,
+    ),
+    st.none() | st.binary(max_size=20),
 )
 
 

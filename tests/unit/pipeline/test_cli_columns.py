@@ -49,8 +49,8 @@ def test_each_command_has_the_same_options() -> None:
     options = inspect.signature(columns_of).parameters.keys()
     scheduling, importing = (inspect.signature(command).parameters for command in (schedule, csv))
     assert options - scheduling.keys() == set()
-    assert options - importing.keys() == {"order"}, "rows of an import have no order"
-    assert all(scheduling[name].annotation == importing[name].annotation for name in options - {"order"})
-    assert all(scheduling[name].default == importing[name].default for name in options - {"order"})
+    assert options - importing.keys() == {"order", "nulls"}, "rows of an import have no order, and CSV has no null"
+    assert all(scheduling[name].annotation == importing[name].annotation for name in options - {"order", "nulls"})
+    assert all(scheduling[name].default == importing[name].default for name in options - {"order", "nulls"})
     moving = inspect.signature(move).parameters
     assert (moving["zone"].annotation, moving["zone"].default) == (scheduling["zone"].annotation, None)

@@ -5,6 +5,7 @@ The table follows `docs/kafka.md`: what each record means was worked out from it
 
 from __future__ import annotations
 
+from struct import pack
 from typing import Any
 
 import pytest
@@ -14,9 +15,19 @@ from hypothesis import strategies as st
 from duemq.model.ids import DIRECT, IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import read_key
-from duemq.model.message import CANCEL, COMMAND_BODY, DELIVER_NOW, MOVE, REDRIVE, Change, read_name, read_schedule
+from duemq.model.message import (
+    CANCEL,
+    COMMAND_BODY,
+    DELIVER_NOW,
+    ENVELOPE,
+    MOVE,
+    REDRIVE,
+    Change,
+    read_name,
+    read_schedule,
+)
 from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
-from duemq.model.record import pack_record
+from duemq.model.record import Header, pack_record
 from duemq.model.row import read_row, row_of
 from duemq.pipeline.sources.plain_records import RecordMeaning, metadata, read
 
@@ -29,7 +40,7 @@ TO = ("duemq-topic", b"orders")
 NOW = ("duemq-delay", b"0")
 RETURN = ("x-duemq-return", b"1")
 
-Pairs = tuple[tuple[str, bytes], ...]
+Pairs = tuple[Header, ...]
 Said = dict[str, Any]
 
 
@@ -99,6 +110,8 @@ RECORDS: list[tuple[Pairs, Said]] = [
         (("b", b"\xff"), TO, ("a", b"1"), NOW, ("b", b"")),
         due(AT) | {"headers": (("b", b"\xff"), ("a", b"1"), ("b", b""))},
     ),
+    ((TO, NOW, ("a", None), ("b", b"")), due(AT) | {"headers": (("a", None), ("b", b""))}),
+    ((TO, NOW, ("duemq-key", None)), due(AT) | {"key": b""}),
     ((TO, NOW, ("delay", b"5"), ("X-Delay", b"6")), due(AT) | {"headers": (("delay", b"5"), ("X-Delay", b"6"))}),
     ((("duemq-topic", b"a.b_c-D9"), NOW), due(AT) | {"topic": "a.b_c-D9"}),
     ((("duemq-topic", b"x" * 249), NOW), due(AT) | {"topic": "x" * 249}),
@@ -200,6 +213,7 @@ REPEATS: list[tuple[str, Pairs, bytes | None, bool]] = [
     ("with labels", (*NAMED, ("duemq-delay", b"5s"), ("duemq-labels", b"x")), b"k", False),
     ("with own headers in another order", (*NAMED[:2], NAMED[3], NAMED[2], ("duemq-delay", b"5s")), b"k", False),
     ("with one own header less", (*NAMED[:3], ("duemq-delay", b"5s")), b"k", False),
+    ("with null there", (*NAMED[:3], ("b", None), ("duemq-delay", b"5s")), b"k", False),
     ("with another value there", (*NAMED[:3], ("b", b"2"), ("duemq-delay", b"5s")), b"k", False),
     ("as a return", (*NAMED, RETURN, ("duemq-delay", b"5s")), b"k", False),
 ]
@@ -299,19 +313,46 @@ def test_a_record_from_before_1970_counts_from_then() -> None:
 def test_metadata_differ_where_messages_do() -> None:
     headers = (("a", b"1"), ("b", b""))
     others = [
-        metadata(None, b"", ()), metadata(b"", b"", ()), metadata(b"a", b"", ()), metadata(None, b"a", ()),
-        metadata(b"a", b"", headers), metadata(b"a", b"", headers[::-1]), metadata(b"a", b"", headers[:1]),
-        metadata(None, b"", (("ab", b""),)), metadata(None, b"", (("a", b"b"),)),
+        metadata(None, b"", (), False), metadata(b"", b"", (), False), metadata(b"a", b"", (), False),
+        metadata(None, b"a", (), False), metadata(b"a", b"", headers, False), metadata(b"a", b"", headers[::-1], False),
+        metadata(b"a", b"", headers[:1], False), metadata(None, b"", (("ab", b""),), False),
+        metadata(None, b"", (("a", b"b"),), False), metadata(None, b"", (), True),
+        metadata(None, b"", (("a", None), ("b", b"")), False), metadata(None, b"", (("a", b""), ("b", None)), False),
+        metadata(None, b"", (("a", None), ("b", b"")), True), metadata(None, b"", (("a", b""), ("b", b"")), False),
     ]  # fmt: skip
     assert len(set(others)) == len(others)
-    assert metadata(b"k", b"l", (("ä", b"v"),)) == b"\x00\x01\x00\x01kl\x00\x02\x00\x00\x00\x01\xc3\xa4v"
+    packed = b"\x00\x01\x00\x01kl\x00\x02\x00\x00\x00\x01\xc3\xa4v"
+    assert metadata(b"k", b"l", (("ä", b"v"),), False) == packed
+
+
+own_headers = st.lists(st.tuples(st.text("aä", max_size=3), st.none() | st.binary(max_size=3)), max_size=4)
+
+
+@given(own_headers, st.none() | st.binary(max_size=2), st.none() | st.binary(max_size=2))
+def test_metadata_are_those_of_the_envelope(own: list[Header], key: bytes | None, value: bytes | None) -> None:
+    """Which Spark hashes as it stands."""
+    pairs = (TO, NOW, *own, ("duemq-name", b"order-42"))
+    frame = command_of(pack_record(key, pairs, value), AT, RecordPosition(SHARD, None, IDS))
+    assert isinstance(frame, bytes)
+    fields = read_schedule(frame)
+    assert fields is not None
+    start = COMMAND_BODY + ENVELOPE.size + fields.topic_bytes
+    carried = frame[start : start + len(key or b"") + fields.label_bytes + fields.header_bytes]
+    of_audit = read(key, pairs, AT, SHARD, value is None)
+    assert of_audit.columns()["metadata"] == pack(">HH", fields.key_bytes, fields.label_bytes) + carried
+    assert of_audit.fingerprint != read(key, pairs, AT, SHARD, value is not None).fingerprint
 
 
 ours = st.sampled_from(sorted({name for pairs, _ in RECORDS for name, _ in pairs}))
-values = st.sampled_from(sorted({value for pairs, _ in RECORDS for _, value in pairs if len(value) < 200}))
+values = st.sampled_from(
+    sorted({value for pairs, _ in RECORDS for _, value in pairs if value is not None and len(value) < 200})
+)
 times = st.from_regex(r"[0-9P.]{0,3}[0-9]{1,3}[ywdhmsTHMSWD]{0,2}[0-9]{0,2}(\.[0-9])?[hms]{0,2}", fullmatch=True)
 records = st.lists(
-    st.tuples(ours | st.text(max_size=9, alphabet="aäDd-"), values | times.map(str.encode) | st.binary(max_size=40)),
+    st.tuples(
+        ours | st.text(max_size=9, alphabet="aäDd-"),
+        values | times.map(str.encode) | st.none() | st.binary(max_size=40),
+    ),
     max_size=4,
 )
 

@@ -51,9 +51,9 @@ def test_an_entry_has_all_of_the_message_in_order() -> None:
 
 def test_what_did_not_come_by_duemq_has_no_due_time() -> None:
     message = type(out_message())(OutRecord(offset=3, value=None))
-    assert fields(message) == [b"id", b"orders:0:3:1795000000000", b"payload", b""]
+    assert fields(message) == [b"id", b"orders:0:3:1795000000000", b"null", b"true", b"payload", b""]
     assert orjson.loads(envelope(message)) == {
-        "id": "orders:0:3:1795000000000", "due": None, "key": None, "headers": [], "payload": "",
+        "id": "orders:0:3:1795000000000", "due": None, "key": None, "headers": [], "payload": None,
     }  # fmt: skip
 
 
