@@ -22,7 +22,7 @@ async def delete(world: World, topic: str) -> None:
 
     async def is_there() -> bool:
         (described,) = await describe(world.bootstrap, [topic])
-        return described["error_code"] == 0
+        return bool(described["error_code"] == 0)
 
     await world.until(is_there, f"{topic} to be made again")
 
