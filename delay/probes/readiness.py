@@ -22,7 +22,7 @@ def readiness(
     condition: Condition | None, closed: Reason, health: HealthTracker, stuck: Collection[int], dead: Collection[int],
     topics: Collection[str] = (),
 ) -> Readiness:  # fmt: skip
-    """`closed`: why the node is not open, where it has no condition. `dead`: shards whose books differ.
+    """`closed`: why the node is not open, if it has no condition. `dead`: shards whose books differ.
     `topics`: duemq's own that have a fault."""
     if condition is None:
         return Readiness(closed)

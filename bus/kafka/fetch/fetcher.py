@@ -92,8 +92,8 @@ class Tails:
     """The newest frames of all followed partitions.
 
     `wake_readers` is called with the partitions whose readers have something new; `known_end` says how far a partition
-    was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of a
-    partition that begins to fail, and with the offset of one whose log ends before that.
+    was committed, as far as this process knows, 0 where it does not. `doubt` is called with topic and number of each
+    partition that begins to fail, and with the offset if its log ends before that.
 
     A partition that fails rests alone: the others are fetched without it.
     """
