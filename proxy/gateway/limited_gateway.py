@@ -24,8 +24,8 @@ _LOOK_UPS: Final = 64  # at a time, for one request
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. What was looked up is changed by its id. A caller for some topics
-    has names of its own (`model/names.py`), and those that it gave before it had are found still (docs/adr/0057).
+    `charge` gets the number of messages of each send. A change by name goes by the id that a look-up found. A caller
+    for some topics has its own names (`model/names.py`); those from an older version are found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -57,7 +57,7 @@ class LimitedGateway(Gateway):
             return {}
         try:
             receipts = await self.named([(drafts[at].name, drafts[at].fingerprint) for at in ats])
-        except OutcomeUnknown as error:  # of a look-up: nothing is sent yet
+        except OutcomeUnknown as error:  # nothing is sent yet
             raise Unavailable(error.detail) from error
         return {at: receipt for at, receipt in zip(ats, receipts, strict=True) if receipt is not None}
 
