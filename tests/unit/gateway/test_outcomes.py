@@ -152,7 +152,7 @@ def test_names_of_a_whole_batch_are_looked_up_in_requests_that_a_node_reads() ->
     """A caller for some topics asks for two of each."""
 
     async def scenario(site: Site) -> None:
-        texts = [f"{number:0128}" for number in range(10_000)]
+        texts = [f"{number:0128}" for number in range(10_000 * SHARDS)]
         names = [(of_caller("key", text), PRINT) for text in texts] + [(of_client(text), PRINT) for text in texts]
         site.cluster.named_found[names[-1][0]] = NamedMessage(PRINT, MessageState("id", "scheduled", "orders", NOW))
         receipts = await site.gateway.named(names)
