@@ -13,8 +13,8 @@ The cursor of a reader in a topic of the embedded log:
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
 
-`Name` and `CursorName` are made in this file alone (`read_name` in `model/message.py` reads them from a command), and
-a test looks for any other place. Whoever may write to the buffer topic can write any name into a command.
+Only this file makes a `Name` or a `CursorName` (`read_name` in `model/message.py` reads those of commands); a test
+finds any other place. A client with write access to the buffer topic can write any name into a command.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def of_caller(caller: str, text: str) -> Name:
 
 
 def former_of_caller(name: Name) -> Name | None:
-    """What a caller for some topics named so before it had a space; None for a name of any other."""
+    """The name that an older version gave for the same text; None for a name of another space."""
     return Name(CLIENT + name[_CALLER_TEXT:]) if name.startswith(_CALLER) else None
 
 
@@ -63,10 +63,10 @@ def of_redrive(place: str) -> Name:
 
 
 def of_return(text: str, topic: bytes, key: bytes | None, value: bytes | None) -> tuple[Name, bytes]:
-    """The name of what is sent back, and its fingerprint.
+    """The name of a message that goes back, and its fingerprint.
 
-    Both follow from where it goes, key and value, not from headers: these tell of the error, which differs if it is
-    sent again. Since the name has the fingerprint, other content has another name: a return meets no conflict.
+    Both follow from topic, key and value, not from headers: these tell of the error, which differs if the message is
+    sent again. The name contains the fingerprint, so other content has another name: a return meets no conflict.
     """
     content = fingerprint(topic, b"" if key is None else b"k" + key, value or b"")
     return Name(b"%b%b:%b" % (_RETURN, text.encode(), content.hex().encode())), content

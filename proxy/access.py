@@ -175,8 +175,8 @@ class Access:
 
 
 def caller_of(request: Request) -> bytes:
-    """Whose idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a
-    rotated key stays the same caller. Empty where nobody has to present one."""
+    """Whose idempotency keys a request's are: the id of its key, or one of the settings as it is, so that a rotated
+    key stays the same caller. Empty if the server asks for none."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.caller.encode() or grant.secret
 

@@ -94,8 +94,8 @@ def open_log(folder: Path) -> Rdict:
 
 
 def _separate_cursors(db: Rdict) -> None:
-    """From layout 1 to 2: the cursors of destinations get names that no client can have. What they were under stays:
-    a client's own consumer may have such a name, too."""
+    """From layout 1 to 2: copy the cursors of destinations to names that no client can have. The former names stay, for
+    a client's consumer may have one of them."""
     batch, rows = WriteBatch(raw_mode=True), db.iter()
     rows.seek(layout.CURSORS)
     while rows.valid() and rows.key().startswith(layout.CURSORS):

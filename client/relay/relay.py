@@ -239,7 +239,7 @@ class Relay:
     def _send_dead(self, topic: str, record: Record, about: Mapping[str, str]) -> None:
         """Once, however often it is sent. What duemq does not take from a stranger's record is left out."""
         place = f"{self._consumer} {record.topic} {record.partition} {record.offset} {record.timestamp_ms}"
-        # With the payload, so that a message under this key is this record, whatever it tells of the error.
+        # With the payload: a message under this key is this record, and can differ in the text of the error alone.
         idempotency_key = hashlib.sha256(f"{place} {record.key} ".encode() + record.payload).hexdigest()
         own = {name: value for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
         headers = own | dict(about)

@@ -53,7 +53,7 @@ def name_conflict(receipt: Receipt, name: str) -> Rejected:
 
 
 def _taken(code: str, detail: str, field: str, receipt: Receipt) -> Rejected:
-    """Says which message has the name, but to a caller who may not know of it."""
+    """Says which message has the name, unless the caller may not know of it."""
     if not receipt.id:
         return Rejected(code, detail, field)
     return Rejected(code, f"{detail}: {receipt.id}", field, id=receipt.id)

@@ -24,8 +24,8 @@ _LOOK_UPS: Final = 64  # at a time, for one request
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. What was looked up is changed by its id. A caller for some topics
-    has names of its own (`model/names.py`), and those that it gave before it had are found still (docs/adr/0057).
+    `charge` gets the number of messages of each send. A change by name goes by the id that a look-up found. A caller
+    for some topics has its own names (`model/names.py`); those from an older version are found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -44,38 +44,38 @@ class LimitedGateway(Gateway):
             at: no_topic(draft.topic) for at, draft in enumerate(drafts) if not covers(draft.topic)
         }
         self._charge(len(drafts) - len(answers))
-        answers |= await self._named_before(drafts, answers)
+        answers |= await self._known(drafts, answers)
         left = [at for at in range(len(drafts)) if at not in answers]
         sent = await self._gateway.send([drafts[at] for at in left]) if left else ()
-        answers |= zip(left, map(self._told, sent), strict=True)
+        answers |= zip(left, map(self._visible, sent), strict=True)
         return [answers[at] for at in range(len(drafts))]
 
-    async def _named_before(self, drafts: Sequence[Draft], refused: Container[int]) -> dict[int, Receipt]:
+    async def _known(self, drafts: Sequence[Draft], refused: Container[int]) -> dict[int, Receipt]:
         """The receipts of the messages that have the names of drafts already, by place. Raises Unavailable."""
         ats = [at for at, draft in enumerate(drafts) if at not in refused and former_of_caller(draft.name)]
         if not ats:
             return {}
         try:
             receipts = await self.named([(drafts[at].name, drafts[at].fingerprint) for at in ats])
-        except OutcomeUnknown as error:  # of a look-up: nothing is sent yet
+        except OutcomeUnknown as error:  # nothing is sent yet
             raise Unavailable(error.detail) from error
         return {at: receipt for at, receipt in zip(ats, receipts, strict=True) if receipt is not None}
 
-    def _told(self, answer: Receipt | Rejected) -> Receipt | Rejected:
-        """What the caller is told of a send: a message that has the name may be of another topic by now."""
+    def _visible(self, answer: Receipt | Rejected) -> Receipt | Rejected:
+        """The answer without the id of a message that moved to a topic of others since it got its name."""
         if isinstance(answer, Rejected) or self._grant.covers(answer.topic):
             return answer
         return answer._replace(id="", due=0, conflict=True)
 
     async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
-        formers = {at: former for at, (name, _) in enumerate(names) if (former := former_of_caller(name))}
-        asked = [*names, *((former, names[at][1]) for at, former in formers.items())]
+        formers = {at: name for at, (own, _) in enumerate(names) if (name := former_of_caller(own))}
+        asked = [*names, *((name, names[at][1]) for at, name in formers.items())]
         covers, known = self._grant.covers, await self._gateway.named(asked)
-        receipts = [one if one is not None and covers(one.topic) else None for one in known]
-        found = receipts[: len(names)]
-        for at, before in zip(formers, receipts[len(names) :], strict=True):
-            found[at] = found[at] or before
-        return found
+        visible = [one if one is not None and covers(one.topic) else None for one in known]
+        receipts = visible[: len(names)]
+        for at, former in zip(formers, visible[len(names) :], strict=True):
+            receipts[at] = receipts[at] or former
+        return receipts
 
     async def change(
         self,

@@ -16,6 +16,7 @@ from duemq.model.names import Name, shard_of_name
 from duemq.proxy.gateway.base import Receipt
 
 _REPEAT = "send it again under the same name"
+_TOGETHER = 5_000  # names of one request to a node, which reads 4 MiB (`delay/api/internal_http.py`)
 
 
 class AppendedNames(NamedTuple):
@@ -81,7 +82,8 @@ class Names:
 
     async def look_up(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         """The receipt of the message that has each name; `names` with fingerprints. Raises Unavailable."""
-        shards = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
+        by_shard = _by_shard(shard_of_name(name, self._backend.shards) for name, _ in names)
+        shards = [(shard, ats[at : at + _TOGETHER]) for shard, ats in by_shard for at in range(0, len(ats), _TOGETHER)]
         reader = self._backend.reader
         parts = await asyncio.gather(
             *(reader.messages_by_name(shard, [names[at][0] for at in ats]) for shard, ats in shards)

@@ -49,7 +49,7 @@ def test_names_of_a_key_for_some_topics_are_of_that_key_alone(tmp_path: Path) ->
         assert root.put("order-17", "a.x", "of all").status_code == 201
 
         assert bob.put("order-17", "b.x", **{"If-None-Match": "*"}).status_code == 201, "nothing tells of the other one"
-        assert ann.put("invoice-50", "a.x").status_code == 201, "nobody takes the names of another one"
+        assert ann.put("invoice-50", "a.x").status_code == 201, "no key takes the names of another one"
         assert bob.call("GET", f"/v1/messages/{first.json()['id']}").status_code == 404
         repeated = ann.put("order-17", "a.x")
         assert (repeated.status_code, repeated.json()["duplicate"]) == (200, True)
@@ -91,13 +91,13 @@ def test_a_key_that_reads_moves_no_cursor_of_a_destination(tmp_path: Path) -> No
         assert server.stop() == 0
         server.start()
         root.call("POST", "/v1/messages", {"topic": "invoices", "payload": "6"})
-        wait_for(lambda: len(received) == 7, "what comes behind the restart")
+        wait_for(lambda: len(received) == 7, "the message after the restart")
         assert [body for _, body in received] == [b"%d" % number for number in range(7)]
 
 
 def test_a_sender_takes_no_retry_of_a_destination(tmp_path: Path) -> None:
     """The names that retries had were to be computed: all that a record of the next milliseconds could have are taken,
-    by a key for a topic of its own and by one for all."""
+    by a key for another topic and by one for all."""
     status = [500]
     with endpoint(status) as (url, received), Server(tmp_path / "data", *RELAY) as server:
         server.start()

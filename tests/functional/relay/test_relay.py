@@ -105,9 +105,9 @@ async def test_no_client_takes_the_name_of_a_retry_or_of_a_dead_letter(site: Sit
     outlet.answer = lambda message: FAILED
     await site.deliver("orders", b"bad")
     (stored,) = await site.bus.read("orders", 0, 0, 10)
-    record = unpack_record(stored.frame)
-    copy: Any = LogRecord("orders", 0, 0, stored.timestamp, record.key, record.value, record.headers)
-    message = message_of(copy, False)
+    first = unpack_record(stored.frame)
+    record: Any = LogRecord("orders", 0, 0, stored.timestamp, first.key, first.value, first.headers)
+    message = message_of(record, is_retry=False)
     for to in (Wait("after", 1), Dead("retries")):
         text = letter_of("destination.one", message, to, "").name
         site.names |= {of_client(text): b"of a client", of_caller("key", text): b"of a client"}

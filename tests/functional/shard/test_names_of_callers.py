@@ -1,4 +1,4 @@
-"""Callers for some topics have names of their own, on a real shard."""
+"""Callers for some topics have their own names, on a real shard."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_one_name_is_another_message_of_each_caller(tmp_path: Path) -> None:
 def test_what_a_caller_named_before_it_had_names_of_its_own_is_found_cancelled_and_not_sent_again(
     tmp_path: Path,
 ) -> None:
-    """An older proxy gave these names as it gave those of all. Of another tenant's nothing is to be seen."""
+    """An older proxy put them into the shared space. A caller for other topics sees nothing of them."""
 
     async def scenario(site: Site) -> None:
         ann, bob = site.caller("ann", "a.*"), site.caller("bob", "b.*")

@@ -52,7 +52,7 @@ class FakeGateway:
         self.terms: list[Terms | None] = []  # of each change
         self.callers: list[str] = []  # of each change
         self.times: list[bool] = []  # of each change, whether times were asked for
-        self._names: dict[bytes, tuple[bytes, Receipt]] = {}
+        self.names: dict[Name, tuple[bytes, Receipt]] = {}
 
     async def send(self, drafts: Sequence[Draft]) -> list[Receipt | Rejected]:
         if self.error:
@@ -65,7 +65,7 @@ class FakeGateway:
             self.sent.append(draft)
             receipt = Receipt(f"m{len(self.sent)}", "scheduled", draft.topic, draft.due or NOW)
             if draft.name:
-                content, first = self._names.setdefault(draft.name, (draft.fingerprint, receipt))
+                content, first = self.names.setdefault(draft.name, (draft.fingerprint, receipt))
                 if first is not receipt:
                     receipt = first._replace(known=True, conflict=content != draft.fingerprint)
             receipts.append(receipt)
@@ -74,7 +74,7 @@ class FakeGateway:
     async def named(self, names: Sequence[tuple[Name, bytes]]) -> list[Receipt | None]:
         if self.unreadable:
             raise self.unreadable
-        firsts = [self._names.get(name) for name, _ in names]
+        firsts = [self.names.get(name) for name, _ in names]
         return [
             None if first is None else first[1]._replace(known=True, conflict=first[0] != said)
             for first, (_, said) in zip(firsts, names, strict=True)

@@ -7,9 +7,9 @@ import random
 from duemq.model.ids import IdCodec
 from duemq.model.key import read_key
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draft, schedule_frame
-from duemq.model.names import NO_NAME, Name, of_client, of_idempotency_key
+from duemq.model.names import NO_NAME, RETURN_HEADER, Name, of_client, of_idempotency_key, of_return
 from duemq.model.plain import ByName
-from duemq.model.record import Header, Record, unpack_headers, unpack_record
+from duemq.model.record import Header, Record, pack_headers, unpack_headers, unpack_record
 from tests.support.shard.shard_oracle import Command, Plain
 
 CLIENT_NAMES = tuple(of_client(f"order-{number}") for number in range(10))
@@ -62,9 +62,14 @@ def plain_schedule(rng: random.Random, draft: Draft) -> Plain:
         pairs.append(("duemq-name", draft.name[2:]))
     own = list(unpack_headers(draft.headers, 0, draft.header_count, len(draft.headers)))
     rng.shuffle(pairs)
-    record = Record(key, tuple(pairs + own if rng.random() < 0.5 else own + pairs), draft.payload)
     # What is said in another order is the same content.
-    content = (sorted(pairs), draft.key, own, draft.payload)
+    content: object = (sorted(pairs), draft.key, own, draft.payload)
+    if draft.name and rng.random() < 0.3:  # as a consumer sends it back: when and why make no other content
+        own.append((RETURN_HEADER, b"1"))
+        name, content = of_return(draft.name[2:].decode(), draft.topic.encode(), draft.key, draft.payload)
+        count, packed = pack_headers(own)
+        draft = draft._replace(name=name, header_count=count, headers=packed)
+    record = Record(key, tuple(pairs + own if rng.random() < 0.5 else own + pairs), draft.payload)
     return Plain(record, draft._replace(fingerprint=repr(content).encode()), delay)
 
 

@@ -109,6 +109,15 @@ def test_what_the_broker_will_never_take_goes_to_the_dead_letters(duemq: FakeDue
     assert dead.payload == b"0" and dead.headers["reason"].endswith("no") and dead.headers["origin-id"]
 
 
+def test_records_that_differ_are_no_repeats_of_one_another_whatever_their_places(duemq: FakeDuemq) -> None:
+    """A topic that was made again has the same places again. The text of the error is no difference."""
+    made = relay(duemq, Outlet(), 1)
+    first, second = (Record("t", 0, 7, 1, "k", payload, {}) for payload in (b"a", b"b"))
+    for record, reason in ((first, "one"), (second, "one"), (first, "two")):
+        made._send_dead("dlq.r", record, {"reason": reason, "origin-id": "o"})
+    assert [dead.payload for dead in duemq.delivered["dlq.r"]] == [b"a", b"b"]
+
+
 def test_an_error_that_passes_is_no_dead_letter(duemq: FakeDuemq) -> None:
     sent = put(duemq, 2)
     outlet = Outlet(*[RuntimeError("no")] * (TRIES - 1))

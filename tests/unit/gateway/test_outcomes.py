@@ -14,7 +14,7 @@ from duemq.cluster.shard_reader import MessageState, NamedMessage
 from duemq.model.errors import DiskFull, LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Draft
-from duemq.model.names import Name, of_client, shard_of_name
+from duemq.model.names import Name, of_caller, of_client, shard_of_name
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.proxy.gateway.base import ChangeOutcome, Receipt
 from duemq.proxy.gateway.gateway import CommandGateway
@@ -142,6 +142,21 @@ def test_what_could_not_be_looked_up_before_was_not_begun() -> None:
             with pytest.raises(Unavailable) as refused:
                 await work
             assert refused.value.code == "unavailable"
+
+    at_site(scenario)
+
+
+def test_names_of_a_whole_batch_are_looked_up_in_requests_that_a_node_reads() -> None:
+    """A caller for some topics asks for two of each."""
+
+    async def scenario(site: Site) -> None:
+        texts = [f"{number:0128}" for number in range(10_000 * SHARDS)]
+        names = [(of_caller("key", text), PRINT) for text in texts] + [(of_client(text), PRINT) for text in texts]
+        site.cluster.named_found[names[-1][0]] = NamedMessage(PRINT, MessageState("id", "scheduled", "orders", NOW))
+        receipts = await site.gateway.named(names)
+        assert [receipt.id for receipt in receipts if receipt] == ["id"] and receipts[-1] is not None
+        assert sum(len(asked) for _, asked, _ in site.cluster.asked) == len(names)
+        assert max(sum(2 * len(name) + 3 for name in asked) for _, asked, _ in site.cluster.asked) < 4 << 20
 
     at_site(scenario)
 

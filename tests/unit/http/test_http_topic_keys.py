@@ -85,6 +85,31 @@ def test_a_batch_is_answered_item_by_item() -> None:
     with_site(scenario)
 
 
+def test_a_conflict_does_not_tell_of_a_message_whose_topic_is_not_the_keys() -> None:
+    """One that was redriven to another topic."""
+
+    async def scenario(site: Site) -> None:
+        key = await site.key("send", topics=["orders"])
+        idempotent = {"Idempotency-Key": "k"}
+        assert (await site.ask("PUT", "/v1/messages/n", key, ORDER)).status_code == 201
+        assert (await site.ask("POST", "/v1/messages", key, ORDER, **idempotent)).status_code == 201
+        for name, (content, receipt) in site.gateway.names.items():
+            site.gateway.names[name] = content, receipt._replace(topic="payments")
+        batch = {"messages": [ORDER | {"name": "n"}, ORDER | {"idempotency_key": "k"}]}
+        answers = [
+            await site.ask("PUT", "/v1/messages/n", key, ORDER),
+            await site.ask("PUT", "/v1/messages/n", key, ORDER, **{"If-None-Match": "*"}),
+            await site.ask("POST", "/v1/messages", key, ORDER, **idempotent),
+        ]
+        assert list(map(code_of, answers)) == ["name_conflict", "name_taken", "idempotency_conflict"]
+        many = await site.ask("POST", "/v1/messages:batch", key, batch)
+        assert [one["error"]["code"] for one in many.json()["results"]] == ["name_conflict", "idempotency_conflict"]
+        for answer in (*answers, many):
+            assert not any(told in answer.text for told in ('"id"', "m1", "m2", "payments", "deliver_at")), answer.text
+
+    with_site(scenario)
+
+
 def test_what_a_key_may_change_is_changed_by_its_id() -> None:
     """A name may be another message's by the time the change is decided; an id never is."""
 

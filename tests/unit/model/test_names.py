@@ -129,5 +129,5 @@ def _makers() -> Iterator[str]:
 
 
 def test_names_are_made_in_one_file() -> None:
-    """The other file reads them from commands. A new space is a function beside the others."""
-    assert set(_makers()) == {"model/names.py", "model/message.py"}
+    """A new space is a function beside the others."""
+    assert set(_makers()) == {"model/names.py"}
