@@ -223,6 +223,11 @@ class Bus(Protocol):
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
 
+    @property
+    def marker_offsets(self) -> int:
+        """How many offsets of a partition the end of a commit takes, after its frames."""
+        ...
+
     async def committer(self, name: str) -> Committer:
         """Become the only writer under this name: from now on older committers of it are fenced."""
         ...

@@ -25,6 +25,7 @@ from duemq.bus.base import Bus
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.own_logs import LOOK_S
 from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
@@ -242,7 +243,7 @@ class Node:
         self.observer.begin(number)  # before the first scrape
         info, trims = self.folder.info, self.options.trims
         path = info.path / "shards" / f"{number:03d}"
-        return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
+        return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims, cluster=info.cluster)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         options, upkeep = self.options, self.upkeep
@@ -290,6 +291,8 @@ class Node:
             scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
             scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
+            if self._check_logs is not None:
+                scheduler.add_job(guard(self._look_at_logs), "interval", seconds=LOOK_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:
@@ -457,6 +460,11 @@ class Node:
             if member.health.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
+
+    async def _look_at_logs(self) -> None:
+        assert self._check_logs is not None
+        with suppress(LogFailed):
+            await self._check_logs(self.bus)
 
     async def _watch_clock(self) -> None:
         await self.watch.measure(self.bus)

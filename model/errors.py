@@ -126,6 +126,10 @@ class Behind(Fatal):
     """The logs no longer reach back to where this replica is: it must be rebuilt from a peer or a backup."""
 
 
+class ForeignLog(Behind):
+    """Another cluster has written to a shard's logs, or they are not those that this replica has followed."""
+
+
 class Diverged(Fatal):
     """A replica's own count or checksum differs from the ledger's."""
 

@@ -49,6 +49,8 @@ class EmbeddedBus:
     After a failed write every call raises StoreFailed: close it and open it anew.
     """
 
+    marker_offsets = 0
+
     def __init__(
         self,
         folder: Path,

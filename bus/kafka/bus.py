@@ -57,6 +57,8 @@ class KafkaBus:
     It gets over brokers that go away and come back by itself; `trouble` says when they are away.
     """
 
+    marker_offsets = 1
+
     def __init__(self, options: KafkaOptions, clock: Callable[[], int], failpoint: Failpoint = no_failpoint) -> None:
         self._options, self._clock, self._failpoint = options, clock, failpoint
         self._end_reason: DuemqError | None = None
@@ -115,6 +117,7 @@ class KafkaBus:
             _check_frames(topic, partition, await recall_before_append(self._catalog, topic), frames)
         self._check()
         direct = {where: frames for where, frames in batches.items() if where[0] not in self._own}
+        ends = {where: self._ends.end_of(where) for where in batches if where not in direct}
         if not direct:
             results = await self._appender.append(batches)
         else:
@@ -122,6 +125,13 @@ class KafkaBus:
             appends = self._appender.append(commands), self._to_topics.append(direct)
             results = join_outcomes(await asyncio.gather(*appends, return_exceptions=True))
         self._wire.note_answer()
+        for where, end in ends.items():
+            if results[where].first_offset < end:  # what was taken there is not the shard's
+                self._end_reason = LogFailed(
+                    f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
+                    f"{results[where].first_offset}: it was made again"
+                )
+                self._check()
         return results
 
     async def committer(self, name: str) -> KafkaCommitter:

@@ -72,6 +72,10 @@ class NamedBus:
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         return self._inner.subscribe(self._name(topic), partition)
 
+    @property
+    def marker_offsets(self) -> int:
+        return self._inner.marker_offsets
+
     async def committer(self, name: str) -> Committer:
         return _NamedCommitter(await self._inner.committer(name), self)
 

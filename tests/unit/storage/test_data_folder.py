@@ -9,7 +9,7 @@ import pytest
 
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import FolderRefused
-from duemq.storage.data_folder import VERSION, Folder, disk_bytes, log_id_of, read_info
+from duemq.storage.data_folder import VERSION, WITH_PREFIX, Folder, disk_bytes, log_id_of, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": VERSION + 1}, "newer duemq"),
+        ({"version": WITH_PREFIX + 1}, "newer duemq"),
         ({"version": VERSION - 1}, "CHANGELOG"),
         ({"version": "1"}, "another program"),
         ({"format": "other"}, "another program"),
