@@ -104,7 +104,7 @@ class Site:
 
     def orders(self, duemq: Duemq) -> list[str]:
         records = asyncio.run(committed(self.bootstrap, f"orders.{duemq.cluster}"))
-        return [record.value.decode() for record in records]
+        return [record["payload"] for record in records]
 
     def goes_on(self, duemq: Duemq) -> None:
         duemq.send(f"orders.{duemq.cluster}", 10)

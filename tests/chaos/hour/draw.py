@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.chaos.faults import clocks, copies, machines, nodes, partitions, servers, topics
+from tests.chaos.faults import clocks, copies, machines, neighbours, nodes, partitions, servers, topics
 from tests.chaos.faults.topics import BAD_TOPICS, BadTopic
 from tests.chaos.world import World
 
@@ -57,6 +57,7 @@ BREAKAGES = (
     Breakage("a broker killed", _kill_some_broker, servers=3),
     Breakage("all brokers restarted", servers.restart_all_brokers),
     Breakage("proxies killed", servers.kill_proxies),
+    Breakage("a second cluster on the same Kafka", neighbours.run_second_cluster),
     Breakage("a disk wiped", machines.wipe_disk),
     Breakage("a disk that fails", machines.fail_disk),
     *(
