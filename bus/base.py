@@ -137,7 +137,7 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
     if info.partitions != partitions:
         raise TopicRefused(
             f"topic {info.name!r} has {info.partitions} partitions and must have {partitions}, one per shard: "
-            "the number of shards is chosen once. Set shards to it, or give duemq topics of other names."
+            "the number of shards is chosen once. Set shards to it, or name the brokers of this cluster."
         )
     return info
 

@@ -12,10 +12,10 @@ from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
 from duemq.model.topic_names import TopicNames
 
-LOOK_S = 10.0  # between looks at logs that are used
+CHECK_S = 10.0  # between checks of logs in use
 
 KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
-"""Store ids of topics in the identity where it has the second ones still; the ids that it has then."""
+"""Store the first ids in the identity if it still has the second ones. Returns the ids in it afterwards."""
 
 
 class OwnLogs:
@@ -28,7 +28,7 @@ class OwnLogs:
     async def check(self, bus: Bus) -> None:
         """Raises TopicRefused for logs of another cluster, or that were made again or mirrored.
 
-        The first who looks stores their ids. Logs without ids are not compared.
+        The first process stores their ids. Logs without ids are not compared.
         """
         ids = await bus.topic_ids((BUFFER, LEDGER))
         if not ids:
@@ -51,7 +51,7 @@ class OwnLogs:
     async def watch(self, bus: Bus) -> None:
         """Check again and again. Raises TopicRefused."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             with suppress(Unavailable):
                 await self.check(bus)
 

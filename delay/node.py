@@ -25,7 +25,7 @@ from duemq.bus.base import Bus
 from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.own_logs import LOOK_S
+from duemq.cluster.own_logs import CHECK_S
 from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
@@ -292,7 +292,7 @@ class Node:
             scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
             if self._check_logs is not None:
-                scheduler.add_job(guard(self._look_at_logs), "interval", seconds=LOOK_S)
+                scheduler.add_job(guard(self._look_at_logs), "interval", seconds=CHECK_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:

@@ -126,7 +126,7 @@ class KafkaBus:
             results = join_outcomes(await asyncio.gather(*appends, return_exceptions=True))
         self._wire.note_answer()
         for where, end in ends.items():
-            if results[where].first_offset < end:  # what was taken there is not the shard's
+            if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
                     f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
                     f"{results[where].first_offset}: it was made again"

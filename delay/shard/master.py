@@ -144,10 +144,10 @@ class Master:
         return self._pause(self._clock())
 
     async def _refuse_others(self, start: int, own: int) -> None:
-        """Look at what came between this master's last two entries: offsets from `start` to below `own`.
+        """Read the ledger between this master's last two entries: offsets from `start` to below `own`.
 
-        Raises ForeignLog for any record: who is fenced by this master, or fences it, has none there. LogFailed where
-        the ledger cannot be read so far. Gaps that a log leaves are nothing.
+        Raises ForeignLog for any record: a master of the same cluster is fenced, or fences this one. Raises LogFailed
+        if the ledger cannot be read up to there. Offsets without a record are fine.
         """
         replica, subscription = self._replica, self._bus.subscribe(*self._ledger)
         try:

@@ -73,7 +73,7 @@ class Replica:
         self.read_to = store.position.ledger_offset
         """Records of the ledger below this offset were read."""
         self.has_followed = False
-        """Whether this process has read the ledger to where it seemed to end."""
+        """Whether this process has read the ledger to its end, as a broker told it."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.ledger_time = self.entry.at
         """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
@@ -275,8 +275,7 @@ class Replica:
         self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
 
     def foreign(self, ledger_offset: int, what: str) -> ForeignLog:
-        """Two clusters have written to the ledger: `what` is at this offset. What it holds from there on is not to be
-        followed, also not by a later attempt."""
+        """Two clusters have written to the ledger: `what` is at this offset. No later attempt goes beyond."""
         self.read_to, self.has_followed = min(self.read_to, ledger_offset), False
         return ForeignLog(
             f"shard {self.shard}: two clusters have written to its ledger: {what}, at offset {ledger_offset}. Stop the "

@@ -144,11 +144,11 @@ class Shard:
                         await self._lead(node, cycle_limits, linger_s)
                     failures = 0
                 except Behind as error:
+                    is_foreign = isinstance(error, ForeignLog)
                     if not failures:
-                        is_foreign = isinstance(error, ForeignLog)
                         action, level = ("foreign", logging.CRITICAL) if is_foreign else ("behind", logging.WARNING)
                         log.log(level, "%s", error, extra={"action": action, "shard": self.number})
-                    node.on_unfit(self.number, f"{error}; it waits for a peer to copy")
+                    node.on_unfit(self.number, str(error) if is_foreign else f"{error}; it waits for a peer to copy")
                     if await self._rebuild(node):
                         failures = 0
                     else:

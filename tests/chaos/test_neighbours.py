@@ -1,4 +1,4 @@
-"""Two clusters on one Kafka, and a restore under clients that hold ids of what was lost."""
+"""Two clusters on one Kafka, and a restore under clients that hold ids of lost messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _send(server: Server, names: list[str], due: int) -> dict[str, str]:
 @pytest.mark.chaos
 @pytest.mark.smoke
 def test_ids_of_what_a_restore_lost_mean_no_message_of_others(tmp_path: Path) -> None:
-    """What was lost is sent again in another order, by clients some of whom still cancel by their old ids."""
+    """Lost messages are sent again in another order, while clients cancel by the old ids."""
     due = int(time.time() * 1000) // 60_000 * 60_000 + 3_600_000
     lost: dict[str, str] = {}
     kept: dict[str, str] = {}

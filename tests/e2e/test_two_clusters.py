@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 from collections import Counter
@@ -16,10 +17,15 @@ from typing import Any, ClassVar
 
 import httpx
 import pytest
+from kazoo.client import KazooClient
 
+from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.options import KafkaOptions
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import DuemqProcess
 from duemq.dev.servers.ports import free_port
+from duemq.model.ledger import Barrier
+from duemq.model.record import pack_record
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.chaos.topics import administration, committed, delete_topic
 from tests.e2e.server import run, wait_for
@@ -34,7 +40,7 @@ SETTINGS = {"relay.private_networks": "127.0.0.0/8"}
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Fails each message once, and counts what it took by path and payload."""
+    """Fails each message once, and counts the others by path and payload."""
 
     protocol_version = "HTTP/1.1"
     received: ClassVar[Counter[tuple[str, str]]] = Counter()
@@ -163,7 +169,7 @@ def test_two_clusters_deliver_their_own_messages_once_and_start_again(site: Site
             expected = [text for text in duemq.sent if " orders" in text]
             wait_for(lambda: len(site.orders(duemq)) >= len(expected), "the deliveries")  # noqa: B023
         handed = {(f"/{duemq.cluster}", text) for duemq in both for text in duemq.sent if " destination" in text}
-        wait_for(lambda: handed <= Endpoint.received.keys(), "what is handed on")  # noqa: B023
+        wait_for(lambda: handed <= Endpoint.received.keys(), "the messages of the destination")  # noqa: B023
         if again == 0:
             for duemq in both:
                 duemq.stop()
@@ -178,7 +184,7 @@ def test_two_clusters_deliver_their_own_messages_once_and_start_again(site: Site
             assert all(shard["master"] == f"{duemq.cluster}-node" for shard in status["shards"])
             assert sum(shard["pending"] for shard in status["shards"]) == 0
             accepted = sum(shard["outcomes"]["accepted"] for shard in status["shards"])
-            assert accepted == len(duemq.sent) + COUNT // 2, "and one retry of each that is handed on"
+            assert accepted == len(duemq.sent) + COUNT // 2, "and one retry of each of the destination"
 
 
 def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
@@ -224,7 +230,7 @@ def test_the_audit_of_each_finds_nothing_wrong(site: Site) -> None:
 
 def test_a_cluster_that_is_new_does_not_start_on_the_logs_of_another(site: Site) -> None:
     with ExitStack() as stack:
-        # A staging with a ZooKeeper of its own, which was not given a name.
+        # A staging with another ZooKeeper, under the name of production.
         stranger = site.process("node", "stranger", stack, **{"zookeeper.chroot": "/elsewhere"})
         said = site.refused(stranger)
         assert "topic 'duemq.buffer' has records, and cluster" in said and "another name (cluster)" in said
@@ -244,3 +250,66 @@ def test_a_topic_that_was_made_again_is_refused(site: Site) -> None:
     assert "topic 'duemq.staging.buffer' has the id" in said and "made again, mirrored or restored" in said
     assert "topic 'duemq.staging.buffer' has the id" in site.refused(proxy)
     site.goes_on(site.production)
+
+
+def test_masters_stop_at_what_another_cluster_wrote_to_their_ledgers(site: Site) -> None:
+    production, shards = site.production, 4
+
+    async def write() -> None:
+        """As an older duemq of another name, which took the same topics."""
+        bus = await KafkaBus.open(KafkaOptions(site.bootstrap, cluster="laptop"))
+        try:
+            for shard in range(shards):
+                committer = await bus.committer(f"shard-{shard}")
+                record = pack_record(None, (), Barrier(0, int(time.time() * 1000)).encode())
+                await committer.commit({("duemq.ledger", shard): [record]})
+                await committer.close()
+        finally:
+            await bus.close()
+
+    asyncio.run(write())
+    production.send("orders.duemq", COUNT)
+    log = production.processes[0].log
+    said = "two clusters have written to its ledger"
+    wait_for(lambda: all(f"shard {shard}: {said}" in log.read_text() for shard in range(shards)), "all shards to stop")
+    with production.http as http:
+        wait_for(lambda: all(one["master"] is None for one in http.get("/v1/cluster").json()["shards"]), "no master")
+        assert said in json.dumps(http.get("/v1/cluster").json()["nodes"])
+    assert {*Counter(site.orders(production)).values()} == {1}
+    for shard in range(shards):
+        done = run("shard", "recover", shard, "--data", production.processes[0].data, "--accept-loss")
+        assert done.returncode == 0, done.stderr
+    wait_for(
+        lambda: {*production.sent} & {*site.orders(production)} >= _orders(production), "all of it, once recovered"
+    )
+    site.goes_on(production)
+
+
+def _orders(duemq: Duemq) -> set[str]:
+    return {text for text in duemq.sent if " orders" in text}
+
+
+def test_a_cluster_of_another_name_from_before_prefixes_goes_on_with_its_topics(tmp_path: Path) -> None:
+    need_servers()
+    with ExitStack() as stack:
+        site = Site(tmp_path, stack)
+        zookeeper = KazooClient(site.servers.zookeeper.hosts)
+        zookeeper.start()
+        stack.callback(zookeeper.stop)
+        secret = base64.b64encode(b"s" * 16).decode()
+        before = {"format": 1, "cluster": "0123456789abcdef", "shards": 2, "secret": secret}
+        zookeeper.create("/duemq/staging/meta", json.dumps(before).encode(), makepath=True)
+        legacy = Duemq("staging", site.staging.processes[:2])
+        for _ in range(2):
+            legacy.start()
+            site.goes_on(legacy)
+            legacy.stop()
+        topics = site.topics()
+        assert {"duemq.buffer", "duemq.ledger"} <= topics and not any("duemq.staging" in name for name in topics)
+        now = json.loads(zookeeper.get("/duemq/staging/meta")[0])
+        assert now.items() >= before.items(), "an older version can still read it"
+        assert {*now["topics"]} == {"duemq.buffer", "duemq.ledger"}
+        # A new cluster beside it has topics of its own.
+        beside = Duemq("duemq2", [site.process("node", "duemq2", stack, cluster="duemq2")])
+        beside.start()
+        assert "duemq.duemq2.buffer" in site.topics()

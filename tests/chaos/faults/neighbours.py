@@ -17,7 +17,7 @@ _SENDERS, _PAUSE_S, _DUE_S, _LOAD_S = 2, 0.05, 300.0, 3.0
 
 
 async def run_second_cluster(world: World) -> None:
-    """Its load goes on while masters of both are killed. What it took has the outcome that it answered, too."""
+    """Its load goes on while masters of both are killed. Its messages are reconciled as those of the first are."""
     topic = f"neighbour.{world.load.topic}.{world.chance.randrange(1 << 32):08x}"
     with ExitStack() as stack:
         node, proxy = (_process(world, kind, f"neighbour-{kind}", stack) for kind in ("node", "proxy"))

@@ -23,7 +23,7 @@ def ledger(log: MemoryLog) -> list[Entry | Barrier]:
 
 
 async def write(log: MemoryLog, what: Entry | Barrier) -> None:
-    """As a master of another name does, whom nobody fences."""
+    """As a master of another name does, which is not fenced."""
     committer = await MemoryBus(log).committer("of-another-cluster")
     await committer.commit({(LEDGER, 0): [pack_record(None, (), what.encode())]})
 
