@@ -155,7 +155,7 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
     if info.partitions != partitions:
         raise TopicRefused(
             f"topic {info.name!r} has {info.partitions} partitions and must have {partitions}, one per shard: "
-            "the number of shards is chosen once. Set shards to it, or give duemq topics of other names."
+            "the number of shards is chosen once. Set shards to it, or name the brokers of this cluster."
         )
     return info
 
@@ -271,6 +271,11 @@ class Bus(Protocol):
         ...
 
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription: ...
+
+    @property
+    def marker_offsets(self) -> int:
+        """How many offsets of a partition the end of a commit takes, after its frames."""
+        ...
 
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
         """Become the only writer under this name: from now on older committers of it are fenced.

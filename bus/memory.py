@@ -91,6 +91,8 @@ class MemoryBus:
     append and commit: what it raises goes to the caller alone, nothing is written and the bus stays as it is.
     """
 
+    marker_offsets = 0
+
     def __init__(
         self,
         log: MemoryLog,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 
 from duemq.bus.base import Bus, TopicRefused
 from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.model.cluster_identity import ClusterIdentity
+from duemq.model.errors import Unavailable
 from duemq.model.topic_names import TopicNames
 
+CHECK_S = 10.0  # between checks of logs in use
+
 KeepTopicIds = Callable[[Mapping[str, str], Mapping[str, str] | None], Awaitable[Mapping[str, str]]]
-"""Store ids of topics in the identity where it has the second ones still; the ids that it has then."""
+"""Store the first ids in the identity if it still has the second ones. Returns the ids in it afterwards."""
 
 
 class OwnLogs:
@@ -23,7 +28,7 @@ class OwnLogs:
     async def check(self, bus: Bus) -> None:
         """Raises TopicRefused for logs of another cluster, or that were made again or mirrored.
 
-        The first who looks stores their ids. Logs without ids are not compared.
+        The first process stores their ids. Logs without ids are not compared.
         """
         ids = await bus.topic_ids((BUFFER, LEDGER))
         if not ids:
@@ -42,6 +47,13 @@ class OwnLogs:
                 f"{self._stored.get(topic)}: it is another cluster's, or was made again, mirrored or restored. Name "
                 "the right brokers in kafka.bootstrap. If the topic was lost, see docs/operations.md, Lost topics."
             )
+
+    async def watch(self, bus: Bus) -> None:
+        """Check again and again. Raises TopicRefused."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            with suppress(Unavailable):
+                await self.check(bus)
 
     def _are_accepted(self, ids: Mapping[str, str]) -> bool:
         return all(id_ in self._accepted for id_ in ids.values())

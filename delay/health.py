@@ -41,6 +41,10 @@ class HealthTracker:
         """Whether the replica has come level with its ledger, and is one that may lead."""
         return shard in self.caught_up and shard not in self.why_unfit()
 
+    def is_known(self, shard: int) -> bool:
+        """Whether the replica has come level with its ledger, or cannot. One that waits for a file may do so soon."""
+        return shard in self.caught_up or shard in self.unfit or shard in self._unreadable
+
     def why_unfit(self) -> dict[int, str]:
         """The shards that this node cannot be master of now, and why: also those that wait, lag behind or cannot read
         their part of the log."""

@@ -26,6 +26,7 @@ from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.blocked import BlockedCollector, blocked_shards
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.internal_topics import create_logs
+from duemq.cluster.own_logs import CHECK_S
 from duemq.cluster.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
@@ -273,7 +274,7 @@ class Node:
         self.observer.begin(number)  # before the first scrape
         info, trims = self.folder.info, self.options.trims
         path = info.path / "shards" / f"{number:03d}"
-        return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
+        return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims, cluster=info.cluster)
 
     async def _serve(self, stop: asyncio.Event) -> None:
         options, upkeep = self.options, self.upkeep
@@ -323,6 +324,8 @@ class Node:
             scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
             scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
             scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
+            if self._check_logs is not None:
+                scheduler.add_job(guard(self._look_at_logs), "interval", seconds=CHECK_S)
             if not options.trims:
                 scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
             for job, seconds in self._jobs:
@@ -421,7 +424,7 @@ class Node:
         self._judge()
 
     def _look_whether_ready(self) -> None:
-        if self.shards.keys() <= self.health.caught_up | self.health.why_unfit().keys():
+        if all(map(self.health.is_known, self.shards)):
             self.ready.set()
 
     def _judge(self) -> NodeHealth:
@@ -495,6 +498,11 @@ class Node:
             if member.health.state in (NodeState.READY, NodeState.DRAINING) and member.can_lead(number):
                 raise Rejected("not_needed", f"shard {number} is current on node {member.name}", "shard")
         shard.recover()
+
+    async def _look_at_logs(self) -> None:
+        assert self._check_logs is not None
+        with suppress(LogFailed):
+            await self._check_logs(self.bus)
 
     async def _watch_clock(self) -> None:
         await self.watch.measure(self.bus)

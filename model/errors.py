@@ -148,6 +148,10 @@ class Behind(Fatal):
     scope = Scope.SHARD
 
 
+class ForeignLog(Behind):
+    """Another cluster has written to a shard's logs, or they are not those that this replica has followed."""
+
+
 class Diverged(Fatal):
     """A replica's own count or checksum differs from the ledger's."""
 

@@ -172,6 +172,7 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Barrier:
     """What a new master appends before it reads the ledger. `entry`: the last one it held then; `at`: epoch ms.
+    `cluster`: the id of its cluster, empty where an older duemq wrote it.
 
     The append is fenced and reaches the partition's true leader, so that no entry of an older master can come after
     it. Whoever has read the ledger up to the barrier has read all there is.
@@ -179,9 +180,13 @@ class Barrier:
 
     entry: int
     at: int
+    cluster: str = ""
 
     def encode(self) -> bytes:
-        return orjson.dumps({"v": ENTRY_FORMAT, "barrier": self.entry, "at": self.at})
+        document: dict[str, object] = {"v": ENTRY_FORMAT, "barrier": self.entry, "at": self.at}
+        if self.cluster:
+            document["cluster"] = self.cluster
+        return orjson.dumps(document)
 
 
 def read_ledger(raw: bytes) -> Entry | Barrier:
@@ -189,7 +194,7 @@ def read_ledger(raw: bytes) -> Entry | Barrier:
     if raw.startswith(_BARRIER_START):
         try:
             d = orjson.loads(raw)
-            return Barrier(int(d["barrier"]), int(d["at"]))
+            return Barrier(int(d["barrier"]), int(d["at"]), str(d.get("cluster", "")))
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptStore(f"not a barrier of the ledger: {raw[:200]!r}") from error
     return Entry.decode(raw)

@@ -53,6 +53,8 @@ class EmbeddedBus:
     After a failed write every call raises StoreFailed: close it and open it anew.
     """
 
+    marker_offsets = 0
+
     def __init__(
         self,
         folder: Path,
@@ -172,7 +174,7 @@ class EmbeddedBus:
         if in_ids and (mark := self._folder / RESTORED).exists():
             await self._commits.submit(partial(self._stage_gaps, self._topics[topic]))
             with translate_errors(mark):
-                mark.unlink()  # where a crash keeps it, the next start leaves another gap
+                mark.unlink()  # if a crash keeps it, the next start leaves another gap
         return self._topics[topic].info()
 
     async def topic_ids(self, topics: Collection[str]) -> Mapping[str, str]:
@@ -319,7 +321,7 @@ class EmbeddedBus:
             if end + layout.UNUSED > MAX_OFFSET:
                 raise FolderRefused(
                     f"the log in {self._folder} was restored {end // layout.UNUSED - 1} times, and has no offsets left "
-                    "that were never in an id: send what is pending to a server with an empty folder"
+                    "that were never in an id: move to a server with an empty folder"
                 )
             gaps = partition.gaps
             if gaps and gaps[-1][1] == first:

@@ -61,6 +61,8 @@ class KafkaBus:
     It gets over brokers that go away and come back by itself; `trouble` says when they are away.
     """
 
+    marker_offsets = 1
+
     def __init__(
         self,
         options: KafkaOptions,
@@ -147,6 +149,7 @@ class KafkaBus:
                 raise Unavailable(_GONE.format(topic))
             _check_frames(topic, partition, metadata, frames)
         self._check()
+        ends = {where: self._ends.end_of(where) for where in batches if where[0] in self._own_topics.vital}
         parts: defaultdict[Appender, dict[Partition, Sequence[bytes]]] = defaultdict(dict)
         for where, frames in batches.items():
             parts[self._appender_to(where[0])][where] = frames
@@ -158,6 +161,13 @@ class KafkaBus:
             outcomes = dict(ChainMap(*map(dict, await asyncio.gather(*appends))))
         results = join_outcomes(outcomes)
         self._wire.note_answer()
+        for where, end in ends.items():
+            if results[where].first_offset < end:  # no shard reads the record there
+                self._end_reason = LogFailed(
+                    f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
+                    f"{results[where].first_offset}: it was made again"
+                )
+                self._check()
         return results
 
     def _appender_to(self, topic: str) -> Appender:

@@ -82,6 +82,10 @@ class NamedBus:
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         return self._inner.subscribe(self._name(topic), partition)
 
+    @property
+    def marker_offsets(self) -> int:
+        return self._inner.marker_offsets
+
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> Committer:
         def written_on_brokers() -> Set[str] | None:
             topics = written()

@@ -11,7 +11,7 @@ from duemq.cli.wiring.parts import LOOK_AGAIN_S, check_prefix, zookeeper_options
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Unavailable
-from duemq.model.topic_names import DEFAULT_CLUSTER, OWN
+from duemq.model.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,14 @@ async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry
 
 async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asyncio.Event) -> str | None:
     """The prefix of the cluster, for a process that needs nothing else of what the cluster shares; None if it is
-    stopped. Raises BadConfig where it cannot be known."""
+    stopped. Raises BadConfig if nothing says it."""
     if settings.kafka.prefix or settings.cluster == DEFAULT_CLUSTER:
         return settings.kafka.prefix or OWN
     if not settings.zookeeper.hosts:
         raise BadConfig(
             f"the prefix of the topics of cluster {settings.cluster} is not known: name its ZooKeeper in "
-            "zookeeper.hosts, or set kafka.prefix to what `duemq cluster --json` shows"
+            f"zookeeper.hosts, or set kafka.prefix ({prefix_of(settings.cluster)}, or {OWN} if the cluster was made "
+            "before there were prefixes)"
         )
     identity = await shared_identity(await open_directory(settings, opened), settings, stop, makes=False)
     return None if identity is None else identity.prefix

@@ -113,6 +113,7 @@ async def run_proxy(
                 tasks = [
                     group.create_task(follower.run(), name="ledger"),
                     group.create_task(watch.run(bus), name="clock"),
+                    group.create_task(own_logs.watch(bus), name="own logs"),
                     group.create_task(age.run(bus, follower.applied), name="buffer age"),
                 ]
                 await shut.wait()

@@ -20,6 +20,7 @@ from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.retention import has_ends, horizon_for, latest_ends
 from duemq.delay.tiering.prefetch import read_for
+from duemq.model.errors import LogFailed
 from duemq.model.key import due_of, first_key_at
 from duemq.model.record import Partition, StoredRecord, pack_record
 from duemq.model.timing import window_of
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 _IDLE_S = 0.5  # the longest sleep: slots of the wheel are expanded seconds before their time
 _LOAD_S = 0.05  # between looks whether a window that is due is loaded
 _MORE = 0.0
+_LOOKS = 30  # with a second between them
 
 
 class Context(Protocol):
@@ -124,19 +126,41 @@ class Master:
         batches[self._ledger] = [pack_record(None, (), entry.encode())]
         cpu_s = thread_time() - worked  # of the cycle alone: while it waits for its log, others work
         appends = await self._committer.commit(batches)
-        worked = thread_time()
+        worked, begins = thread_time(), replica.read_to
+        ledger_offset = appends[self._ledger].first_offset
         # Committed: from here to the end nothing awaits, so that no one sees the log without its effect.
-        replica.advance(cycle, entry, appends[self._ledger].first_offset + 1, self._files)
+        replica.advance(cycle, entry, ledger_offset + 1, self._files)
         self._newest = self._newest if idle else now
         if self._oldest < entry.horizon:
             self._oldest = self._newest
         self._progress.publish(entry)
         self._observer.cycle(self._shard, entry, outbox, commands=len(batch.commands), started=now, ended=self._clock())
+        if not begins <= ledger_offset <= begins + self._bus.marker_offsets:
+            await self._refuse_others(begins, ledger_offset)
         self.work = CycleWork(len(batch.commands) + len(cycle.due), cpu_s + thread_time() - worked)
         # A read may give fewer commands than there are: for their bytes, or as the bus likes.
         if expanding or not complete or cycle.applied < self._bus.reach(BUFFER, self._shard):
             return _MORE
         return self._pause(self._clock())
+
+    async def _refuse_others(self, start: int, own: int) -> None:
+        """Read the ledger between this master's last two entries: offsets from `start` to below `own`.
+
+        Raises ForeignLog for any record: a master of the same cluster is fenced, or fences this one. Raises LogFailed
+        if the ledger cannot be read up to there. Offsets without a record are fine.
+        """
+        replica, subscription = self._replica, self._bus.subscribe(*self._ledger)
+        try:
+            for _ in range(_LOOKS):
+                records = await self._bus.read(*self._ledger, start, 1)
+                if own < start or (records and records[0].offset < own):
+                    raise replica.foreign(min(start, own), "what this master did not write is beside its last entry")
+                if records:
+                    return
+                await subscription.wait(1.0)
+        finally:
+            subscription.close()
+        raise LogFailed(f"shard {self._shard}: its ledger cannot be read from offset {start} to {own}")
 
     async def renew_last_entry(self) -> None:
         """Commit an empty cycle where somebody has deleted the last entry of the ledger. Raises what `tick` raises.

@@ -19,7 +19,7 @@ from duemq.delay.shard.retention import latest_ends
 from duemq.delay.shard.store_changes import count_changes, store_changes
 from duemq.delay.shard.written_topics import WrittenTopics
 from duemq.delay.tiering.prefetch import read_for
-from duemq.model.errors import Behind, CorruptStore, Diverged, LogFailed
+from duemq.model.errors import Behind, CorruptStore, Diverged, ForeignLog, LogFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
@@ -62,9 +62,9 @@ class Tiers(NamedTuple):
 class Replica:
     """The state of one shard on this node."""
 
-    def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1) -> None:
-        """`shards`: how many the cluster has."""
-        self.shard, self.store, self.ids, self.shards = shard, store, ids, shards
+    def __init__(self, shard: int, store: ShardStore, ids: IdCodec, shards: int = 1, cluster: str = "") -> None:
+        """`shards`: how many the cluster has. `cluster`: its id; without one, nothing is compared with it."""
+        self.shard, self.store, self.ids, self.shards, self.cluster = shard, store, ids, shards, cluster
         self.wheel = Wheel.restore(store.windows())
         if self.wheel.total != self.entry.pending:
             raise CorruptStore(
@@ -74,6 +74,8 @@ class Replica:
         self.read_to = store.position.ledger_offset
         """Records of the ledger below this offset were read."""
         self.written = WrittenTopics(self.entry)
+        self.has_followed = False
+        """Whether this process has read the ledger to its end, as a broker told it."""
         self._ahead: tuple[Expansion, KeyScan] | None = None
         self.ledger_time = self.entry.at
         """What time it is by the ledger, epoch ms: of the last entry, or of the one that is being followed.
@@ -163,6 +165,8 @@ class Replica:
             for offset, _, frame in records:
                 entry = read_ledger(unpack_record(frame).payload)
                 if isinstance(entry, Barrier):
+                    if self.cluster and entry.cluster not in ("", self.cluster):
+                        raise self.foreign(offset, f"a master of cluster {entry.cluster} began")
                     self.read_to = offset + 1
                     continue
                 await self._follow_entry(bus, entry, offset, tiers)
@@ -176,7 +180,15 @@ class Replica:
 
         A deposed leader may name an end that is too low: good enough for a standby, not for a master.
         """
-        return await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tiers, tell)
+        entry_count = await self._follow_until(bus, await bus.end_offset(LEDGER, self.shard), tiers, tell)
+        applied = self.entry.applied
+        if await bus.end_offset(BUFFER, self.shard) < applied and await bus.sure_end(BUFFER, self.shard) < applied:
+            raise ForeignLog(
+                f"shard {self.shard}: the commands before offset {applied} are applied here, and {BUFFER} ends before "
+                "that: it is another topic than it was"
+            )
+        self.has_followed = True
+        return entry_count
 
     async def follow_to_barrier(
         self, bus: Bus, barrier: int, tiers: Tiers, tell: Callable[[Entry], None] | None = None
@@ -234,10 +246,7 @@ class Replica:
             self._rebase(entry, ledger_offset)
             return
         if entry.number <= before.number:
-            raise CorruptStore(
-                f"shard {self.shard}: entry {entry.number} comes again in the ledger, at {ledger_offset} and after "
-                f"entry {before.number}: two clusters have written to the same topics"
-            )
+            raise self.foreign(ledger_offset, f"entry {entry.number} comes after entry {before.number}")
         if entry.number != before.number + 1:
             raise Behind(
                 f"shard {self.shard}: the ledger goes on at entry {entry.number}, this replica is at {before.number}: "
@@ -267,6 +276,14 @@ class Replica:
                 f"checksum {own.checksum:016x}; the ledger says {entry.pending}, {entry.checksum:016x}"
             )
         self.advance(cycle, entry, ledger_offset + 1, None if tiers is None else tiers.files)
+
+    def foreign(self, ledger_offset: int, what: str) -> ForeignLog:
+        """Two clusters have written to the ledger: `what` is at this offset. No later attempt goes beyond."""
+        self.read_to, self.has_followed = min(self.read_to, ledger_offset), False
+        return ForeignLog(
+            f"shard {self.shard}: two clusters have written to its ledger: {what}, at offset {ledger_offset}. Stop the "
+            "other one; then see docs/operations.md, Two clusters on the same topics."
+        )
 
     def _rebase(self, entry: Entry, ledger_offset: int) -> None:
         """Go on from a replica that an operator made the truth. Raises Behind where this one differs from it."""

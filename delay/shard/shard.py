@@ -29,7 +29,7 @@ from duemq.delay.shard.surroundings import Surroundings
 from duemq.delay.shard.takeover import append_barrier, rebase
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.tiering import TieringWorker
-from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, StoreFailed, Unavailable
+from duemq.model.errors import Behind, DamagedFile, DiskFull, Fenced, ForeignLog, StoreFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.ids import IdCodec
 from duemq.model.key import first_key_at
@@ -57,11 +57,21 @@ class Shard:
     """One replica with its store open, from `run` to `close`."""
 
     def __init__(
-        self, number: int, shards: int, path: Path, memory: Memory, bus: Bus, ids: IdCodec, *, trims: bool = True
+        self,
+        number: int,
+        shards: int,
+        path: Path,
+        memory: Memory,
+        bus: Bus,
+        ids: IdCodec,
+        *,
+        trims: bool = True,
+        cluster: str = "",
     ) -> None:
-        """`shards`: of the cluster. `trims`: the logs are this node's alone, and need not keep what it has flushed."""
+        """`shards`: of the cluster, whose id is `cluster`. `trims`: the logs are this node's alone, and need not keep
+        what it has flushed."""
         self.number, self._shards, self._path = number, shards, path
-        self._memory, self._bus, self._ids, self._trims = memory, bus, ids, trims
+        self._memory, self._bus, self._ids, self._trims, self._cluster = memory, bus, ids, trims, cluster
         self.progress = Progress()
         self.tiering_counts = TieringCounts()
         self._failure: BaseException | None = None
@@ -82,7 +92,7 @@ class Shard:
 
     def _open(self) -> None:
         self.store = ShardStore(self._path, self._memory, self._ids)
-        self.replica = Replica(self.number, self.store, self._ids, self._shards)
+        self.replica = Replica(self.number, self.store, self._ids, self._shards, self._cluster)
         self._purged_horizons = (0, 0)  # the horizons (ms) below which history was dropped
 
     # --- states ---------------------------------------------------------------------------------------------------
@@ -286,6 +296,10 @@ class Shard:
     async def _lead(self, node: Surroundings, cycle_limits: CycleLimits, linger_s: float) -> None:
         replica = self.replica
         assert self._buffer is not None
+        if not replica.has_followed:  # what another cluster wrote is met before anything is written
+            following = replica.follow_to_end(self._bus, self._tiers, self.progress.publish)
+            if await self._unless(following, lambda: not self._should_lead(node)) is None:
+                return
         # Fence first, then append a barrier, then read the ledger up to that: no entry can come before it any more.
         committer = await self._bus.committer(committer_name(self.number), replica.written.names)
         linger = Linger(node.thread_share, linger_s)
@@ -371,9 +385,13 @@ class Shard:
 
     async def _catch_up(self, node: Surroundings, error: Behind) -> None:
         """Copy a peer, after a pause that grows with each attempt since the replica was current."""
-        node.on_unfit(self.number, f"{error}; {self._no_copy or 'it waits for a peer to copy'}")
+        is_foreign = isinstance(error, ForeignLog)
+        node.on_unfit(
+            self.number, str(error) if is_foreign else f"{error}; {self._no_copy or 'it waits for a peer to copy'}"
+        )
         if self._behind == 0:
-            log.warning("%s", error, extra={"action": "behind", "shard": self.number})
+            action, level = ("foreign", logging.CRITICAL) if is_foreign else ("behind", logging.WARNING)
+            log.log(level, "%s", error, extra={"action": action, "shard": self.number})
         else:
             pauses = _BEHIND_S[: self._behind][-1:] + _COPIED_S[: self._copies][-1:]
             await self._pause(max(pauses))

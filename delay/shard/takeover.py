@@ -25,7 +25,7 @@ async def append_barrier(replica: Replica, committer: Committer, now: int) -> in
     has read up to the barrier has read all entries of all masters before, whichever broker the end was asked of.
     """
     where = (LEDGER, replica.shard)
-    barrier = Barrier(replica.entry.number, now)
+    barrier = Barrier(replica.entry.number, now, replica.cluster)
     return (await committer.commit({where: [pack_record(None, (), barrier.encode())]}))[where].first_offset
 
 

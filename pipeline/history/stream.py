@@ -17,12 +17,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.errors import DuemqError
+from duemq.model.topic_names import OWN, TopicNames
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.table import HistoryTable
 from duemq.pipeline.sources import logs
-from duemq.pipeline.sources.kafka import Kafka, reading
+from duemq.pipeline.sources.kafka import Kafka, options_of, reading
 from duemq.pipeline.sources.ranges import Logs, TopicRange
 from duemq.pipeline.spark.failures import sentence_of
 from duemq.pipeline.spark.progress import Teller
@@ -42,14 +43,16 @@ class LogSource:
     dead_letters: str = logs.DEAD_LETTERS
 
 
-def pattern(topics: str, dead_letters: str = logs.DEAD_LETTERS) -> str:
+def pattern(topics: str, dead_letters: str = logs.DEAD_LETTERS, names: TopicNames = TopicNames()) -> str:  # noqa: B008
     """What Spark subscribes to: these target topics, the ledger and the dead letters, never the commands' topic or what
     Kafka keeps for itself. Raises BadInput."""
     try:
         re.compile(topics)
     except re.error as error:
         raise BadInput(f"topics: {topics!r} is no regular expression: {error}") from error
-    ours = "|".join(re.escape(topic) for topic in (logs.LEDGER, dead_letters))
+    ours = "|".join(re.escape(names.on_brokers(topic)) for topic in (logs.LEDGER, dead_letters))
+    if topics == ALL and names.prefix != OWN:
+        ours += rf"|{re.escape(names.prefix)}destination\.[^.]+"
     return rf"(?:{ours})|(?!duemq\.|__)(?:{topics})"
 
 
@@ -59,11 +62,12 @@ def records(spark: SparkSession, source: LogSource) -> DataFrame:
     Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
     """
     options = reading(source.kafka) | {
-        "subscribePattern": pattern(source.topics, source.dead_letters), "startingOffsets": "earliest",
+        "subscribePattern": pattern(source.topics, source.dead_letters, options_of(source.kafka).names),
+        "startingOffsets": "earliest",
     }  # fmt: skip
     if source.most is not None:
         options["maxOffsetsPerTrigger"] = str(source.most)
-    stream = spark.readStream.format("kafka").options(**options).load()
+    stream = logs.with_own_names(spark.readStream.format("kafka").options(**options).load(), source.kafka)
     # Payloads are not kept: only entries of the ledger are read.
     value = F.when(F.col("topic") == logs.LEDGER, F.col("value")).alias("value")
     return stream.select("key", value, "topic", "partition", "offset", "timestamp", "timestampType", "headers")

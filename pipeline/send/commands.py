@@ -43,15 +43,15 @@ def shard_of(name: Column, shards: int) -> Column:
     return F.pmod(F.crc32(prefixed), F.lit(shards)).cast("int")
 
 
-def commands(judged_rows: DataFrame, columns: Columns, shards: int) -> DataFrame:
-    """The commands of what `sendable` made: see `commands_of`."""
+def commands(judged_rows: DataFrame, columns: Columns, shards: int, buffer: str = BUFFER) -> DataFrame:
+    """The commands of what `sendable` made: see `commands_of`. `buffer`: the name of that topic on the brokers."""
     if shards < 1:
         raise BadInput(f"a cluster has one shard or more, not {shards}")
     name = F.col(OWN + "name")
     good = judged_rows.where(F.col(OWN + REASON).isNull())
     return good.select(
         F.col(OWN + "key").alias("key"), F.col(OWN + "payload").alias("value"), _headers(columns).alias("headers"),
-        shard_of(name, shards).alias("partition"), F.lit(BUFFER).alias("topic"),
+        shard_of(name, shards).alias("partition"), F.lit(buffer).alias("topic"),
     )  # fmt: skip
 
 

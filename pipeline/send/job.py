@@ -18,7 +18,7 @@ from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.send.shards import shards_of
+from duemq.pipeline.send.shards import buffer_of, shards_of
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import TableCheck, look, without_ambiguous
 from duemq.pipeline.sources.kafka import Kafka
@@ -69,7 +69,9 @@ def send(
         raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected: nothing is sent")
     if rows > bad:
         with step(spark, teller, f"sending to {shards} shards"):
-            commands(judged_rows, columns, shards).write.format("kafka").options(**writing(kafka)).save()
+            commands(judged_rows, columns, shards, buffer_of(kafka)).write.format("kafka").options(
+                **writing(kafka)
+            ).save()
     teller.says(f"{rows:,} rows read: {rows - bad:,} sent, {bad:,} rejected")
     where = None
     if bad and rejects is not None:

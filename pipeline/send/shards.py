@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duemq.pipeline.sources.kafka import Kafka
+from duemq.pipeline.sources.kafka import Kafka, options_of
 from duemq.pipeline.sources.logs import BUFFER
 from duemq.pipeline.sources.ranges import Logs
 from duemq.pipeline.sources.server import Server
@@ -11,6 +11,11 @@ from duemq.pipeline.sources.server import Server
 def shards_of(kafka: Kafka) -> int:
     """By the partitions of the buffer topic. Raises Unavailable, and BadInput where no duemq has made it yet."""
     return len(Logs(kafka).ranges([BUFFER])[BUFFER].starts)
+
+
+def buffer_of(kafka: Kafka) -> str:
+    """The name of the buffer topic on the brokers. Raises BadConfig."""
+    return options_of(kafka).names.on_brokers(BUFFER)
 
 
 def shards_at(server: Server) -> int:

@@ -17,7 +17,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.send.shards import shards_of
+from duemq.pipeline.send.shards import buffer_of, shards_of
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.sources.kafka import Kafka
 
@@ -50,14 +50,14 @@ def send_stream(
     if rejects is None:
         counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")
         judged_rows = sendable(frame, columns, rules).observe(METRICS, *counts)
-        query = commands(judged_rows, columns, shards).writeStream.format("kafka").options(**options)
+        query = commands(judged_rows, columns, shards, buffer_of(kafka)).writeStream.format("kafka").options(**options)
     else:
         sendable(frame, columns, rules)  # raises BadInput now, not in the first batch
         root, of = uri_of(rejects), shards
 
         def one(batch: DataFrame, number: int) -> None:
             judged_rows = sendable(batch, columns, rules)
-            commands(judged_rows, columns, of).write.format("kafka").options(**options).save()
+            commands(judged_rows, columns, of, buffer_of(kafka)).write.format("kafka").options(**options).save()
             bad = rejected(judged_rows)
             if not bad.isEmpty():
                 bad.write.mode("overwrite").parquet(below(root, f"batch={number}"))

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig
+from duemq.model.topic_names import TopicNames
 
 VARIABLES: Final = "DUEMQ_KAFKA__"  # what the environment variables of duemq's section [kafka] begin with
 JAVA: Final = "kafka."  # what the names of options for Java's client begin with
@@ -68,16 +69,18 @@ def configured(bootstrap: str, settings: Mapping[str, str], environment: Mapping
     own environment variables (`DUEMQ_KAFKA__PASSWORD`), and by options of Java's client, named `kafka.…`. Raises
     BadConfig."""
     properties = {name: value for name, value in settings.items() if name.startswith(JAVA)}
-    if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys()):
+    if unknown := sorted(settings.keys() - properties.keys() - _FIELDS.keys() - {"prefix"}):
         raise BadConfig(
-            f"kafka.{unknown[0]} is not a setting here; there are {', '.join(_FIELDS)}, and options of Kafka's client "
-            f"such as kafka.sasl.mechanism"
+            f"kafka.{unknown[0]} is not a setting here; there are {', '.join(_FIELDS)}, prefix, and options of Kafka's "
+            f"client such as kafka.sasl.mechanism"
         )
     fields: dict[str, Any] = {
         of: value
         for name, of in _FIELDS.items()
         if (value := settings.get(name) or environment.get(VARIABLES + name.upper()))
     }
+    if prefix := settings.get("prefix") or environment.get(f"{VARIABLES}PREFIX"):
+        fields["names"] = TopicNames(prefix)
     options = replace(KafkaOptions(bootstrap), **fields) if fields else KafkaOptions(bootstrap)
     return JavaKafka(options, properties) if properties else options
 

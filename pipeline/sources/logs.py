@@ -7,6 +7,7 @@ Times are epoch ms in `bigint` columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
@@ -16,8 +17,9 @@ from pyspark.sql import functions as F
 
 from duemq.model.message import NO_KEY
 from duemq.model.rules import ID_CHARS
+from duemq.model.topic_names import OWN
 from duemq.pipeline.sources import decode, envelopes
-from duemq.pipeline.sources.kafka import Kafka, reading
+from duemq.pipeline.sources.kafka import Kafka, options_of, reading
 from duemq.pipeline.sources.ranges import TopicRange
 
 _arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its types leave out what it is without a function type
@@ -41,16 +43,27 @@ def read_topics(spark: SparkSession, kafka: Kafka, ranges: Iterable[TopicRange])
             "timestampType int, headers array<struct<key: string, value: binary>>"
         )
         return spark.createDataFrame([], empty)
+    name = options_of(kafka).names.on_brokers
     options = reading(kafka) | {
-        "subscribe": ",".join(one.topic for one in parts),
-        "startingOffsets": _offsets({one.topic: one.starts for one in parts}),
-        "endingOffsets": _offsets({one.topic: one.ends for one in parts}),
+        "subscribe": ",".join(name(one.topic) for one in parts),
+        "startingOffsets": _offsets({name(one.topic): one.starts for one in parts}),
+        "endingOffsets": _offsets({name(one.topic): one.ends for one in parts}),
         "maxRecordsPerPartition": str(_MAX_RECORDS),
     }
     # Connectors before 4.0 do not know the option above.
     if (tasks := sum(one.count for one in parts) // _MAX_RECORDS) > sum(len(one.starts) for one in parts):
         options["minPartitions"] = str(tasks)
-    return spark.read.format("kafka").options(**options).load()
+    return with_own_names(spark.read.format("kafka").options(**options).load(), kafka)
+
+
+def with_own_names(records: DataFrame, kafka: Kafka) -> DataFrame:
+    """The records with their topics as duemq calls them (`model/topic_names.py`)."""
+    prefix = options_of(kafka).names.prefix
+    if prefix == OWN:
+        return records
+    of_destination = rf"^(retry\.|dlq\.)?{re.escape(prefix)}destination\."
+    topic = F.regexp_replace("topic", of_destination, "$1destination.")
+    return records.withColumn("topic", F.regexp_replace(topic, f"^{re.escape(prefix)}", OWN))
 
 
 def _offsets(by_topic: Mapping[str, Mapping[int, int]]) -> str:

@@ -21,6 +21,7 @@ from duemq.bus.kafka.aiokafka_internals import client_of, offsets_at
 from duemq.bus.kafka.clients import new_admin, new_consumer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
+from duemq.model.topic_names import TopicNames
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.kafka import JavaKafka, Kafka, options_of
 
@@ -136,8 +137,8 @@ class Logs:
                 raise BadInput("only Kafka's Java client knows this login: it needs a Spark session")
             from duemq.pipeline.sources.java_logs import JavaConnection
 
-            return JavaConnection(self._spark, self._kafka)
-        return await PythonConnection.open(self._options)
+            return NamedConnection(JavaConnection(self._spark, self._kafka), self._options.names)
+        return NamedConnection(await PythonConnection.open(self._options), self._options.names)
 
     def topics(self) -> list[str]:
         """All topics but Kafka's own, as they are now."""
@@ -248,6 +249,31 @@ class Logs:
             return runner.run(answer())
         except (KafkaError, OSError) as error:
             raise Unavailable(f"Kafka at {self._options.bootstrap} does not answer: {error!r}") from error
+
+
+class NamedConnection:
+    """A `KafkaConnection` to a cluster whose topics have these names there. Topics of other clusters are left out."""
+
+    def __init__(self, inner: KafkaConnection, names: TopicNames) -> None:
+        self._inner, self._names = inner, names
+
+    async def topics(self) -> dict[str, list[int]]:
+        topics = await self._inner.topics()
+        return {own: parts for name, parts in topics.items() if (own := self._names.own(name)) is not None}
+
+    async def offsets(
+        self, times: Mapping[TopicPartition, int], *, committed: bool = True
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        asked = {where._replace(topic=self._names.on_brokers(where.topic)): at for where, at in times.items()}
+        offsets = await self._inner.offsets(asked, committed=committed)
+        return {own: offsets[where] for own, where in zip(times, asked, strict=True) if where in offsets}
+
+    async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
+        configs = await self._inner.configs([self._names.on_brokers(topic) for topic in topics])
+        return {topic: configs[name] for topic in topics if (name := self._names.on_brokers(topic)) in configs}
+
+    async def close(self) -> None:
+        await self._inner.close()
 
 
 class PythonConnection:

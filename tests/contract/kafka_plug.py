@@ -100,6 +100,10 @@ class RenamedBus:
     def subscribe(self, topic: str, partition: int | None = None) -> Subscription:
         return self.inner.subscribe(topic + self._suffix, partition)
 
+    @property
+    def marker_offsets(self) -> int:
+        return self.inner.marker_offsets
+
     async def committer(self, name: str, written: TopicNames = unknown_topics) -> RenamedCommitter:
         return RenamedCommitter(await self.inner.committer(name), self)
 

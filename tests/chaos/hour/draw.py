@@ -16,6 +16,7 @@ from tests.chaos.faults import (
     own_topics,
     partitions,
     replicas,
+    second_cluster,
     servers,
     topics,
     versions,
@@ -74,6 +75,7 @@ BREAKAGES = (
     Breakage("a broker killed", _kill_some_broker, servers=3),
     Breakage("all brokers restarted", servers.restart_all_brokers),
     Breakage("proxies killed", servers.kill_proxies),
+    Breakage("a second cluster on the same Kafka", second_cluster.run_second_cluster),
     Breakage("a disk wiped", machines.wipe_disk),
     Breakage("a disk that fails", machines.fail_disk),
     *(

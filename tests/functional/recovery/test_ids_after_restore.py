@@ -1,4 +1,4 @@
-"""The ids of what was accepted after a backup, and lost with its disk: no message of the restored log gets one."""
+"""Ids of messages that were accepted after a backup and lost: no message of the restored log gets one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_id_that_was_lost_is_never_issued_again(tmp_path: Path) -> None:
     data, into = tmp_path / "data", tmp_path / "into"
 
     def session(names: list[str], lost: dict[str, str], kept: dict[str, str]) -> dict[str, str]:
-        """Send these, and look at all that was sent before."""
+        """Send these, and ask for all messages from before."""
 
         async def run() -> dict[str, str]:
             async with running(data) as (_, gateway):

@@ -73,3 +73,10 @@ def test_what_this_version_does_not_know_is_refused(name: str, value: object) ->
 def test_other_bytes_are_refused(raw: bytes) -> None:
     with pytest.raises(CorruptStore):
         Entry.decode(raw)
+
+
+def test_a_barrier_names_its_cluster_in_a_field_that_older_versions_leave_out() -> None:
+    barrier = Barrier(7, 1_000, "c1")
+    assert barrier.encode() == b'{"v":2,"barrier":7,"at":1000,"cluster":"c1"}'
+    assert read_ledger(barrier.encode()) == barrier
+    assert read_ledger(b'{"v":2,"barrier":7,"at":1000}') == Barrier(7, 1_000, "")

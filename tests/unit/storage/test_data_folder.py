@@ -1,5 +1,7 @@
 """The data folder: one process at a time, and nothing that duemq did not make."""
 
+import asyncio
+import json
 import os
 import stat
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import FolderRefused
-from duemq.storage.data_folder import VERSION, Folder, disk_bytes, log_id_of, read_info
+from duemq.storage.data_folder import VERSION, WITH_PREFIX, Folder, disk_bytes, log_id_of, read_info
 
 
 def test_a_new_folder_is_made_once_and_keeps_its_secrets(tmp_path: Path) -> None:
@@ -98,7 +100,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": VERSION + 1}, "newer duemq"),
+        ({"version": WITH_PREFIX + 1}, "newer duemq"),
         ({"version": VERSION - 1}, "CHANGELOG"),
         ({"version": "1"}, "another program"),
         ({"format": "other"}, "another program"),
@@ -198,3 +200,15 @@ def test_files_that_a_snapshot_shares_are_counted_once(tmp_path: Path) -> None:
     alone = disk_bytes(tmp_path)
     (tmp_path / "b").hardlink_to(tmp_path / "a")
     assert disk_bytes(tmp_path) == alone > 0
+
+
+def test_a_folder_keeps_the_prefix_and_the_topics_of_its_cluster(tmp_path: Path) -> None:
+    for name, prefix, version in (("a", "duemq.", VERSION), ("b", "duemq.staging.", WITH_PREFIX)):
+        folder = Folder.open(tmp_path / name, prefix=prefix)
+        assert folder.info.topic_ids == {}
+        asyncio.run(folder.keep_topic_ids({"duemq.buffer": "b1"}, {}))
+        folder.close()
+        assert json.loads((tmp_path / name / "duemq.json").read_bytes())["version"] == version
+        info = read_info(tmp_path / name)
+        assert (info.prefix, info.topic_ids) == (prefix, {"duemq.buffer": "b1"})
+        Folder.open(tmp_path / name).close()
