@@ -21,7 +21,7 @@ from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
-from duemq.model import row_notes
+from duemq.model import row, row_notes
 from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
@@ -203,6 +203,11 @@ def purge_for_show(patch: Patch) -> None:
     patch.setattr(cycle, "PURGED", DEAD)
 
 
+def nulls_stay_in_the_envelope(patch: Patch) -> None:
+    """What a command says to be null is not null in its row."""
+    patch.setattr(row, "NULLS", b"")
+
+
 def nobody_asked(patch: Patch) -> None:
     """The history of a message does not say who asked for its changes."""
 
@@ -230,7 +235,7 @@ def own_time_of_changes(patch: Patch) -> None:
 
 
 MUTANTS = (
-    nobody_asked, only_the_last_changes, own_time_of_changes,
+    nulls_stay_in_the_envelope, nobody_asked, only_the_last_changes, own_time_of_changes,
     repeat_changes, one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
     decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
