@@ -76,7 +76,7 @@ async def test_servers_killed_on_the_way_leave_each_message_once(tmp_path: Path)
         killed[0].start()
         await current_stream(killed[0], "ORDERS")
         arrived = await stored(killed[0], "ORDERS")
-        assert sorted(int(each.payload) for each in arrived) == list(range(MESSAGES)), statuses
+        assert sorted(int(each.payload or b"") for each in arrived) == list(range(MESSAGES)), statuses
 
 
 USER = 'authorization { user: relay, password: "s3cret word" }'
