@@ -136,10 +136,7 @@ def _wrongs(columns: Columns, rules: BulkRules, now: int) -> Iterator[Wrong]:
         yield too_long("key", limits.max_key_bytes)
     if columns.has_headers:
         headers = F.col(OWN + "headers")
-        if not columns.nulls:
-            null = F.exists(headers, lambda header: header["value"].isNull())
-            yield null, says("headers", "the value of a header is null")
-        yield from _headers(headers, limits, lambda *parts: says("headers", *parts))
+        yield from _headers(headers, limits, lambda *parts: says("headers", *parts), columns.nulls)
     if columns.labels is not None:
         yield from _labels(F.col(OWN + "labels"), lambda *parts: says("labels", *parts))
     if columns.expires is not None:
@@ -169,7 +166,7 @@ def _topic(topic: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
         yield ~topic.rlike(f"^(?:{allowed})"), says(topic, " is not among the topics the server delivers to")
 
 
-def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wrong]:
+def _headers(headers: Column, limits: ImportLimits, says: Says, nulls: bool) -> Iterator[Wrong]:
     def any_name(wrong: Callable[[Column], Column]) -> Column:
         return F.exists(headers, lambda header: wrong(header["name"]))
 
@@ -178,6 +175,8 @@ def _headers(headers: Column, limits: ImportLimits, says: Says) -> Iterator[Wron
     yield count > most, says(count.cast("string"), f" headers are given, the limit is {most}")
     yield F.exists(headers, lambda header: header.isNull()), says("a header is null")
     yield any_name(lambda name: name.isNull()), says("the name of a header is null")
+    if not nulls:
+        yield F.exists(headers, lambda header: header["value"].isNull()), says("the value of a header is null")
     yield any_name(lambda name: ~F.is_valid_utf8(name)), says("the name of a header is not UTF-8")
     yield (
         any_name(lambda name: (F.length(name) < 1) | (F.length(name) > HEADER_NAME_CHARACTERS)),

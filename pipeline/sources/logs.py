@@ -253,10 +253,10 @@ def _metadata() -> Column:
         name, value = one["key"].cast("binary"), F.coalesce(one["value"], F.lit(b""))
         return F.concat(_length(name, 2), _length(value, 4), name, value)
 
-    own = F.aggregate("own", _nulls(), lambda total, one: F.concat(total, packed(one)))
+    own = F.aggregate("own", F.lit(b""), lambda total, one: F.concat(total, packed(one)))
     return envelopes.metadata_hash(
         F.coalesce(F.octet_length("key"), F.lit(NO_KEY)), F.coalesce(F.octet_length("labels"), F.lit(0)),
-        F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, own))),
+        F.concat(*(F.coalesce(part, F.lit(b"")) for part in (F.col("key"), labels, _nulls(), own))),
     )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def _nulls() -> Column:
     """The header with the null marks of an envelope (`plain_records.metadata`); empty without nulls."""
     places = F.array_compact(F.transform("own", lambda one, at: F.when(one["value"].isNull(), F.size("own") - 1 - at)))
     digits = F.concat(
-        F.array_join(F.transform(places, lambda place: F.lpad(F.hex(place), 4, "0")), ""),
+        F.coalesce(F.array_join(F.transform(places, lambda place: F.lpad(F.hex(place), 4, "0")), ""), F.lit("")),
         F.when(F.size(places) > 0, F.lit("FFFE")).otherwise(""),
         F.when(F.col("is_null"), F.lit("FFFF")).otherwise(""),
     )

@@ -116,6 +116,8 @@ class Returns:
     async def _append(self, message: Message, letter: _Letter) -> str | None:
         """None once the log has it, or the reason why it never takes this one."""
         topic, key, value, headers = letter
+        if key is None and value is None:
+            value = b""  # aiokafka sends no record without both, and `x-duemq-null` keeps it null
         partition = None
         if topic is None:
             topic = self._options.buffer_topic

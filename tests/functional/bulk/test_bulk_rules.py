@@ -279,7 +279,7 @@ def test_rows_that_are_not_utf8_are_rejected(spark: SparkSession) -> None:
 def test_a_row_is_accepted_by_spark_if_and_only_if_the_server_takes_it(spark: SparkSession, tmp_path: Path) -> None:
     made = rows(WINDOW, 1_500)
     frame = spark.createDataFrame(made, SCHEMA).coalesce(1)
-    told = judged(frame, ALL, BulkRules(LIMITS), NOW).select(OWN + REASON).collect()
+    told = judged(frame, replace(ALL, nulls=True), BulkRules(LIMITS), NOW).select(OWN + REASON).collect()
     path, limits = (
         tmp_path / "one.parquet",
         ImportLimits(**{n: getattr(LIMITS, n) for n in LIMITS.__dataclass_fields__}),

@@ -14,7 +14,16 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.dev.servers.kafka import KafkaServers
-from tests.support.consumer.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
+from tests.support.consumer.consumer_site import (
+    WITHIN_S,
+    committed,
+    make_topic,
+    new_group,
+    new_topic,
+    read_all,
+    send,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -126,15 +135,15 @@ async def test_what_strangers_write_and_null_come_back(kafka_with_duemq: str) ->
         await producer.send_and_wait(topic, b"x", headers=[("duemq-id", b"\xff\xfe"), ("duemq-due", b"soon")])
     async with consumer:
         await until(lambda: len(seen) == 4, "both, twice")
-    null: Any = (None, [("null", None), ("empty", b"")])
-    text: Any = (b"x", [])
+    null: tuple[Any, ...] = (None, [("null", None), ("empty", b"")])
+    text: tuple[Any, ...] = (b"x", [])
     assert sorted(seen, key=repr) == sorted([(1, *null), (1, *text), (2, *null), (2, *text)], key=repr)
 
 
 async def test_a_delayed_tombstone_is_one(kafka_with_duemq: str) -> None:
     """In a compacted topic, sent by a plain client; so is a null header."""
-    compacted: dict[str, Any] = {"cleanup.policy": "compact"}
-    topic = await new_topic(kafka_with_duemq, **compacted)
+    topic = f"customers-{new_group()}"
+    await make_topic(kafka_with_duemq, topic, settings={"cleanup.policy": "compact"})
     when = [("duemq-topic", topic.encode()), ("duemq-delay", b"1")]
     async with AIOKafkaProducer(bootstrap_servers=kafka_with_duemq) as producer:
         for value in (b"row", None, b""):

@@ -229,6 +229,11 @@ def purge_for_show(patch: Patch) -> None:
     patch.setattr(cycle, "PURGED", DEAD)
 
 
+def nulls_stay_in_the_envelope(patch: Patch) -> None:
+    """What a command says to be null is not null in its row."""
+    patch.setattr(row, "NULLS", b"")
+
+
 def nobody_asked(patch: Patch) -> None:
     """The history of a message does not say who asked for its changes."""
 
@@ -256,7 +261,7 @@ def own_time_of_changes(patch: Patch) -> None:
 
 
 MUTANTS = (
-    nobody_asked, only_the_last_changes, own_time_of_changes,
+    nulls_stay_in_the_envelope, nobody_asked, only_the_last_changes, own_time_of_changes,
     repeat_changes, only_the_last_job, forget_old_jobs, move_behind_expiry, expiry_stays, senders_headers_count,
     one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,

@@ -94,11 +94,12 @@ class ImportSchedule(TieringSchedule):
         rng = self.rng
         due = window + rng.choice((0, 1, 5, 5, 61_000, WINDOW_MS - 1))
         labels = rng.choice(((), (), ("red",), ("red", "blue")))
-        number, headers = pack_headers([("h", rng.choice((b"1", None)))] * rng.randint(0, 1))
+        is_null = due % 2 == 1
+        number, headers = pack_headers([("h", None if is_null else b"1")] * rng.randint(0, 1))
         expires = due + rng.choice((0, 100)) if rng.random() < 0.1 else 0
         return Draft(
-            rng.choice(("one", "two")), rng.choice((None, b"", rng.randbytes(9))), due, rng.choice((None, b"", b"k1")),
-            number, headers, labels, expires,
+            rng.choice(("one", "two")), rng.randbytes(rng.choice((0, 9))) or (None if is_null else b""), due,
+            rng.choice((None, b"", b"k1")), number, headers, labels, expires,
         )  # fmt: skip
 
     async def take_in(self) -> None:
