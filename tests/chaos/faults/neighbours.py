@@ -47,5 +47,5 @@ async def _is_blocked(url: str, shard: int) -> bool:
         with suppress(aiohttp.ClientError, TimeoutError):
             async with session.get(f"{url}/readyz") as answer:
                 trouble = (await answer.json()).get("shards", {}).get(str(shard), {})
-            return trouble.get("reason") == "blocked" and trouble["producer"] >= 0
+            return bool(trouble.get("reason") == "blocked" and trouble["producer"] >= 0)
     return False
