@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from duemq.bus.base import wall_clock
 from duemq.bus.kafka.bus import KafkaBus
-from duemq.bus.kafka.topics.clock_topic import CLOCK_TOPIC
 from duemq.bus.kafka.topics.inspection import Inspection
-from duemq.cluster.internal_topics import ADMIN, BUFFER, INTERNAL, JOBS, LEDGER, RELAYS, TRAIL, create_logs
+from duemq.cluster.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, RELAYS, TRAIL, create_logs
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.names import consumer_cursor
 from tests.functional.kafka.kafka_bus import frames, secure, values
+from tests.support.servers.documented_rights import commands
 from tests.support.servers.kafka_rights import AUTHORIZER, allow
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("connections_are_closed")]
-
-PAGE = (Path(__file__).parents[3] / "docs" / "cluster.md").read_text()
-
-
-def section(title: str) -> str:
-    return PAGE.partition(f"### {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
-
-
-def commands() -> list[str]:
-    """The lines that grant rights, with a loop over names taken apart."""
-    script = section("Kafka rights").partition("```sh\n")[2].partition("```")[0]
-    script = re.sub(
-        r"for (\w+) in ([^;]+); do\s+(.*?);?\s+done",
-        lambda loop: "\n".join(loop[3].replace(f"${loop[1]}", name) for name in loop[2].split()),
-        script,
-        flags=re.DOTALL,
-    )
-    return [line.strip() for line in script.splitlines() if line.strip().startswith("acls --")]
-
-
-def test_all_own_topics_are_listed() -> None:
-    listed = set(re.findall(r"^\| `(duemq\.\w+)`", section("Topics of duemq"), flags=re.MULTILINE))
-    assert listed == {*INTERNAL, CLOCK_TOPIC, "duemq.dlq"}
-    deleting = {name for line in commands() if "Delete" in line for name in re.findall(r"--topic (duemq\.\w+)", line)}
-    assert deleting == INTERNAL - {BUFFER}
 
 
 async def test_the_documented_rights_are_enough(tmp_path: Path) -> None:
