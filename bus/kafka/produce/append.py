@@ -27,7 +27,7 @@ from duemq.model.record import Partition
 log = logging.getLogger(__name__)
 
 _GATHERED_BYTES = 4 << 20  # of one turn of a lane
-_PATIENCE_S, _LOOK_S = 2.0, 0.05  # for a partition that has no leader for a moment
+_LOOK_S = 0.05  # between looks whether a partition has a leader again
 _WAITING_BYTES = 32 << 20  # of all calls that are not answered; a batch on its way is in memory three times
 
 
@@ -81,6 +81,7 @@ class Appender:
         self._renewal: asyncio.Task[None] | None = None
         self._sends: dict[asyncio.Future[None], Any] = {}  # those under way, with their producers
         self._lanes: dict[Partition, list[_Call]] = {}
+        self._closed_since: dict[Partition, float] = {}  # partitions that take nothing
         self._driving: set[asyncio.Task[None]] = set()
         self._stopping: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -246,13 +247,17 @@ class Appender:
         return metadata
 
     async def _open_partition(self, where: Partition) -> TopicMetadata:
-        """Wait for a moment while a partition takes nothing. Raises Unavailable; a send would end in LogFailed."""
-        deadline = time.monotonic() + _PATIENCE_S
+        """Wait while a partition takes nothing, as long as a send would. Raises Unavailable, not LogFailed.
+
+        Once it has taken nothing for that long, later calls are refused at once.
+        """
         while True:
             metadata = await self._metadata_of(where[0])
             if where[1] not in metadata.trouble:
+                self._closed_since.pop(where, None)
                 return metadata
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now - self._closed_since.setdefault(where, now) > self._options.delivery_timeout_s:
                 raise Unavailable(f"topic {where[0]!r}: {metadata.topic_state.trouble_text}")
             await asyncio.sleep(_LOOK_S)
 

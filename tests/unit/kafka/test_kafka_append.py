@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -172,14 +173,17 @@ def test_a_partition_that_does_not_answer_fails_no_append_to_another(monkeypatch
 
 
 def test_what_has_no_leader_is_refused_before_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "_PATIENCE_S", 0.1)
-
     async def scenario(broker: Broker, appender: Appender) -> None:
         broker.known["t"] = broker.known["t"]._replace(trouble={0: NO_LEADER})
+        appender._closed_since[WHERE] = time.monotonic() - 60
         with pytest.raises(PartlyAppended) as failed:
             join_outcomes(await appender.append({WHERE: [SMALL], BESIDE: [SMALL]}))
         assert failed.value.results[BESIDE].first_offset == 0
         assert type(failed.value.failures[WHERE]) is Unavailable and not appender._sends
+        appender._closed_since.clear()
+        waits = appender.put(WHERE, [SMALL])
+        broker.known["t"] = broker.known["t"]._replace(trouble={})
+        assert (await waits).first_offset == 0, "a leader that moves is waited for"
 
     with_appender(scenario, monkeypatch)
 
