@@ -33,10 +33,11 @@ class OwnLogs:
         ids = await bus.topic_ids((BUFFER, LEDGER))
         if not ids:
             return
-        if not self._stored:
-            if self._stored is not None and not self._are_accepted(ids):
-                await self._refuse_records(bus, ids)
-            self._stored = await self._keep(ids, self._stored)
+        if self._stored == {} and not self._are_accepted(ids):
+            await self._refuse_records(bus, ids)
+        if not ids.keys() <= (self._stored or {}).keys():  # a broker may not know a new topic yet
+            self._stored = await self._keep({**ids, **(self._stored or {})}, self._stored)
+        assert self._stored is not None
         other = {topic: id_ for topic, id_ in ids.items() if self._stored.get(topic) != id_}
         if other and self._are_accepted(other):
             self._stored = await self._keep({**self._stored, **other}, self._stored)

@@ -18,7 +18,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import kafka_options, zookeeper_options
 from duemq.model.errors import DuemqError, FolderRefused
-from duemq.model.topic_names import prefix_of
+from duemq.model.topic_names import TopicNames, prefix_of
 from duemq.storage.data_folder import read_info
 
 
@@ -85,7 +85,7 @@ async def _brokers(settings: Settings, shards: int | None, prefix: str) -> Async
         yield error("brokers", str(failed), "start the brokers, or correct kafka.*")
         return
     try:
-        async for finding in check_brokers(inspection, settings, shards):
+        async for finding in check_brokers(inspection, settings, shards, TopicNames(prefix)):
             yield finding
     except DuemqError as failed:
         yield error("brokers", str(failed), "look at the brokers and their logs")

@@ -9,6 +9,7 @@ from duemq.cli.doctor.finding import Finding, error, ok, warning
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.model.errors import DuemqError
+from duemq.model.topic_names import TopicNames
 
 _FAR_SHARE = 0.5  # of the bound, from which an offset of a clock is worth a warning
 
@@ -37,8 +38,13 @@ class Brokers(Protocol):
     async def clock_offset_ms(self) -> float | None: ...
 
 
-async def check_brokers(brokers: Brokers, settings: Settings, shards: int | None) -> AsyncIterator[Finding]:
-    """`shards`: of the cluster, None where that is not known here."""
+async def check_brokers(
+    brokers: Brokers,
+    settings: Settings,
+    shards: int | None,
+    names: TopicNames = TopicNames(),  # noqa: B008  # a value
+) -> AsyncIterator[Finding]:
+    """`shards`: of the cluster, None where that is not known here. `names`: of its topics on the brokers."""
     count, copies = brokers.brokers(), settings.kafka.replication_factor
     if count < copies:
         yield error(
@@ -54,8 +60,8 @@ async def check_brokers(brokers: Brokers, settings: Settings, shards: int | None
         )  # fmt: skip
     yield await _longest_transaction(brokers)
     for name, partitions in ((BUFFER, shards), (LEDGER, shards), (ADMIN, 1)):
-        yield await _own_topic(brokers, name, partitions)
-    dead = settings.topics.dead_letter
+        yield await _own_topic(brokers, names.on_brokers(name), partitions, expires=name == BUFFER)
+    dead = names.on_brokers(settings.topics.dead_letter)
     if (about := await brokers.topic(dead)) is not None:
         yield _trouble(dead, about) or ok("topics", f"{dead}: {about.partitions} partitions")
     elif settings.topics.partitions == 0:
@@ -80,7 +86,7 @@ async def _longest_transaction(brokers: Brokers) -> Finding:
     )  # fmt: skip
 
 
-async def _own_topic(brokers: Brokers, name: str, partitions: int | None) -> Finding:
+async def _own_topic(brokers: Brokers, name: str, partitions: int | None, *, expires: bool) -> Finding:
     about = await brokers.topic(name)
     if about is None:
         return warning(
@@ -92,7 +98,7 @@ async def _own_topic(brokers: Brokers, name: str, partitions: int | None) -> Fin
             "topics", f"{name} has {about.partitions} partitions, and the cluster {partitions} shards",
             "name the right brokers in kafka.bootstrap; if somebody altered the topic, it cannot be undone: restore it",
         )  # fmt: skip
-    if (misfit := await brokers.misfit(name, expires=name == BUFFER)) is not None:
+    if (misfit := await brokers.misfit(name, expires=expires)) is not None:
         return error("topics", f"{name}: {misfit}", "alter the topic (kafka-configs.sh), or duemq's settings")
     return _trouble(name, about) or ok("topics", f"{name}: {about.partitions} partitions, {about.copies} replicas")
 

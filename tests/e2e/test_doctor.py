@@ -52,7 +52,7 @@ def test_brokers_with_a_wrong_topic(own_kafka: KafkaServers, zookeeper: ZooKeepe
         admin = AIOKafkaAdminClient(bootstrap_servers=own_kafka.bootstrap)
         await admin.start()
         wrong = {"retention.ms": "1000", "message.timestamp.type": "LogAppendTime"}
-        await admin.create_topics([NewTopic("duemq.buffer", 1, 1, topic_configs=wrong)])
+        await admin.create_topics([NewTopic("duemq.doctor.buffer", 1, 1, topic_configs=wrong)])
         await admin.close()
 
     options = (
@@ -60,14 +60,14 @@ def test_brokers_with_a_wrong_topic(own_kafka: KafkaServers, zookeeper: ZooKeepe
         "--set", "cluster=doctor",
     )  # fmt: skip
     before = examine(*options, code=0)
-    assert "duemq.buffer is not there" in details(before, "topics", "warning")
+    assert "duemq.doctor.buffer is not there" in details(before, "topics", "warning")
     assert "open for up to 60 s" in details(before, "brokers", "ok")
     assert "1 brokers answer" in details(before, "brokers", "ok")
     assert "has not been started yet" in details(before, "zookeeper", "ok")
     asyncio.run(make())
     after = examine(*options, code=1)
     assert "retention.ms is 1000" in details(after, "topics", "error")
-    assert "duemq.ledger is not there" in details(after, "topics", "warning"), "it makes nothing"
+    assert "duemq.doctor.ledger is not there" in details(after, "topics", "warning"), "it makes nothing"
 
 
 @pytest.mark.parametrize("role", ["node", "proxy"])

@@ -56,18 +56,16 @@ class Inspection:
 
     async def topic(self, name: str) -> TopicMetadata | None:
         """None where it is not there, or duemq's user may not describe it. Raises LogFailed."""
-        name = self._options.names.on_brokers(name)
         return (await self._catalog.find([name])).get(name)
 
     async def misfit(self, name: str, *, expires: bool) -> str | None:
         """How a topic of duemq's own, which exists, is not as it must be. `expires`: see `Bus.create_log`."""
-        name = self._options.names.on_brokers(name)
         return await self._maker.misfit(name, settings_of_own(self._options, None if expires else NEVER))
 
     async def clock_offset_ms(self) -> float | None:
         """How far this machine's clock is ahead of the brokers'; None where no server has compared clocks yet. It
         appends records to `duemq.clock`, as each server does every second."""
-        if await self.topic(CLOCK_TOPIC) is None:
+        if await self.topic(self._options.names.on_brokers(CLOCK_TOPIC)) is None:
             return None
         topic = ClockTopic(self._wire, self._maker, self._options, self._clock)
         return await ClockProbe(self._clock).measure(topic.ask)

@@ -28,6 +28,10 @@ async def write(log: MemoryLog, what: Entry | Barrier) -> None:
     await committer.commit({(LEDGER, 0): [pack_record(None, (), what.encode())]})
 
 
+async def unfit(node: MemoryNode) -> None:
+    await node.until(lambda: 0 in node.node.health.unfit, "the shard to be unfit")
+
+
 class World:
     def __init__(self, tmp_path: Path) -> None:
         self.clock = ManualClock()
@@ -94,8 +98,7 @@ async def test_a_replica_that_starts_on_the_logs_of_another_cluster_writes_nothi
     for name in ("a", "b"):
         async with world.node(name) as node:
             node.election.give(0)
-            health = node.node.health
-            await node.until(lambda health=health: bool(health.unfit), "the shard to be unfit")  # type: ignore[misc]
+            await unfit(node)
             assert "a master of cluster other began" in node.node.health.unfit[0]
             assert len(ledger(world.log)) == count and not node.shard.leading
 
@@ -109,5 +112,5 @@ async def test_a_buffer_that_was_made_again_is_not_taken_for_the_old_one(tmp_pat
     partition.start, partition.frames = 0, []
     async with world.node("a") as a:
         a.election.give(0)
-        await a.until(lambda: a.node.health.unfit, "the shard to be unfit")
+        await unfit(a)
         assert "duemq.buffer ends before that" in a.node.health.unfit[0]

@@ -85,6 +85,17 @@ async def test_the_first_of_two_that_start_at_once_says_which_logs_they_are() ->
     assert kept.ids == IDS
 
 
+async def test_an_id_that_a_broker_did_not_know_yet_is_stored_later() -> None:
+    kept = Kept({})
+    bus = await logs(records=False)
+    logs_of_process = own(kept)
+    del bus._log.ids[LEDGER]
+    await logs_of_process.check(bus)
+    bus._log.ids |= IDS
+    await logs_of_process.check(bus)
+    assert kept.ids == IDS
+
+
 async def test_a_log_without_ids_is_not_compared() -> None:
     kept = Kept({})
     bus = MemoryBus(MemoryLog())
