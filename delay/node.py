@@ -22,7 +22,6 @@ from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
-from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
 from duemq.cluster.internal_topics import create_logs
 from duemq.cluster.topic_states import TopicStates
@@ -47,6 +46,7 @@ from duemq.model.readiness import Readiness, Reason
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
+from duemq.tasks.stray_cancellation import own_cancellation_only
 
 log = logging.getLogger(__name__)
 # It warns of every job that is still busy when its turn comes again, as all are while a broker is away.

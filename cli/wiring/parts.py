@@ -25,6 +25,7 @@ from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.tasks.metrics import LoopCollector
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
 from duemq.web.connections import ConnectionLimits
@@ -115,7 +116,7 @@ def registry() -> CollectorRegistry:
     the series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # it holds for the whole process
     metric_registry = CollectorRegistry()
-    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, LoopCollector()):
         metric_registry.register(collector)
     return metric_registry
 

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Sequence
 from time import thread_time
 
-from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
@@ -24,6 +23,7 @@ from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 from duemq.storage.shard.keyspace import ENDED
+from duemq.tasks.stray_cancellation import own_cancellation_only
 
 log = logging.getLogger(__name__)
 

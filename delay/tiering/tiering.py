@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.shard.trouble import Trouble
@@ -33,6 +32,7 @@ from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW
 from duemq.storage.shard.store import ShardStore
+from duemq.tasks.stray_cancellation import own_cancellation_only
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,6 @@ from duemq.bus.kafka.aiokafka_internals import (
     subscription_of,
 )
 from duemq.bus.kafka.requests.topic_ids import topic_ids
-from duemq.bus.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.kafka.identity import TopicIdentity
 from duemq.client.consumer.kafka.offsets import FileOffsets
@@ -43,6 +42,7 @@ from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.work.done_ranges import Ranges
+from duemq.tasks.stray_cancellation import own_cancellation_only
 
 log = logging.getLogger(__name__)
 
