@@ -30,7 +30,7 @@ class Loop:
     """Makes one `turn` after the other. A turn returns the seconds until the next one, or None: then the next one comes
     `every_s` seconds later, or, without, the work is at its end.
 
-    A turn that fails is made again after the pause that the `outage` asks for; only an urgent `wake` shortens that, to
+    A turn that fails is made again after the pause that its outage asks for; only an urgent `wake` shortens that, to
     a second. The outage ends with a turn that succeeds, or with `note_success`.
 
     `expected`: errors that are no bugs. Of the others, those of `ends_on` end the loop, and `run` raises them.
@@ -48,16 +48,14 @@ class Loop:
         every_s: float | None = None,
         delay_s: float = 0.0,
         on_failure: Callable[[Exception], None] | None = None,
-        outage: Outage | None = None,
         **pace: Unpack[Pace],
     ) -> None:
-        """`delay_s`: before the first turn. `outage`: what several loops share that fail together; else one is made of
-        `name`, `of` and `pace`."""
+        """`delay_s`: before the first turn. `name`, `of` and `pace`: of its outages."""
         self.name, self._turn = name, turn
         self._expected, self._ends_on, self._on_failure = expected, ends_on, on_failure
         self._every_s, self._delay_s = every_s, delay_s
         self._awake, self._urgent = asyncio.Event(), asyncio.Event()
-        self.outage = outage or Outage(name, of, **pace)
+        self.outage = Outage(name, of, **pace)
         self.pulse = monotonic()
         """When its last turn began or succeeded, by `monotonic` (s)."""
 
@@ -68,10 +66,14 @@ class Loop:
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
         """Work until cancelled, until `stop` is set, or to the end of the work. `stop` ends pauses, not turns."""
+        end = stop or asyncio.Event()
+        ending = asyncio.create_task(end.wait(), name=f"end of {self.name}") if stop else None
+        if ending is not None:
+            ending.add_done_callback(lambda _: self.wake(urgent=True))
         _running.add(self)
         try:
-            await _pause(self._delay_s, stop or self._awake)
-            while stop is None or not stop.is_set():
+            await _pause(self._delay_s, self._awake)
+            while not end.is_set():
                 self._awake.clear()
                 self._urgent.clear()
                 self.pulse = monotonic()
@@ -81,19 +83,20 @@ class Loop:
                 except Exception as error:
                     pause_s = self._note_failure(error)
                     least_s = min(pause_s, _LEAST_S)
-                    await _pause(least_s, stop)
-                    await _pause(pause_s - least_s, stop or self._urgent)
+                    await _pause(least_s, end)
+                    await _pause(pause_s - least_s, self._urgent)
                     continue
                 self.note_success()
                 if pause_s is None and (pause_s := self._every_s) is None:
                     return
-                await _pause(pause_s, stop or self._awake)
+                await _pause(pause_s, self._awake)
         finally:
             _running.discard(self)
+            if ending is not None:
+                ending.cancel()
 
     def wake(self, *, urgent: bool = False) -> None:
-        """Have the next turn begin at once, or after the one under way; after a failure only if it is `urgent`.
-        Without effect on a loop that has a `stop`."""
+        """Have the next turn begin at once, or after the one under way; after a failure only if it is `urgent`."""
         self._awake.set()
         if urgent:
             self._urgent.set()
@@ -113,14 +116,12 @@ class Loop:
         return pause_s
 
 
-async def _pause(seconds: float, end: asyncio.Event | None) -> None:
+async def _pause(seconds: float, end: asyncio.Event) -> None:
     await asyncio.sleep(0)  # an event that is set makes nobody wait, and others need their turn
-    if end is None or seconds <= 0:
-        await asyncio.sleep(max(seconds, 0))
-        return
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await end.wait()
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await end.wait()
 
 
 def loops() -> tuple[Loop, ...]:

@@ -18,7 +18,6 @@ from duemq.model.message import CLIENT_NAME, FINGERPRINT_BYTES, Draft
 from duemq.model.record import pack_headers
 from duemq.relay.embedded.source import EmbeddedSource
 from duemq.tasks.loop import Loop
-from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,6 @@ class EmbeddedLog:
     ) -> None:
         self._group, self._bus, self._schedule, self._clock = group, bus, schedule, clock
         self._log_id = log_id
-        self._outage = Outage("return", group, longest_s=10.0)  # of all messages that go back
 
     async def open(
         self,
@@ -88,7 +86,7 @@ class EmbeddedLog:
                     raise Unavailable(receipt.detail)
                 refused = receipt.code
 
-        await Loop("return", turn, outage=self._outage, ends_on=(Exception,)).run()
+        await Loop("return", turn, self._group, ends_on=(Exception,), longest_s=10.0).run()
         return refused
 
     async def renew(self, topics: Sequence[str]) -> None:
