@@ -31,53 +31,26 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
 
 
 def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
-    """The work, with the administration beside it as long as it runs, and the others until it is asked to end."""
+    """The work, with the administration beside it as long as it runs.
 
-    async def run(shut: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as group:
-            following = group.create_task(admin.run(), name="administration")
-            ending = [group.create_task(_until(shut, one), name=one.__qualname__) for one in others]
-            try:
-                await work(shut)
-            finally:
-                for task in (following, *ending):
-                    task.cancel()
-
-    return run
-
-
-async def _until(shut: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
-    """The work, cancelled once it is to end."""
-
-    async def run() -> None:
-        await work()
-
-    working = asyncio.create_task(run(), name=work.__qualname__)
-    waiting = asyncio.create_task(shut.wait(), name="end of work")
-    try:
-        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
-    finally:
-        waiting.cancel()
-        working.cancel()
-        await asyncio.wait((working, waiting))
-
-
-def ending_first(one: Callable[[], Awaitable[None]], work: Work) -> Work:
-    """The work with `one` beside it, which is cancelled, and has ended, before the work is asked to end."""
+    Before the work is asked to end, the others and the trail are cancelled and have ended: what they write at their
+    end finds the log open.
+    """
 
     async def run(shut: asyncio.Event) -> None:
         end = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            beside_it = group.create_task(_run(one), name=one.__qualname__)
+            following = group.create_task(admin.run(), name="administration")
+            first = [group.create_task(_run(one), name=one.__qualname__) for one in (*others, admin.trail.run)]
             working = group.create_task(_run(lambda: work(end)), name=work.__qualname__)
             waiting = group.create_task(_run(shut.wait), name="end of work")
             await asyncio.wait((waiting, working), return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            beside_it.cancel()
-            await asyncio.wait((beside_it,))
+            for task in (waiting, *first):
+                task.cancel()
+            await asyncio.wait(first)
             end.set()
+            await asyncio.wait((working,))
+            following.cancel()
 
     return run
 

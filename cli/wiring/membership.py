@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.parts import LOOK_AGAIN_S, check_prefix, zookeeper_options
@@ -12,8 +12,7 @@ from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop, Pace
 
 _SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 
@@ -46,17 +45,16 @@ async def shared_identity(
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
         return check_prefix(settings, await directory.identity(settings.shards))
-    is_waiting = False
-    while not stop.is_set():
+    found: list[ClusterIdentity] = []
+
+    async def turn() -> None:
         try:
-            return check_prefix(settings, await directory.identity())
-        except Unavailable as error:
-            if makes:
-                return check_prefix(settings, await directory.identity(_SHARDS))
-            if not is_waiting:
-                log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
-            is_waiting = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await stop.wait()
-    return None
+            found.append(check_prefix(settings, await directory.identity()))
+        except Unavailable:
+            if not makes:
+                raise
+            found.append(check_prefix(settings, await directory.identity(_SHARDS)))
+
+    pace = Pace(first_s=LOOK_AGAIN_S, longest_s=LOOK_AGAIN_S, level=logging.INFO)
+    await Loop("waiting for a delay node", turn, ends_on=(Exception,), **pace).run(stop)
+    return found[0] if found else None

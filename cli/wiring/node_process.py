@@ -114,7 +114,7 @@ async def run_node(
             metrics,
             clock,
             peers,
-            [(served.expire, _EXPIRE_S)],
+            [("snapshots", served.expire, _EXPIRE_S)],
             observer=observer_for(metrics, tracing),
             check_logs=OwnLogs(identity, directory.keep_topic_ids, settings.kafka.accept_topics).check,
         )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,9 +22,11 @@ from duemq.cluster.clock import GuardedClock
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
 from duemq.model.cluster_identity import ClusterIdentity
-from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.topic_names import OWN, TopicNames
+from duemq.tasks.loop import Loop
+from duemq.tasks.metrics import LoopCollector
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
 from duemq.web.connections import ConnectionLimits
@@ -34,8 +34,6 @@ from duemq.web.tls.server_tls import ServerTls
 
 if TYPE_CHECKING:
     from duemq.bus.kafka.options import KafkaOptions
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Identity = TypeVar("Identity", bound=ClusterIdentity)
@@ -133,7 +131,7 @@ def registry() -> CollectorRegistry:
     the series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # it holds for the whole process
     metric_registry = CollectorRegistry()
-    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+    for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, LoopCollector()):
         metric_registry.register(collector)
     return metric_registry
 
@@ -186,18 +184,13 @@ def _server_tls(context: FileContext, files: TlsFiles, metrics: CollectorRegistr
 
 async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
     """What `attempt` returns, made again while brokers are away (Unavailable); None if it is stopped."""
-    last_error = ""
-    while not stop.is_set():
-        try:
-            return await attempt()
-        except Unavailable as error:
-            if str(error) != last_error:
-                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
-            last_error = str(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await stop.wait()
-    return None
+    reached: list[T] = []
+
+    async def turn() -> None:
+        reached.append(await attempt())
+
+    await Loop("waiting for the brokers", turn, first_s=LOOK_AGAIN_S, ends_on=(Exception,)).run(stop)
+    return reached[0] if reached else None
 
 
 def check_cluster(settings: Settings) -> None:

@@ -13,7 +13,7 @@ from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, observer_for, open_tracing
-from duemq.cli.wiring.admin import administration_of, beside, both, ending_first, key_maker
+from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
 from duemq.cli.wiring.http_api import http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
@@ -89,8 +89,8 @@ async def serve(
         relays = FiguresReader(lambda: api.gateway.bus, clock)
         figures, readers = (relay.shown, ()) if own_log else (relays.shown, (relays.run,))
         grace_s = settings.http.shutdown_grace_s
-        delivering = node.run if not settings.relay.enabled else ending_first(relay.run, node.run)
-        work = beside(admin, delivering, api.app.history.run, api.jobs.run, api.declared.run, *readers)
+        relays_run = (relay.run,) if settings.relay.enabled else ()
+        work = beside(admin, node.run, api.app.history.run, api.jobs.run, api.declared.run, *readers, *relays_run)
         ready = both(node.ready, admin.log.ready)
         control = Control(folder.info.path, partial(freeze, node), node.recover, key_maker(admin))
         async with control, watchdog(notifier, stop.request) as systemd:

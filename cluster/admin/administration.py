@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from duemq.bus.base import Bus
@@ -27,7 +26,5 @@ class Administration:
         self.trail = Trail(bus, clock)
 
     async def run(self) -> None:
-        """Follow the log and write the trail, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.log.run(), name="administrative log")
-            group.create_task(self.trail.run(), name="trail")
+        """Follow the log until cancelled. `trail.run` ends sooner: see there."""
+        await self.log.run()

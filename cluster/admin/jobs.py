@@ -107,11 +107,14 @@ class Jobs:
         raise Rejected("conflict", f"job {id_} was changed by others again and again")
 
     async def claim(self, job: Job, version: int, owner: str) -> Job:
-        """Have a job belong to a process. `version`: of the item as it was seen. Raises JobTaken."""
+        """Have a job belong to a process. `version`: of the item as it was seen. Raises JobTaken, and what
+        `AdminLog.change` raises."""
         try:
             await self._put(claimed := replace(job, owner=owner), owner, version)
             return claimed
         except Rejected as error:
+            if error.code != "conflict":
+                raise
             raise JobTaken from error
 
     async def save(self, job: Job, *, release: bool = False) -> Job:

@@ -19,6 +19,7 @@ from duemq.cluster.internal_topics import TRAIL
 from duemq.model.errors import CorruptStore, Rejected, Unavailable
 from duemq.model.record import StoredRecord, pack_record, unpack_record
 from duemq.model.timing import shown
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,12 @@ _FORMAT = 1
 _KEPT_RECORDS = 50_000  # of each partition
 _SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
 _FLUSH_S = 5.0
+_LAST_S = 2.0  # for what is left at the end
 _MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
 _MAX_TEXT = 300
 _LOOKS, _LOOK_AGAIN_S = 10, 1.0
+_OTHERS = "others"
+_EXPECTED = (Unavailable, Rejected)
 _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 
@@ -83,51 +87,73 @@ class Trail:
 
     async def act(self, entry: TrailEntry) -> None:
         """Write what was done, durably. A log that is away stops nobody: the entry is in the process's own log then."""
-        await self._append(ACTS, [entry])
+        try:
+            await self._append(ACTS, [entry])
+        except _EXPECTED as error:
+            self._lose([entry], error)
 
     def deny(self, entry: TrailEntry) -> None:
         """Note what was denied; it is written within some seconds. Equal ones are counted."""
         group = (entry.by, entry.address, entry.action, entry.code)
         if (same := self._denied.get(group)) is not None:
-            self._denied[group] = same._replace(times=same.times + 1)
+            self._denied[group] = same._replace(times=same.times + entry.times)
         elif len(self._denied) < _MAX_DENIALS:
             self._denied[group] = entry
         else:
-            self._others += 1
+            self._others += entry.times
 
     async def run(self) -> None:
-        """Write what was denied, until cancelled, and then once more."""
+        """Write what was denied, until cancelled, and then once more: the log has to be there still. While it takes
+        nothing, what was denied is kept."""
         try:
-            while True:
-                await asyncio.sleep(_FLUSH_S)
-                await self._flush()
+            await Loop("trail", self._flush, expected=_EXPECTED).run()
         finally:
-            await self._flush()
+            try:
+                async with asyncio.timeout(_LAST_S):
+                    await self._flush()
+            except (TimeoutError, *_EXPECTED) as error:
+                self._lose(self._take_denied(), error)
 
-    async def _flush(self) -> None:
+    async def _flush(self) -> float:
+        if entries := self._take_denied():
+            try:
+                await self._append(DENIALS, entries)
+            except BaseException:
+                self._keep(entries)
+                raise
+        return _FLUSH_S
+
+    def _take_denied(self) -> list[TrailEntry]:
         entries = list(self._denied.values())
         if self._others:
-            entries.append(TrailEntry(self._clock(), "", "", "others", "", 0, "", "", self._others))
+            entries.append(TrailEntry(self._clock(), "", "", _OTHERS, "", 0, "", "", self._others))
         self._denied.clear()
         self._others = 0
-        if entries:
-            await self._append(DENIALS, entries)
+        return entries
+
+    def _keep(self, entries: list[TrailEntry]) -> None:
+        """Have entries written with the next ones. If some of them are in the log, they are there twice then."""
+        for entry in entries:
+            if entry.action == _OTHERS:
+                self._others += entry.times
+            else:
+                self.deny(entry)
 
     async def _append(self, partition: int, entries: list[TrailEntry]) -> None:
-        try:
-            bus = self._bus()
-            results = await bus.append({(TRAIL, partition): [entry.frame() for entry in entries]})
-        except (Unavailable, Rejected) as error:
-            self.on_lost(len(entries))
-            for entry in entries:
-                log.error("not in the trail (%s): %s", error, entry, extra={"action": "trail.lost"})
-            return
+        bus = self._bus()
+        results = await bus.append({(TRAIL, partition): [entry.frame() for entry in entries]})
         next_offset = results[TRAIL, partition].first_offset + len(entries)
         if next_offset % _SLACK_RECORDS < len(entries) and next_offset > _KEPT_RECORDS:
             try:
                 await bus.trim(TRAIL, partition, next_offset - _KEPT_RECORDS)
-            except (Unavailable, Rejected) as error:
-                log.warning("old entries of the trail cannot be deleted: %s", error, extra={"action": "trim"})
+            except _EXPECTED as error:  # the entries are written
+                log.warning("the trail is not shortened: %s", error, extra={"action": "trail.trim"})
+
+    def _lose(self, entries: list[TrailEntry], error: Exception) -> None:
+        if entries:
+            self.on_lost(len(entries))
+            document = orjson.dumps([entry._asdict() for entry in entries]).decode()
+            log.error("not in the trail (%s): %s", error, document, extra={"action": "trail.lost"})
 
     async def read(self, limit: int, cursor: str | None = None) -> TrailPage:
         """A page, newest first. Raises Rejected `bad_cursor`, and Unavailable."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import BUFFER
 from duemq.model.errors import LogFailed
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,7 @@ class BufferAge:
 
     async def run(self, bus: Bus, applied: Callable[[], Mapping[int, int]]) -> None:
         """Look until cancelled."""
-        while True:
-            await self.look(bus, applied())
-            await asyncio.sleep(EVERY_S)
+        await Loop("buffer age", lambda: self.look(bus, applied()), every_s=EVERY_S, level=logging.DEBUG).run()
 
     async def _is_old(self, bus: Bus, shard: int, offset: int, before: int) -> bool:
         try:

@@ -7,8 +7,9 @@ was to somebody else.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,11 +17,9 @@ from prometheus_client.registry import Collector
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import LEDGER
 from duemq.cluster.progress import Progress
-from duemq.model.errors import CorruptStore, Unavailable
 from duemq.model.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop
 
 _READ = 1_000
 _LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
@@ -28,7 +27,6 @@ _QUIET_S = 5.0
 # While nobody waits for an answer, entries are read together: ten times a second, those of all shards at the same
 # moments, so that one fetch brings them.
 _LINGER_S = 0.1
-_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
 class LedgerCollector(Collector):
@@ -63,7 +61,16 @@ class LedgerFollower:
         self.ready = asyncio.Event()  # set once the end of every shard's ledger was found, or cannot be
         self._bus = bus
         self._next: dict[int, int] = {}  # per shard: the offset to read on from
-        self._trouble: dict[int, str] = {}
+        self._loops = [
+            Loop(
+                "ledger",
+                partial(self._follow, shard),
+                f"shard {shard}",
+                ends_on=(),
+                on_failure=lambda _: self._look_whether_ready(),
+            )
+            for shard in range(shards)
+        ]
 
     def why_not_ready(self) -> str | None:
         """None while the answers of some shard are seen as they come, else the reason in a sentence."""
@@ -74,13 +81,14 @@ class LedgerFollower:
 
     def why_unseen(self, shard: int) -> str | None:
         """None while the answers of this shard are seen as they come, else the reason in a sentence."""
-        if (reason := self._trouble.get(shard) or self._bus.troubles().get((LEDGER, shard))) is not None:
+        if (reason := self._loops[shard].trouble or self._bus.troubles().get((LEDGER, shard))) is not None:
             return f"the ledger of shard {shard} cannot be read: {reason}"
         return None if shard in self.entries else f"the ledger of shard {shard} is being read for the first time"
 
     def unreadable(self) -> list[int]:
-        """The shards whose ledger cannot be read just now."""
-        return sorted({*self._trouble, *(number for topic, number in self._bus.troubles() if topic == LEDGER)})
+        """The shards whose ledger cannot be read now."""
+        failing = (shard for shard, loop in enumerate(self._loops) if loop.trouble is not None)
+        return sorted({*failing, *(number for topic, number in self._bus.troubles() if topic == LEDGER)})
 
     def unread(self) -> list[int]:
         """The shards whose ledger is being read for the first time, or could never be."""
@@ -93,36 +101,20 @@ class LedgerFollower:
     async def run(self) -> None:
         """Follow until cancelled. A record that is no ledger entry of a known format stops the answers of its shard."""
         async with asyncio.TaskGroup() as group:
-            for shard in range(len(self.progress)):
-                group.create_task(self._follow(shard), name=f"ledger-{shard}")
+            for shard, loop in enumerate(self._loops):
+                group.create_task(loop.run(), name=f"ledger-{shard}")
 
-    async def _follow(self, shard: int) -> None:
-        failures = 0
-        while True:
-            try:
-                subscription = self._bus.subscribe(LEDGER, shard)
-                try:
-                    if shard not in self.entries:
-                        await self._find_end(shard, subscription)
-                    while True:
-                        grown = await self._read(shard)
-                        failures = 0
-                        if self._trouble.pop(shard, None):
-                            log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
-                        if not grown:
-                            await subscription.wait(_QUIET_S)
-                            rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
-                            await self.progress[shard].wait_for_waiter(rest)
-                finally:
-                    subscription.close()
-            except (Unavailable, CorruptStore) as error:
-                if self._trouble.get(shard) != str(error):
-                    level = logging.CRITICAL if isinstance(error, CorruptStore) else logging.WARNING
-                    log.log(level, "ledger of shard %d cannot be read: %s", shard, error, extra={"action": "follow"})
-                self._trouble[shard] = str(error)
-                self._look_whether_ready()
-                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                failures += 1
+    async def _follow(self, shard: int) -> float:
+        with closing(self._bus.subscribe(LEDGER, shard)) as subscription:
+            if shard not in self.entries:
+                await self._find_end(shard, subscription)
+            while True:
+                grown = await self._read(shard)
+                self._loops[shard].note_success()
+                if not grown:
+                    await subscription.wait(_QUIET_S)
+                    rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
+                    await self.progress[shard].wait_for_waiter(rest)
 
     async def _find_end(self, shard: int, subscription: Subscription) -> None:
         """Publish the last entry there is. It is looked for from ever further back: aborted cycles leave gaps."""
@@ -139,7 +131,7 @@ class LedgerFollower:
         self._look_whether_ready()
 
     def _look_whether_ready(self) -> None:
-        if len(self.entries.keys() | self._trouble.keys()) == len(self.progress):
+        if all(shard in self.entries or loop.trouble for shard, loop in enumerate(self._loops)):
             self.ready.set()
 
     async def _read_to(self, end: int, shard: int, subscription: Subscription) -> None:

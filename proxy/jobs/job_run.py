@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
 from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken
 from duemq.cluster.job_plans import Step, append_step, read_plan
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
 from duemq.proxy.jobs.pacer import Pacer
 from duemq.proxy.jobs.work import Outcome, Work
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,8 @@ _SAVE_S: Final = 1.0
 _IN_FLIGHT: Final = 8  # batches
 _AHEAD_S: Final = 3.0  # what may be begun before the item says so again
 _AHEAD: Final = 20_000  # the same where a job goes as fast as it can
-_PAUSES_S: Final = (0.1, 0.3, 1.0, 2.0)
+_FIRST_S: Final = 0.1  # pauses before work that failed is tried again
+_LONGEST_S: Final = 2.0
 _LEAVE_S: Final = 2.0
 
 
@@ -45,11 +47,12 @@ class JobRun:
         self._must = job.claimed  # entries up to here may have been begun by somebody else
         self._sent = job.counted
         self._allowed = job.claimed
-        self._saved, self._save_now = asyncio.Event(), asyncio.Event()
+        self._saved = asyncio.Event()
+        self._saving = self._loop("progress", self._save, _SAVE_S, (Unavailable, Rejected))
 
     async def run(self) -> None:
         """Run the job until it ends, is paused, or belongs to somebody else."""
-        saving = asyncio.create_task(self._save_often(), name=f"job {self._job.id}: progress")
+        saving = asyncio.create_task(self._saving.run(), name=f"job {self._job.id}: progress")
         working = asyncio.create_task(self._work_off(), name=f"job {self._job.id}: work")
         try:
             await asyncio.wait((saving, working), return_when=asyncio.FIRST_COMPLETED)
@@ -66,25 +69,35 @@ class JobRun:
         if not working.cancelled():
             await working
 
+    def _loop(
+        self,
+        part: str,
+        turn: Callable[[], Awaitable[float | None]],
+        first_s: float,
+        expected: tuple[type[Exception], ...] = (Unavailable,),
+        level: int = logging.WARNING,
+    ) -> Loop:
+        """A loop for a part of the work. It ends with what it does not expect."""
+        return Loop(
+            f"job {part}", turn, self._job.id, expected=expected, ends_on=(Exception,), first_s=first_s,
+            longest_s=max(first_s, _LONGEST_S), quiet=1, level=level,
+        )  # fmt: skip
+
     async def _work_off(self) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._plan()
-                await self._execute()
-                break
-            except Unavailable as error:
-                log.warning("job %s waits: %s", self._job.id, error, extra={"action": "job.wait"})
-                await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                failures += 1
-            except Rejected as error:  # of a filter that an older process wrote, for instance
-                self._end(JobEvent.FAIL, f"{error.code}: {error.detail}")
-                break
-            except Exception as error:
-                log.exception("job %s fails", self._job.id, extra={"action": "job.failed"})
-                self._end(JobEvent.FAIL, f"internal: {type(error).__name__}; the log of the server has more")
-                break
-        await self._finish()
+        await self._loop("work", self._try, _FIRST_S).run()
+        await self._loop("end", self._finish, _SAVE_S, (Unavailable, Rejected), logging.DEBUG).run()
+
+    async def _try(self) -> None:
+        try:
+            await self._plan()
+            await self._execute()
+        except Unavailable:
+            raise
+        except Rejected as error:  # of a filter that an older process wrote, for instance
+            self._end(JobEvent.FAIL, f"{error.code}: {error.detail}")
+        except Exception as error:
+            log.exception("job %s fails", self._job.id, extra={"action": "job.failed"})
+            self._end(JobEvent.FAIL, f"internal: {type(error).__name__}; the log of the server has more")
 
     def _end(self, event: JobEvent, reason: str = "") -> None:
         if self._job.state is JobState.RUNNING:
@@ -92,14 +105,8 @@ class JobRun:
 
     async def _finish(self) -> None:
         """Write what is known now that nothing is under way any more."""
-        while True:
-            try:
-                await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
-                return
-            except JobTaken:
-                return
-            except (Unavailable, Rejected):
-                await asyncio.sleep(_SAVE_S)
+        with suppress(JobTaken):
+            await self._jobs.save(replace(self._job, claimed=self._job.counted), release=True)
 
     async def _leave(self) -> None:
         """The process stops: another one goes on at once, where that can still be written."""
@@ -111,28 +118,18 @@ class JobRun:
 
     # --- progress -------------------------------------------------------------------------------------------------
 
-    async def _save_often(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(_SAVE_S):
-                    await self._save_now.wait()
-            except TimeoutError:
-                pass
-            self._save_now.clear()
-            job = self._job
-            rate = job.order.rate
-            ahead = _AHEAD if rate is None else int(rate * _AHEAD_S) + 1
-            goes_on = job.state is JobState.RUNNING and job.total is not None
-            claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
-            try:
-                saved = await self._jobs.save(replace(job, claimed=claimed))
-            except (Unavailable, Rejected) as error:  # and nothing is begun that the item does not say
-                log.debug("progress of job %s is not written: %s", job.id, error)
-                continue
-            self._allowed = claimed
-            if self._job.state not in ENDED:  # what others want; the counts here may have grown meanwhile
-                self._job = replace(self._job, state=saved.state, ended_at=saved.ended_at, claimed=claimed)
-            self._saved.set()
+    async def _save(self) -> float:
+        job = self._job
+        rate = job.order.rate
+        ahead = _AHEAD if rate is None else int(rate * _AHEAD_S) + 1
+        goes_on = job.state is JobState.RUNNING and job.total is not None
+        claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
+        saved = await self._jobs.save(replace(job, claimed=claimed))
+        self._allowed = claimed
+        if self._job.state not in ENDED:  # what others want; the counts here may have grown meanwhile
+            self._job = replace(self._job, state=saved.state, ended_at=saved.ended_at, claimed=claimed)
+        self._saved.set()
+        return _SAVE_S
 
     # --- the plan -------------------------------------------------------------------------------------------------
 
@@ -217,7 +214,7 @@ class JobRun:
             while under_way:  # how many may be begun counts from what is counted
                 await self._settle(under_way.popleft())
             self._saved.clear()
-            self._save_now.set()
+            self._saving.wake()
             await self._saved.wait()
         return min(count, max(self._must - self._sent, 0))
 
@@ -228,18 +225,13 @@ class JobRun:
     async def _do(self, step: int, entries: Sequence[str]) -> list[Outcome]:
         """What became of each; asks again until that is known."""
         known: dict[int, Outcome] = {}
-        left, failures = list(range(len(entries))), 0
-        while left:
-            try:
-                outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
-            except Unavailable as error:  # also where the outcome is unknown
-                if failures == 0:
-                    log.info("job %s tries again: %s", self._job.id, error, extra={"action": "job.again"})
-            else:
-                known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
-                left = [at for at in left if at not in known]
-                if not left:
-                    break
-            await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-            failures += 1
+
+        async def ask() -> None:
+            left = [at for at in range(len(entries)) if at not in known]
+            outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
+            known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
+            if len(known) < len(entries):
+                raise OutcomeUnknown(f"the outcomes of {len(entries) - len(known)} commands are not known yet")
+
+        await self._loop("batch", ask, _FIRST_S, level=logging.INFO).run()
         return [known[at] for at in range(len(entries))]

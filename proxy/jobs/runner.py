@@ -6,18 +6,19 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken
 from duemq.cluster.internal_topics import JOBS
-from duemq.model.errors import CorruptStore, Unavailable
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.job import ENDED, Job
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork
 from duemq.proxy.jobs.work import MessageWork, Work
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,8 @@ class JobRunner:
         self.owner = secrets.token_hex(8)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s) it is that
-        self._changed = asyncio.Event()
-        jobs.admin.on_change(self._changed.set)
+        self._loop = Loop("jobs", self._look)
+        jobs.admin.on_change(self._loop.wake)
 
     def work_of(self, job: Job) -> Work:
         return self._topics if job.order.source else self._messages
@@ -52,50 +53,45 @@ class JobRunner:
         """Run until cancelled. A job that fails unforeseen is logged, and touches no other."""
         await self._jobs.admin.ready.wait()
         try:
-            while True:
-                self._changed.clear()
-                for job in list(self._jobs.by_id.values()):
-                    if job.needs_work and job.id not in self._running and self._is_free(job):
-                        self._begin(job)
-                self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in self._jobs.by_id}
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
-                        await self._changed.wait()
+            await self._loop.run()
         finally:
             for task in self._running.values():
                 task.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
+    async def _look(self) -> float:
+        for job in list(self._jobs.by_id.values()):
+            if job.id not in self._running and len(self._running) < _MANY and self._is_free(job):
+                self._begin(job.id)
+        self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in self._jobs.by_id}
+        return _LOOK_S
+
     def _is_free(self, job: Job) -> bool:
-        """Whether nobody else runs it."""
-        if len(self._running) >= _MANY:
-            return False
+        """Whether it needs work, and no other process runs it."""
         version, now = self._jobs.versions[job.id], asyncio.get_running_loop().time()
         if self._seen.get(job.id, (None, 0.0))[0] != version:
             self._seen[job.id] = version, now
-        return not job.owner or now - self._seen[job.id][1] >= SILENT_S
+        is_left = job.owner in ("", self.owner) or now - self._seen[job.id][1] >= SILENT_S
+        return job.needs_work and is_left
 
-    def _begin(self, job: Job) -> None:
-        task = asyncio.create_task(self._run(job, self._jobs.versions[job.id]), name=f"job {job.id}")
-        self._running[job.id] = task
+    def _begin(self, id_: str) -> None:
+        loop = Loop("job", partial(self._run, id_), id_, expected=(Unavailable, Rejected, JobTaken), quiet=1)
+        task = self._running[id_] = asyncio.create_task(loop.run(), name=f"job {id_}")
 
-    async def _run(self, job: Job, version: int) -> None:
-        try:
-            claimed = await self._jobs.claim(job, version, self.owner)
-            log.info("job %s: %s runs here", job.id, job.order.kind, extra={"action": "job.claim", "job": job.id})
-            await JobRun(self._jobs, claimed, self.work_of(job), self._bus, self._clock).run()
-            await self._trim()
-        except JobTaken:
-            pass
-        except Unavailable as error:
-            log.warning("job %s: %s", job.id, error, extra={"action": "job.wait"})
-        except CorruptStore:
-            log.exception("job %s cannot be run", job.id, extra={"action": "job.failed"})
-        except Exception:
-            log.exception("job %s failed here", job.id, extra={"action": "job.failed"})
-        finally:
-            self._running.pop(job.id, None)
-            self._changed.set()
+        def on_end(_: asyncio.Task[None]) -> None:
+            del self._running[id_]
+            self._loop.wake()  # there is a place for another one
+
+        task.add_done_callback(on_end)
+
+    async def _run(self, id_: str) -> None:
+        job = self._jobs.by_id.get(id_)
+        if job is None or not self._is_free(job):
+            return
+        claimed = await self._jobs.claim(job, self._jobs.versions[id_], self.owner)
+        log.info("job %s: %s runs here", id_, job.order.kind, extra={"action": "job.claim", "job": id_})
+        await JobRun(self._jobs, claimed, self.work_of(job), self._bus, self._clock).run()
+        await self._trim()
 
     async def _trim(self) -> None:
         """Drop the plans that no job needs any more; none if there is a job of another version, which may need one."""

@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.e2e.server import Server, wait_for
+from tests.e2e.server import Server, run, wait_for
 
 
 def test_sigterm_ends_long_polls_and_streams_and_keeps_what_is_pending(new_server: Callable[..., Server]) -> None:
@@ -53,3 +54,17 @@ def test_ctrl_c_while_it_starts(new_server: Callable[..., Server]) -> None:
     assert server.stop(signal.SIGINT) == 0, server.log
     assert "Traceback" not in server.log
     server.start()
+
+
+def test_what_was_denied_right_before_a_stop_is_in_the_trail(tmp_path: Path) -> None:
+    with Server(tmp_path / "data", "--set", "http.access=keys") as server:
+        server.start()
+        made = run("keys", "create", "ops", "--scope", "admin", "--data", tmp_path / "data", url=server.url)
+        key = {"X-API-Key": made.stdout.strip()}
+        guess = httpx.get(server.url + "/v1/limits", headers={"X-API-Key": "duemq_guess"}, timeout=60)
+        assert guess.status_code == 401
+        assert server.stop(signal.SIGINT) == 0
+        assert "not in the trail" not in server.log
+        server.start()
+        entries = httpx.get(server.url + "/v1/trail", headers=key, timeout=60).json()["entries"]
+        assert [entry["action"] for entry in entries if entry["code"] == "unauthorised"] == ["GET /v1/limits"]

@@ -21,6 +21,7 @@ from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +52,11 @@ class BlockedPartitions:
         self.now: Mapping[Partition, BlockingTransaction] = {}
 
     async def run(self) -> None:
-        while True:
-            await asyncio.sleep(_EVERY_S)
-            try:
-                await self.look()
-            except (KafkaError, OSError, LogFailed, TimeoutError) as error:
-                log.debug("whether partitions are blocked is not known: %r", error)
+        expected = (KafkaError, OSError, LogFailed, TimeoutError)
+        await Loop(
+            "blocked partitions", self.look, expected=expected, every_s=_EVERY_S, delay_s=_EVERY_S, first_s=_EVERY_S,
+            level=logging.DEBUG,
+        ).run()  # fmt: skip
 
     async def look(self) -> None:
         """Raises KafkaError, OSError and LogFailed."""

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from aiokafka.errors import KafkaError
 
@@ -17,6 +16,7 @@ from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
 from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
 from duemq.model.record import Partition
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ class OwnTopics:
         self._ids: dict[str, str | None] = {}  # of those that were there once; None: the brokers have no ids
         self._read_to: dict[Partition, int] = {}  # of partitions that seem to end before an offset that was read
         self._unled_since: dict[Partition, float] = {}
-        self._doubts = asyncio.Event()
+        self._doubted, self._pause_s = False, _LOOK_S
+        self._loop = Loop("kafka own topics", self._check)
 
     async def make(self, topic: str, partitions: int, settings: dict[str, str]) -> TopicInfo:
         """Make a vital topic if it is missing, and check it from now on.
@@ -75,7 +76,8 @@ class OwnTopics:
             return  # it is looked at in its turn: nothing is done about it
         if read_to is not None:
             self._read_to[topic, partition] = read_to
-        self._doubts.set()
+        self._doubted = True
+        self._loop.wake()
 
     def unled(self) -> dict[Partition, str]:
         """The partitions without a leader for some seconds, whether or not they are read, each with a sentence."""
@@ -88,19 +90,18 @@ class OwnTopics:
 
     async def run(self) -> None:
         """Check the topics until cancelled. A fault is logged once, and stops nothing."""
-        pause_s = _LOOK_S
-        while True:
-            await asyncio.sleep(_SOON_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s - _SOON_S):
-                    await self._doubts.wait()
-                    pause_s = _SOON_S
-            self._doubts.clear()
-            before = dict(self.misfits)
-            for topic in list(self.partitions):
-                await self._look(topic)
-            is_news = self.misfits != before or self._unled_since
-            pause_s = _SOON_S if is_news else min(pause_s * 2, _LOOK_S)
+        await self._loop.run()
+
+    async def _check(self) -> float:
+        """Check them once. Returns the seconds until the next time: few while something changes or is in doubt."""
+        await asyncio.sleep(_SOON_S)  # doubts come in numbers
+        doubted, self._doubted = self._doubted, False
+        before = dict(self.misfits)
+        for topic in list(self.partitions):
+            await self._look(topic)
+        is_news = doubted or self.misfits != before or bool(self._unled_since)
+        self._pause_s = _SOON_S if is_news else min(self._pause_s * 2, _LOOK_S)
+        return self._pause_s - _SOON_S
 
     async def _look(self, topic: str) -> None:
         try:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
-from duemq.cli.wiring.admin import beside, ending_first
+from duemq.cli.wiring.admin import beside
 from duemq.cli.wiring.membership import prefix_for_relay
 from duemq.cli.wiring.parts import connection_limits, guarded_clock, open_bus, reach_brokers, registry
 from duemq.cli.wiring.relay.relay_of_process import RelayOfProcess
@@ -88,7 +88,7 @@ async def run_relay(
         async def until_end(shut: asyncio.Event) -> None:
             await shut.wait()
 
-        work = beside(admin, ending_first(relay.run, until_end))
+        work = beside(admin, until_end, relay.run)
         await serve_http(
             _app(service), listener, url_of(listener, host), settings.http.shutdown_grace_s, stop,
             systemd.ready_after(admin.log.ready.wait), work, limits=connection_limits(settings),

@@ -222,10 +222,7 @@ async def test_a_log_that_held_no_keys_is_not_closed_when_it_is_made_again() -> 
         assert not one.keys_are_lost and one.trouble is None
 
 
-async def test_a_log_that_cannot_be_read_makes_nobody_ready_and_stops_nothing(
-    bus: Bus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(admin_log, "_PAUSES_S", (0.01,))
+async def test_a_log_that_cannot_be_read_makes_nobody_ready_and_stops_nothing(bus: Bus) -> None:
     async with following(bus) as (one,):
         for number in range(3):
             await one.change(f"keys/{number}", {"x": number}, "me")

@@ -137,7 +137,8 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(job_run, "_AHEAD", 8)
     patch.setattr(job_run, "_SAVE_S", 0.01)
     patch.setattr(job_run, "_LEAVE_S", 0.001)
-    patch.setattr(job_run, "_PAUSES_S", (0.002,))
+    patch.setattr(job_run, "_FIRST_S", 0.002)
+    patch.setattr(job_run, "_LONGEST_S", 0.002)
     patch.setattr(runner, "_LOOK_S", 0.01)
     patch.setattr(runner, "SILENT_S", 0.08)
 

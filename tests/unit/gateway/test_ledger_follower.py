@@ -135,6 +135,6 @@ def test_a_stranger_in_a_ledger_stops_the_answers_of_its_shard_alone_and_loudly(
         assert follower.unreadable() == [0] and follower.why_not_ready() is None
         await commit(bus, 0, shard=1)
         assert await follower.progress[1].wait_until_applied(0, 5)
-        assert [one.levelname for one in caplog.records if "ledger of shard 0" in one.message] == ["CRITICAL"]
+        assert [one.levelname for one in caplog.records if "ledger of shard 0" in one.message] == ["ERROR"]
 
     following(scenario)

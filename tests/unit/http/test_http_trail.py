@@ -14,6 +14,7 @@ from duemq.cluster.internal_topics import TRAIL, create_logs
 from duemq.model.errors import Rejected, StoreFailed, Unavailable
 from duemq.model.record import StoredRecord
 from tests.support.http.http_site import ORDER
+from tests.support.virtual_loop import VirtualLoop
 from tests.unit.http.test_http_access import Site, with_site
 
 
@@ -174,22 +175,47 @@ def test_what_cannot_be_written_is_counted_and_stops_nobody(caplog: pytest.LogCa
     asyncio.run(scenario())
 
 
-def test_an_entry_that_is_in_the_trail_is_not_counted_lost_where_old_ones_cannot_be_deleted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As where duemq's user has no right to delete records of the topic."""
-    monkeypatch.setattr(admin_trail, "_KEPT_RECORDS", 0)
-    monkeypatch.setattr(admin_trail, "_SLACK_RECORDS", 1)
-
-    async def trim(*_: Any) -> None:
-        raise StoreFailed("TopicAuthorizationFailedError")
-
-    async def run() -> list[TrailEntry]:
+def test_what_was_denied_while_the_log_is_away_is_written_once_it_is_back() -> None:
+    async def scenario() -> None:
         bus, trail = await opened()
-        monkeypatch.setattr(bus, "trim", trim)
-        trail.on_lost = lambda count: pytest.fail(f"{count} entries counted lost")
-        await trail.act(entry(1))
-        return (await trail.read(10)).entries
+        append, lost = bus.append, list[int]()
+        trail.on_lost = lost.append
 
-    assert asyncio.run(run()) == [entry(1)]
-    assert "not in the trail" not in caplog.text and "cannot be deleted" in caplog.text
+        async def refuse(*_: object) -> None:
+            raise StoreFailed("the disk is full")
+
+        running = asyncio.create_task(trail.run(), name="trail")
+        bus.append = refuse  # type: ignore[assignment,method-assign]
+        trail.deny(entry(1, "guess"))
+        await asyncio.sleep(20)
+        trail.deny(entry(2, "guess"))
+        bus.append = append  # type: ignore[method-assign]
+        await asyncio.sleep(20)
+        assert [(one.action, one.times) for one in (await trail.read(10)).entries] == [("guess", 2)]
+        trail.deny(entry(3, "last"))
+        running.cancel()
+        await asyncio.wait([running])
+        assert {one.action for one in (await trail.read(10)).entries} == {"guess", "last"}
+        assert lost == []
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as loop:
+        loop.run(scenario())
+
+
+def test_what_is_written_and_cannot_be_shortened_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_trail, "_KEPT_RECORDS", 0)
+
+    async def scenario() -> None:
+        bus, trail = await opened()
+        monkeypatch.setattr(admin_trail, "_SLACK_RECORDS", 1)
+
+        async def trim(*_: object) -> None:
+            raise StoreFailed("this user may not delete")
+
+        bus.trim = trim  # type: ignore[assignment,method-assign]
+        lost: list[int] = []
+        trail.on_lost = lost.append
+        await trail.act(entry(1))
+        assert lost == [] and (await trail.read(10)).entries == [entry(1)]
+
+    asyncio.run(scenario())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import selectors
 from collections.abc import Awaitable, Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,28 +15,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from duemq.bus.kafka.fetch.fetcher import Tails
 from duemq.bus.kafka.requests.wire import FetchedRecords, Wire
 from duemq.model.record import Partition
+from tests.support.virtual_loop import VirtualLoop
 
 _BROKER = 1
 _TRIP_S = 0.001
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time goes on only where every task waits for time, and then at once."""
-
-    def __init__(self) -> None:
-        selector = selectors.DefaultSelector()
-        select = selector.select
-        self._now = 1_000.0
-
-        def pass_time(timeout: float | None = None) -> Any:
-            self._now += timeout or 0.0
-            return select(0)
-
-        selector.select = pass_time  # type: ignore[method-assign]
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self._now
 
 
 class Broker:

@@ -1,0 +1,129 @@
+"""Work in the background that is repeated: the one loop in which it pauses, tells of its failures, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import TypedDict, Unpack
+
+from duemq.model.errors import Fatal, Unavailable
+from duemq.tasks.outage import Outage
+from duemq.tasks.stray_cancellation import own_cancellation_only
+
+_LEAST_S = 1.0  # between a failure and an urgent turn, where the pauses are longer
+
+_running: set[Loop] = set()
+
+
+class Pace(TypedDict, total=False):
+    """See `Outage`."""
+
+    first_s: float
+    longest_s: float
+    quiet: int
+    level: int
+
+
+class Loop:
+    """Makes one `turn` after the other. A turn returns the seconds until the next one, or None: then the next one comes
+    `every_s` seconds later, or, without, the work is at its end.
+
+    A turn that fails is made again after the pause that its outage asks for; only an urgent `wake` shortens that, to
+    a second. The outage ends with a turn that succeeds, or with `note_success`.
+
+    `expected`: errors that are no bugs. Of the others, those of `ends_on` end the loop, and `run` raises them.
+    `on_failure` is called with each error that does not end it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        turn: Callable[[], Awaitable[float | None]],
+        of: str = "",
+        *,
+        expected: tuple[type[Exception], ...] = (Unavailable,),
+        ends_on: tuple[type[Exception], ...] = (Fatal,),
+        every_s: float | None = None,
+        delay_s: float = 0.0,
+        on_failure: Callable[[Exception], None] | None = None,
+        **pace: Unpack[Pace],
+    ) -> None:
+        """`delay_s`: before the first turn. `name`, `of` and `pace`: of its outages."""
+        self.name, self._turn = name, turn
+        self._expected, self._ends_on, self._on_failure = expected, ends_on, on_failure
+        self._every_s, self._delay_s = every_s, delay_s
+        self._awake, self._urgent = asyncio.Event(), asyncio.Event()
+        self.outage = Outage(name, of, **pace)
+        self.pulse = monotonic()
+        """When its last turn began or succeeded, by `monotonic` (s)."""
+
+    @property
+    def trouble(self) -> str | None:
+        """What the last failure said; None while all is well."""
+        return self.outage.trouble
+
+    async def run(self, stop: asyncio.Event | None = None) -> None:
+        """Work until cancelled, until `stop` is set, or to the end of the work. `stop` ends pauses, not turns."""
+        end = stop or asyncio.Event()
+        ending = asyncio.create_task(end.wait(), name=f"end of {self.name}") if stop else None
+        if ending is not None:
+            ending.add_done_callback(lambda _: self.wake(urgent=True))
+        _running.add(self)
+        try:
+            await _pause(self._delay_s, self._awake)
+            while not end.is_set():
+                self._awake.clear()
+                self._urgent.clear()
+                self.pulse = monotonic()
+                try:
+                    with own_cancellation_only():
+                        pause_s = await self._turn()
+                except Exception as error:
+                    pause_s = self._note_failure(error)
+                    least_s = min(pause_s, _LEAST_S)
+                    await _pause(least_s, end)
+                    await _pause(pause_s - least_s, self._urgent)
+                    continue
+                self.note_success()
+                if pause_s is None and (pause_s := self._every_s) is None:
+                    return
+                await _pause(pause_s, self._awake)
+        finally:
+            _running.discard(self)
+            if ending is not None:
+                ending.cancel()
+
+    def wake(self, *, urgent: bool = False) -> None:
+        """Have the next turn begin at once, or after the one under way; after a failure only if it is `urgent`."""
+        self._awake.set()
+        if urgent:
+            self._urgent.set()
+
+    def note_success(self) -> None:
+        """End an outage in the middle of a turn. For turns that wait once they have succeeded."""
+        self.pulse = monotonic()
+        self.outage.note_success()
+
+    def _note_failure(self, error: Exception) -> float:
+        bug = not isinstance(error, self._expected)
+        if bug and isinstance(error, self._ends_on):
+            raise error
+        pause_s = self.outage.note_failure(error, bug=bug)
+        if self._on_failure is not None:
+            self._on_failure(error)
+        return pause_s
+
+
+async def _pause(seconds: float, end: asyncio.Event) -> None:
+    await asyncio.sleep(0)  # an event that is set makes nobody wait, and others need their turn
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await end.wait()
+
+
+def loops() -> tuple[Loop, ...]:
+    """Those that run in this process."""
+    return tuple(_running)

@@ -1,0 +1,41 @@
+"""The loops of a process, for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import monotonic
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from duemq.tasks.loop import loops
+from duemq.tasks.outage import failure_counts
+
+
+class LoopCollector(Collector):
+    """Of several loops with one name, the one that fares worst is shown."""
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        now, failures = monotonic(), failure_counts()
+        silent: dict[str, float] = {}
+        failing: dict[str, float] = {}
+        for loop in loops():
+            silent[loop.name] = max(silent.get(loop.name, 0.0), now - loop.pulse)
+            since = now if loop.outage.since is None else loop.outage.since
+            failing[loop.name] = max(failing.get(loop.name, 0.0), now - since)
+            failures[loop.name] += 0
+        counter = CounterMetricFamily("duemq_loop_failures", "Turns of background loops that failed", labels=["loop"])
+        for name, count in sorted(failures.items()):
+            counter.add_metric([name], count)
+        yield counter
+        for name, text, seconds_by_name in (
+            ("duemq_loop_failing_seconds", "How long a background loop has failed; 0 while all is well", failing),
+            ("duemq_loop_pulse_age_seconds", "Since a background loop began or ended a turn", silent),
+        ):
+            gauge = GaugeMetricFamily(name, text, labels=["loop"])
+            for loop_name, seconds in sorted(seconds_by_name.items()):
+                gauge.add_metric([loop_name], seconds)
+            yield gauge
