@@ -6,7 +6,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from duemq.model.caller import is_caller, job_of
-from duemq.model.row_notes import tag_of
+from duemq.model.row_notes import tags_of
 
 CANCELLED, DEAD, PURGED = 1, 2, 3
 
@@ -27,11 +27,11 @@ class EndedMessage(NamedTuple):
     row: bytes
 
     @property
-    def tag(self) -> str:
-        """Of the job's step that changed the message last; of a cancelled one, of the step that cancelled it."""
+    def tags(self) -> tuple[str, ...]:
+        """Of the steps of jobs that changed the message; of a cancelled one, of the step that cancelled it alone."""
         if self.status != CANCELLED:
-            return tag_of(self.row)
-        return "" if is_caller(self.reason) else self.reason
+            return tags_of(self.row)
+        return () if not self.reason or is_caller(self.reason) else (self.reason,)
 
     @property
     def cancelled_by(self) -> str:

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE
 from duemq.model.state_table import StateTable
 
 KINDS: Final[Mapping[str, int]] = {
-    "redrive": REDRIVE, "purge": PURGE, "cancel": CANCEL, "move": MOVE, "deliver-now": DELIVER_NOW,
+    "redrive": REDRIVE, "purge": PURGE, "cancel": CANCEL, "move": MOVE, "move-with-expiry": MOVE_WITH_EXPIRY,
+    "deliver-now": DELIVER_NOW,
 }  # fmt: skip
 """What jobs there are, and the kinds of commands (`model/message.py`) that they send."""
 OF_THE_DEAD: Final = frozenset(("redrive", "purge"))
@@ -27,7 +28,9 @@ OF_THE_DEAD: Final = frozenset(("redrive", "purge"))
 MAX_REASONS: Final = 20
 """How many reasons a job counts apart, of what failed and of what was skipped; those beyond are `other`."""
 
-_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_REASON_CHARACTERS: Final = 300
+_LETTERS: Final = "23456789abcdefghijkmnpqrstuvwxyz"  # in the order of their bytes
+_TIME_LETTERS: Final = 9
 _ID: Final = re.compile(r"[a-z0-9]{12}")
 
 
@@ -124,7 +127,9 @@ class Job:
     def after(self, event: JobEvent, at: int, reason: str = "") -> Job:
         """The job after an event `at` ms. Raises IllegalStep."""
         state = JOB.next(self.state, event)
-        return replace(self, state=state, ended_at=at if state in ENDED else 0, reason=reason or self.reason)
+        return replace(
+            self, state=state, ended_at=at if state in ENDED else 0, reason=reason[:_REASON_CHARACTERS] or self.reason
+        )
 
     def settle(self, outcomes: Counter[tuple[str, str]], position: Position) -> Job:
         """The job once it is known what became of more entries. `outcomes`: how many, by what they count as (`done`,
@@ -158,9 +163,10 @@ class Job:
         return Job(**fields)
 
 
-def new_id() -> str:
-    """The id of a new job."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(12))
+def new_id(now: int) -> str:
+    """The id of a job that begins now (epoch ms). Ids are in the order of their beginning (docs/adr/0051)."""
+    time = (_LETTERS[now >> 5 * place & 31] for place in reversed(range(_TIME_LETTERS)))
+    return "".join((*time, *(secrets.choice(_LETTERS) for _ in range(12 - _TIME_LETTERS))))
 
 
 def is_id(text: str) -> bool:

@@ -37,8 +37,8 @@ class Answer(IntEnum):
     FILE_PENDING = 10  # a file to import: a later entry has its outcome
     FILE_DUPLICATE = 11  # the content of a file that is pending or imported already
     REPEATED = 12  # the same step of the same job has made this change before
-    CHANGED_BEFORE = 13  # another step of the same job has changed this message before
-    EXHAUSTED = 14  # a redrive of a message that was redriven as often as it may be
+    CHANGED_BEFORE = 13  # another step of the same job has changed this message before, or which one is forgotten
+    EXHAUSTED = 14  # the message has no redrive left, or would be due after its expiry
     PURGED = 15  # a redrive or purge of a message that was purged from the dead letters
 
 

@@ -35,7 +35,9 @@ from duemq.model.rules import RESERVED_TOPICS, TOPIC
 from duemq.model.timing import LAST_MS
 
 FORMAT = 1
-MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE = range(7)
+MALFORMED, SCHEDULE, CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE, MOVE_WITH_EXPIRY = range(8)
+MOVES = (MOVE, MOVE_WITH_EXPIRY)
+"""The kinds of changes that have a due time. The second moves the expiry of the message by as much; it has terms."""
 
 ENVELOPE = Struct(">BBIQQBHHBHI")
 FINGERPRINT_BYTES = 16
@@ -105,7 +107,7 @@ class Terms(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A command about an existing message: cancel, move, deliver-now, redrive or purge.
+    """A command about an existing message: cancel, move (with its expiry or without), deliver-now, redrive or purge.
 
     `terms` None: as an older duemq or a plain client sends it. Its redrive leaves the expiry of a message as it is.
     `by`: who asked (`model/caller.py`), empty where that is not said.
@@ -136,7 +138,8 @@ def schedule_frame(draft: Draft, due: int) -> bytes:
 
 
 def change_frame(kind: int, first_key: bytes, due: int = 0, terms: Terms | None = None, by: str = "") -> bytes:
-    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge.
+    """The frame of a cancel, move (with `due` in ms), deliver-now or redrive; with terms also of a purge and of a move
+    with the expiry.
 
     `by`: see `Change`.
     """
@@ -195,7 +198,7 @@ def _read_terms(frame: bytes) -> Change | None:
     tag, topic = frame[_TERMS_BYTES:middle], frame[middle:end]
     if (
         form != FORMAT or size != _TERMS.size + tag_bytes + topic_bytes or len(frame) < end
-        or not frame.startswith(_change_start(size)) or not CANCEL <= kind <= PURGE or due > LAST_MS
+        or not frame.startswith(_change_start(size)) or not CANCEL <= kind <= MOVE_WITH_EXPIRY or due > LAST_MS
         or (tag and not _TAG.fullmatch(tag)) or (topic and not is_topic(topic))
     ):  # fmt: skip
         return None

@@ -18,16 +18,19 @@ from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
+from duemq.model.dead_letters import REDRIVEN_ID
 from duemq.model.ids import peek
 from duemq.model.message import COMMAND_BODY, ENVELOPE, NO_KEY, Draft, Schedule
-from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_record
-from duemq.model.rules import ID_CHARS
+from duemq.model.record import HEAD, HEADER, Headers, frame_of, pack_headers, unpack_headers, unpack_record
+from duemq.model.rules import ID_CHARS, RESERVED_HEADERS
 
 ROW = Struct(">HIQBHB")
 _EXPIRES = slice(6, 14)
 _NEVER = bytes(8)
 TOPIC_BYTES_AT = 14  # where a row has the length of its topic
 _SYSTEM_HEADERS = 3
+_REDRIVES_CHARS = 9
+_OWN_HEADERS = RESERVED_HEADERS.encode()
 _REDRIVES = "duemq-redrives"
 
 
@@ -87,6 +90,8 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     if header_bytes:
         headers = command[end : end + header_bytes]
         end += header_bytes
+        if _OWN_HEADERS in headers:
+            header_count, headers = _senders_headers(headers, header_count)
     if name_bytes:
         name = command[end : end + name_bytes]
     if labels or due not in PLAIN_DUES:
@@ -96,9 +101,16 @@ def row_of(command: bytes, id_: bytes, fields: Schedule | None = None) -> bytes:
     return b"".join((
         ROW.pack(0, ROW.size + topic_bytes + label_bytes + name_bytes, expires, topic_bytes, label_bytes, name_bytes),
         topic, labels, name,
-        HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + header_bytes),
+        HEAD.pack(-1 if key_bytes == NO_KEY else key_bytes, count + header_count, len(system) + len(headers)),
         key, system, headers, command[COMMAND_BODY + size :],
     ))  # fmt: skip
+
+
+def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
+    """The headers of an envelope but those that only duemq may write: how many, and packed. A sender's header of such a
+    name would be taken for duemq's."""
+    headers = unpack_headers(packed, 0, count)
+    return pack_headers([one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)])
 
 
 PLAIN_DUES = range(10**12, 10**13)
@@ -157,9 +169,10 @@ def read_row(row: bytes) -> Row:
 
 
 def _redrives_in(headers: Headers) -> int:
-    """How often a message was redriven, by the headers of its frame."""
+    """How often a message was redriven, by the headers of its frame. Another value than a number came from a sender
+    through an older duemq."""
     name, value = headers[_SYSTEM_HEADERS] if len(headers) > _SYSTEM_HEADERS else ("", b"")
-    return int(value) if name == _REDRIVES else 0
+    return int(value) if name == _REDRIVES and value.isdigit() and len(value) <= _REDRIVES_CHARS else 0
 
 
 def redrives_of(row: bytes) -> int:
@@ -227,15 +240,16 @@ def any_expires(due: Iterable[tuple[bytes, bytes]]) -> bool:
     return not {row[_EXPIRES] for _, row in due} <= {_NEVER}
 
 
-def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None) -> bytes:
-    """The row of a message that shows another due time (ms), or whose delivery was tried that often."""
-    failures, frame_at, *others = ROW.unpack_from(row)
+def change_row(row: bytes, *, due: int | None = None, attempt: int | None = None, expires: int | None = None) -> bytes:
+    """The row of a message that shows another due time (ms), whose delivery was tried that often, or that expires at
+    another time (ms)."""
+    failures, frame_at, old_expires, *others = ROW.unpack_from(row)
     record = unpack_record(row[frame_at:])
     attempts = failures if attempt is None else attempt
     due_text = record.headers[1][1] if due is None else b"%d" % due
     system = (record.headers[0], ("duemq-due", due_text), ("duemq-attempt", b"%d" % (attempts + 1)))
     count, packed = pack_headers(system + record.headers[_SYSTEM_HEADERS:])
-    head = ROW.pack(attempts, frame_at, *others) + row[ROW.size : frame_at]
+    head = ROW.pack(attempts, frame_at, old_expires if expires is None else expires, *others) + row[ROW.size : frame_at]
     return head + frame_of(record.key, count, packed, record.value)
 
 

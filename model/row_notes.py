@@ -1,15 +1,17 @@
-"""What a shard notes in a row beside the message: which job changed it last, the attempts that failed, the changes.
+"""What a shard notes in a row beside the message: which jobs changed it, the attempts that failed, the changes.
 
 Notes stand in front of the row's name (`model/row.py`), as JSON, and consumers never get them. Most rows have none.
 
-    notes = [tag, [[at ms, reason], ...]]
-          | [tag, [[at ms, reason], ...], [[kind, at ms, before ms, after ms, by], ...], changes left out]
+    notes = [tags, [[at ms, reason], ...]]
+          | [tags, [[at ms, reason], ...], [[kind, at ms, before ms, after ms, by], ...], changes left out]
 
-A tag is `JOB/STEP` in ASCII: the job of whose step the last change was a part (docs/adr/0041). Changes: docs/adr/0047.
+A tag is `JOB/STEP` in ASCII: the step of a job that a change was a part of (docs/adr/0041). Tags are one of each job,
+the last one first, with blanks between (docs/adr/0051). Changes: docs/adr/0047.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -21,6 +23,9 @@ MAX_ATTEMPTS: Final = 40
 
 MAX_CHANGES: Final = 16
 """How many changes a message tells of: the first one and the last 15."""
+
+MAX_TAGS: Final = 16
+"""How many jobs a row tells of."""
 
 _REASON_BYTES: Final = 64
 
@@ -62,9 +67,9 @@ UNCHANGED: Final = ChangeHistory()
 
 
 class Notes(NamedTuple):
-    """`tag`: empty where no job has changed the message."""
+    """`tags`: of the steps of jobs that changed the message, one of each job, the last one first."""
 
-    tag: str = ""
+    tags: tuple[str, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     history: ChangeHistory = UNCHANGED
 
@@ -74,22 +79,23 @@ def notes_of(row: bytes) -> Notes:
     raw = _raw_notes(row)
     if not raw:
         return Notes()
-    tag, attempts, *history = orjson.loads(raw)
-    notes = Notes(tag, tuple(Attempt(*attempt) for attempt in attempts))
+    tags, attempts, *history = orjson.loads(raw)
+    notes = Notes(tuple(tags.split()), tuple(Attempt(*attempt) for attempt in attempts))
     if not history:
         return notes
     changes, left_out = history
     return notes._replace(history=ChangeHistory(tuple(PastChange(*change) for change in changes), left_out))
 
 
-def tag_of(row: bytes) -> str:
-    return notes_of(row).tag if row else ""
+def tags_of(row: bytes) -> tuple[str, ...]:
+    return notes_of(row).tags
 
 
 def with_change(row: bytes, change: PastChange, tag: str) -> bytes:
     """The row with one more change. `tag`: of the step of a job that it is a part of; empty for none."""
     notes = notes_of(row)
-    return _with_notes(row, notes._replace(tag=tag or notes.tag, history=notes.history.with_change(change)))
+    tags = _with_tag(notes.tags, tag) if tag else notes.tags
+    return _with_notes(row, notes._replace(tags=tags, history=notes.history.with_change(change)))
 
 
 def with_attempt(row: bytes, attempt: Attempt) -> bytes:
@@ -104,6 +110,25 @@ def same_job(tag: str, other: str) -> bool:
     return tag.partition("/")[0] == other.partition("/")[0]
 
 
+def earlier_step(tags: Sequence[str], tag: str) -> str | None:
+    """The step by which the job of `tag` has changed a message with these tags before; None if it has not.
+
+    Empty if that is forgotten. A full list drops the lowest job id, and ids are in the order in which jobs began, so a
+    job below all ids of a full list may have been dropped. It does not change the message again.
+    """
+    for one in tags:
+        if same_job(one, tag):
+            return one
+    return "" if len(tags) >= MAX_TAGS and tag < min(tags) else None
+
+
+def _with_tag(tags: Sequence[str], tag: str) -> tuple[str, ...]:
+    others = [one for one in tags if not same_job(one, tag)]
+    if len(others) >= MAX_TAGS:
+        others.remove(min(others))
+    return (tag, *others)
+
+
 def _raw_notes(row: bytes) -> bytes:
     if not row:
         return b""
@@ -113,7 +138,7 @@ def _raw_notes(row: bytes) -> bytes:
 
 
 def _with_notes(row: bytes, notes: Notes) -> bytes:
-    document: list[object] = [notes.tag, list(map(list, notes.attempts))]
+    document: list[object] = [" ".join(notes.tags), list(map(list, notes.attempts))]
     if notes.history.changes:
         document += [list(map(list, notes.history.changes)), notes.history.left_out]
     raw = orjson.dumps(document)

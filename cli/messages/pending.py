@@ -79,12 +79,15 @@ def reschedule(
     after: Annotated[str | None, typer.Option(help="Due after a delay from now: 90s, 2h30m, PT90S, or ms.")] = None,
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move its expiry, too, by as much.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a message to another time. Its id stays the same."""
     with connected(url, as_json) as client:
-        moved = client.reschedule(message, deliver_after=instant(after), deliver_at=instant(at), delay_level=level)
+        moved = client.reschedule(
+            message, shift_expiry=shift_expiry, deliver_after=instant(after), deliver_at=instant(at), delay_level=level
+        )
     tell(moved, as_json)
 
 

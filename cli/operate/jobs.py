@@ -26,7 +26,10 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duem
     ),
 )
 def begin(
-    kind: Annotated[Literal["cancel", "move", "deliver-now"], typer.Argument(help="What becomes of the messages.")],
+    kind: Annotated[
+        Literal["cancel", "move", "move-with-expiry", "deliver-now"],
+        typer.Argument(help="What becomes of the messages."),
+    ],
     topic: Topic = None,
     key: Key = None,
     label: Label = None,

@@ -58,9 +58,9 @@ class AsyncMessage(Handle):
         self.state = replace(self.state, status="cancelled", cancelled_at_ms=cancelled.cancelled_at_ms)
         return cancelled
 
-    async def reschedule(self, **when: Unpack[When]) -> Self:
+    async def reschedule(self, *, shift_expiry: bool = False, **when: Unpack[When]) -> Self:
         """See `Client.reschedule`."""
-        self.state = (await self._client.reschedule(self.id, **when)).state
+        self.state = (await self._client.reschedule(self.id, shift_expiry=shift_expiry, **when)).state
         return self
 
     async def deliver_now(self) -> Self:
@@ -140,11 +140,13 @@ class AsyncClient:
     ) -> CancelReport:
         return await self._run(operations.cancel_many(ids, filter, times))
 
-    async def reschedule(self, message_id: str, **when: Unpack[When]) -> AsyncMessage:
-        return AsyncMessage(self, await self._run(operations.reschedule(message_id, when)))
+    async def reschedule(self, message_id: str, *, shift_expiry: bool = False, **when: Unpack[When]) -> AsyncMessage:
+        return AsyncMessage(self, await self._run(operations.reschedule(message_id, when, shift_expiry)))
 
-    async def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
-        return await self._run(operations.reschedule_many(moves, times))
+    async def reschedule_many(
+        self, moves: Iterable[tuple[str, When]], *, times: bool = False, shift_expiry: bool = False
+    ) -> MoveReport:
+        return await self._run(operations.reschedule_many(moves, times, shift_expiry))
 
     async def deliver_now(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(operations.deliver_now(message_id)))
@@ -206,9 +208,10 @@ class AsyncClient:
         return AsyncMessage(self, await self._run(operations.purge(message_id)))
 
     async def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Begin a bulk job: "redrive", "purge", "cancel", "move" or "deliver-now". `fields`: see docs/dead-letters.md.
+        """Begin a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
 
-        With `dry_run=True` nothing is done, and `total` says to how many messages the job would apply.
+        `fields`: see docs/dead-letters.md. With `dry_run=True` nothing is done, and `total` says to how many
+        messages the job would apply.
         """
         return await self._run(operations.begin_job({"kind": kind, **fields}))
 

@@ -55,9 +55,9 @@ class Message(Handle):
         self.state = replace(self.state, status="cancelled", cancelled_at_ms=cancelled.cancelled_at_ms)
         return cancelled
 
-    def reschedule(self, **when: Unpack[When]) -> Self:
+    def reschedule(self, *, shift_expiry: bool = False, **when: Unpack[When]) -> Self:
         """See `Client.reschedule`."""
-        self.state = self._client.reschedule(self.id, **when).state
+        self.state = self._client.reschedule(self.id, shift_expiry=shift_expiry, **when).state
         return self
 
     def deliver_now(self) -> Self:
@@ -178,16 +178,19 @@ class Client:
         """
         return self._run(operations.cancel_many(ids, filter, times))
 
-    def reschedule(self, message_id: str, **when: Unpack[When]) -> Message:
-        """Reschedule a message, with a time as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`."""
-        return Message(self, self._run(operations.reschedule(message_id, when)))
+    def reschedule(self, message_id: str, *, shift_expiry: bool = False, **when: Unpack[When]) -> Message:
+        """Reschedule a message, with a time as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`, and `BadTime`
+        for a time at which it has expired; with `shift_expiry` its expiry moves by as much."""
+        return Message(self, self._run(operations.reschedule(message_id, when, shift_expiry)))
 
-    def reschedule_many(self, moves: Iterable[tuple[str, When]], *, times: bool = False) -> MoveReport:
+    def reschedule_many(
+        self, moves: Iterable[tuple[str, When]], *, times: bool = False, shift_expiry: bool = False
+    ) -> MoveReport:
         """Reschedule messages, each with a time as in `send`. The report has the outcome of each.
 
-        Those with absolute times can be repeated.
+        Those with absolute times can be repeated. `shift_expiry`: see `reschedule`.
         """
-        return self._run(operations.reschedule_many(moves, times))
+        return self._run(operations.reschedule_many(moves, times, shift_expiry))
 
     def deliver_now(self, message_id: str) -> Message:
         """Deliver a message at once instead of when it is due."""
@@ -261,9 +264,10 @@ class Client:
         return Message(self, self._run(operations.purge(message_id)))
 
     def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Begin a bulk job: "redrive", "purge", "cancel", "move" or "deliver-now". `fields`: see docs/dead-letters.md.
+        """Begin a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
 
-        With `dry_run=True` nothing is done, and `total` says to how many messages the job would apply.
+        `fields`: see docs/dead-letters.md. With `dry_run=True` nothing is done, and `total` says to how many
+        messages the job would apply.
         """
         return self._run(operations.begin_job({"kind": kind, **fields}))
 

@@ -186,13 +186,14 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
     return CancelReport(results, answer["counts"], answer.get("truncated", False))
 
 
-def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[MoveReport]:
+def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry: bool) -> Plan[MoveReport]:
     """Reschedule in requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
     move_items = [{"id": id_, **when_fields(**when)} for id_, when in moves]
     for start in range(0, len(move_items), BATCH_ITEMS):
         body = {"moves": move_items[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
+        body |= _SHIFT_EXPIRY if shift_expiry else {}
         response = yield Call("POST", "/v1/messages:move", body=orjson.dumps(body))
         answer = json_of(response)
         request_id = response.headers.get("X-Request-ID")
@@ -203,8 +204,12 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool) -> Plan[Move
     return MoveReport(tuple(results), dict(counts))
 
 
-def reschedule(message_id: str, when: When) -> Plan[MessageState]:
-    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(when_fields(**when))), message_id)
+def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageState]:
+    fields = when_fields(**when) | (_SHIFT_EXPIRY if shift_expiry else {})
+    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(fields)), message_id)
+
+
+_SHIFT_EXPIRY: Final = {"shift_expiry": True}
 
 
 def deliver_now(message_id: str) -> Plan[MessageState]:

@@ -33,12 +33,13 @@ from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, PURGE, REDRIVE, Change, read_name
+from duemq.model.message import CANCEL, MOVE, MOVE_WITH_EXPIRY, MOVES, PURGE, REDRIVE, Change, read_name
 from duemq.model.plain import ByName, Malformed, RecordPosition
 from duemq.model.record import StoredRecord
 from duemq.model.row import (
     attempt_of,
     change_row,
+    expires_of,
     first_key_of,
     redriven_row,
     redrives_of,
@@ -46,8 +47,8 @@ from duemq.model.row import (
     shown_due,
     without_payload,
 )
-from duemq.model.row_notes import Attempt, PastChange, same_job, tag_of, with_attempt, with_change
-from duemq.model.timing import WINDOW_MS, window_of
+from duemq.model.row_notes import Attempt, PastChange, earlier_step, tags_of, with_attempt, with_change
+from duemq.model.timing import LAST_MS, WINDOW_MS, window_of
 
 MAX_NAMED = 1_000
 """How many changes by name an entry lists with their messages: an entry has to fit into one record of any log."""
@@ -93,6 +94,8 @@ class Cycle:
         self._failed: set[DeferredMessage] = set()  # those of them that were tried
         # Due time (ms) of the messages that were due before the cursor's window, by key.
         self.requested_dues: dict[bytes, int] = {}
+        # Due time (ms) of the messages that were due before the log took the command, and when (ms) it did, by key.
+        self.overdue: dict[bytes, tuple[int, int]] = {}
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
         self._accepted = self._cancelled = self._dead = self._revived = 0
@@ -148,8 +151,10 @@ class Cycle:
             row = row_of(frame, issue(shard, due, offset), fields)
             if key >= floor:
                 placed[key] = row
+                if due < timestamp:
+                    self.overdue[key] = due, timestamp
             else:
-                self._place(due, offset, row)
+                self._place(due, offset, timestamp, row)
             self._accepted += 1
         self.applied = batch.commands[-1].offset + 1
 
@@ -216,6 +221,8 @@ class Cycle:
             row = lookups.rows.get(key)
         if answer is None:
             answer = self._decide(change, key, row, ended)
+            if answer is Answer.OK and row and _is_behind_expiry(change, row, timestamp):
+                answer = Answer.EXHAUSTED
         if answer is not Answer.OK:
             return answer
         terms = change.terms
@@ -242,11 +249,11 @@ class Cycle:
         if not row:
             raise CorruptStore(f"command {offset} moves a message whose row was not read")
         # A time that follows from the log alone, so that every replica computes the same.
-        due = change.due if change.kind == MOVE else timestamp
-        past = PastChange(change.kind, timestamp, shown_due(row), due, by)
-        if change.kind == MOVE:
-            row = change_row(row, due=change.due)
-        self._place(due, offset, with_change(row, past, tag))
+        due = change.due if change.kind in MOVES else timestamp
+        past = PastChange(MOVE if change.kind in MOVES else change.kind, timestamp, shown_due(row), due, by)
+        if change.kind in MOVES:
+            row = change_row(row, due=due, expires=_expiry_after(change, row))
+        self._place(due, offset, timestamp, with_change(row, past, tag))
         return answer
 
     def _decide(self, change: Change, key: bytes, row: bytes | None, ended: EndedMessage | None) -> Answer:
@@ -257,9 +264,9 @@ class Cycle:
         if ended is not None and ended.at < before.end_horizon and key not in self.endings:
             return Answer.UNKNOWN
         if terms is not None and terms.tag:
-            tag = tag_of(row or b"") if ended is None else ended.tag
-            if same_job(tag, terms.tag):
-                return Answer.REPEATED if tag == terms.tag else Answer.CHANGED_BEFORE
+            tags = ended.tags if ended is not None else tags_of(row or b"")
+            if (step := earlier_step(tags, terms.tag)) is not None:
+                return Answer.REPEATED if step == terms.tag else Answer.CHANGED_BEFORE
         of_the_dead = kind in (REDRIVE, PURGE)
         if ended is not None:
             if ended.status == CANCELLED:
@@ -280,11 +287,13 @@ class Cycle:
         """Whether an earlier cycle sent this row. What this cycle placed is pending even where its key is late."""
         return key <= self.before.cursor and key not in self.placed
 
-    def _place(self, due: int, offset: int, row: bytes) -> None:
+    def _place(self, due: int, offset: int, timestamp: int, row: bytes) -> None:
         key = make_key(due, offset, 0)
         if key < self._floor:
             key = make_key(self._floor_ms, offset, 0)
             self.requested_dues[key] = due
+        if due < timestamp:
+            self.overdue[key] = due, timestamp
         self._put(key, row)
 
     def _put(self, key: bytes, row: bytes) -> None:
@@ -445,3 +454,17 @@ class Cycle:
             horizon=max(before.horizon, horizon), imported=self.file_decisions,
             end_horizon=max(before.end_horizon, end_horizon), lost=self.loss, named=self.named,
         )  # fmt: skip
+
+
+def _expiry_after(change: Change, row: bytes) -> int:
+    """When a message expires after a change (epoch ms, 0 = never)."""
+    expires = expires_of(row)
+    if not expires or change.kind != MOVE_WITH_EXPIRY:
+        return expires
+    return min(max(expires + change.due - shown_due(row), 1), LAST_MS)
+
+
+def _is_behind_expiry(change: Change, row: bytes, timestamp: int) -> bool:
+    """Whether a message would expire before it is due: no sender may ask for that."""
+    expires = 0 if change.kind == CANCEL else _expiry_after(change, row)
+    return bool(expires) and expires < max(change.due if change.kind in MOVES else timestamp, timestamp)

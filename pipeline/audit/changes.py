@@ -20,7 +20,8 @@ MESSAGE: Final = ("shard", "offset", "row")
 
 _CHANGES: Final = ("cancel", "move", "deliver_now", "redrive", "purge")
 _BY_TERMS: Final = (Answer.REPEATED, Answer.CHANGED_BEFORE, Answer.EXHAUSTED, Answer.PURGED)
-"""Answers that follow from the terms of a change (`model/message.py`), which are not looked at here."""
+"""Answers that follow from the terms of a change (`model/message.py`) or from the expiry of a message, which are not
+looked at here."""
 _ABOUT_A_MESSAGE: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD, Answer.NOT_DEAD)
 
 

@@ -19,6 +19,7 @@ from duemq.model.message import (
     FORMAT,
     MAX_HEADERS,
     MOVE,
+    MOVE_WITH_EXPIRY,
     NO_KEY,
     PURGE,
     REDRIVE,
@@ -29,7 +30,7 @@ from duemq.model.timing import LAST_MS
 _LONG_MAX: Final = 2**63 - 1
 _KINDS: Final = {
     SCHEDULE: "schedule", CANCEL: "cancel", MOVE: "move", DELIVER_NOW: "deliver_now", REDRIVE: "redrive",
-    PURGE: "purge",
+    PURGE: "purge", MOVE_WITH_EXPIRY: "move",
 }  # fmt: skip
 _TOPIC: Final = "^[A-Za-z0-9._-]{1,249}$"
 _HEAD: Final = ENVELOPE.size
@@ -79,7 +80,7 @@ def decoded(records: DataFrame) -> DataFrame:
     starts = digits.withColumns({name: number("_head", at, size) for name, at, size in _START})
     numbers = starts.withColumns(_parts_of("_first"))
     is_schedule = c("_kind") == SCHEDULE
-    is_change = c("_kind").between(CANCEL, PURGE)
+    is_change = c("_kind").between(CANCEL, MOVE_WITH_EXPIRY)
     has_terms = is_change & (c("_size") > _HEAD)
     fields = numbers.withColumns(
         {name: F.when(is_schedule, number("_head", at, size)) for name, at, size in _SCHEDULE}
@@ -110,7 +111,7 @@ def decoded(records: DataFrame) -> DataFrame:
         (c("_size") == F.lit(_TERMS_HEAD) + c("_tag_bytes") + c("_to_topic_bytes"))
         & ((c("_tag_bytes") == 0) | c("_tag").rlike(_TAG)) & ((c("_to_topic_bytes") == 0) | _is_topic("_to_topic"))
     )  # fmt: skip
-    plain_change = (c("_size") == _HEAD) & (c("_kind") != PURGE)
+    plain_change = (c("_size") == _HEAD) & (c("_kind") < PURGE)
     change = sized & (plain_change | sound_terms) & (c("_to") <= LAST_MS)
     judged = placed.withColumn(
         "kind",

@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Terms, is_topic
-from duemq.model.timing import shown
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Terms, is_topic
+from duemq.model.timing import TIME_FIELDS, shown
 from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
@@ -38,20 +38,42 @@ _STATUS_OF: Final = {
     Answer.UNKNOWN: "unknown",
     None: "pending",
 }
+_NOT_MOVED: Final = frozenset((Answer.EXHAUSTED, Answer.MALFORMED))
+_SHIFT: Final = "shift_expiry"
 _MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFORE: "already_cancelled"}
 
 
 async def patch_message(service: Service, request: Request) -> Response:
-    ref = message_ref(request)
-    due = service.ingress.when(await read_json(request, SMALL_BODY_BYTES), service.clock())
-    (outcome,) = await service.gateway.change(MOVE, (ref,), due, by=changed_by(request))
-    return await _changed(service, ref, outcome)
+    ref, body = message_ref(request), await read_json(request, SMALL_BODY_BYTES)
+    check_fields(body, (*TIME_FIELDS, _SHIFT))
+    kind, terms = _kind_of_move(body)
+    due = service.ingress.when({name: value for name, value in body.items() if name != _SHIFT}, service.clock())
+    (outcome,) = await service.gateway.change(kind, (ref,), due, terms=terms, by=changed_by(request))
+    return await _moved(service, ref, outcome)
+
+
+def _kind_of_move(body: dict[str, Any]) -> tuple[int, Terms | None]:
+    return (MOVE_WITH_EXPIRY, Terms()) if _flag(body, _SHIFT) else (MOVE, None)
 
 
 async def deliver_now(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     (outcome,) = await service.gateway.change(DELIVER_NOW, (ref,), by=changed_by(request))
+    return await _moved(service, ref, outcome)
+
+
+async def _moved(service: Service, ref: str, outcome: ChangeOutcome) -> Response:
+    if outcome.answer in _NOT_MOVED:
+        raise _not_moved(outcome)
     return await _changed(service, ref, outcome)
+
+
+def _not_moved(outcome: ChangeOutcome) -> Rejected:
+    """Why a message was not moved that could still be changed."""
+    if outcome.answer is Answer.MALFORMED:
+        return Rejected("not_supported", f"the node of message {outcome.id} is of an older version: upgrade it first")
+    detail = f"message {outcome.id} would expire before it is due; a move with {_SHIFT} moves its expiry, too"
+    return Rejected("bad_time", detail, "deliver_at", id=outcome.id)
 
 
 async def redrive(service: Service, request: Request) -> Response:
@@ -111,7 +133,8 @@ async def cancel_many(service: Service, request: Request) -> Response:
 async def move_many(service: Service, request: Request) -> Response:
     """Each to a time of its own. Bad times are answered one by one, as in a batch; the others are moved."""
     body = await read_json(request, _MAX_MOVES_BYTES, code="batch_too_large")
-    check_fields(body, ("moves", "times"))
+    check_fields(body, ("moves", "times", _SHIFT))
+    kind, terms = _kind_of_move(body)
     timed, items = _flag(body, "times"), body.get("moves")
     if type(items) is not list:
         raise Rejected("bad_field", "moves must be a list of objects with an id and a time", "moves")
@@ -139,8 +162,11 @@ async def move_many(service: Service, request: Request) -> Response:
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
     by = changed_by(request)
-    outcomes = await service.gateway.change(MOVE, refs, dues, times=timed, by=by) if refs else []
+    outcomes = await service.gateway.change(kind, refs, dues, times=timed, terms=terms, by=by) if refs else []
     for at, due, outcome in zip(places, dues, outcomes, strict=True):
+        if outcome.answer in _NOT_MOVED:
+            results[at] = {"error": rejection(_not_moved(outcome))}
+            continue
         result = {"id": outcome.id, "status": _MOVE_STATUS_OF[outcome.answer]}
         ended = _timed(result["status"], outcome.at) if timed else {}
         results[at] = result | (times("deliver_at", due) if outcome.answer is Answer.OK else ended)

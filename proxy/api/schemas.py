@@ -66,13 +66,18 @@ class Message(Closed):
 
 
 class When(Closed):
-    """Exactly one of the three."""
+    """Exactly one of the three times."""
 
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [name]} for name in ("deliver_at", "deliver_after", "delay_level")],
+        }
+    )
 
     deliver_at: Instant = 0
     deliver_after: Duration = 0
     delay_level: Level = 0
+    shift_expiry: bool = Field(default=False, description="Move the expiry, too, by as much.")
 
 
 class BatchMessage(Message):
@@ -126,6 +131,7 @@ class Move(Closed):
 class MoveMany(Closed):
     moves: list[Move] = Field(max_length=10_000)
     times: bool = Field(default=False, description="Have the answers say when messages ended that were not moved.")
+    shift_expiry: bool = Field(default=False, description="Move the expiry of each, too, by as much.")
 
 
 class Place(Closed):

@@ -188,13 +188,13 @@ ENDPOINTS = (
     Endpoint(
         "PATCH", "/v1/messages/{id}", change.patch_message, "Move a message to another time", "messages",
         {200: _MOVED, 202: _PENDING},
-        (*_CHANGE, *_WHEN, "bad_field", "unknown_field", "bad_json", "payload_too_large"), (), schemas.When,
-        examples={"to later": {"deliver_after": "2h"}},
+        (*_CHANGE, *_WHEN, "bad_field", "unknown_field", "bad_json", "payload_too_large", "not_supported"), (),
+        schemas.When, examples={"to later": {"deliver_after": "2h"}},
         scope=Scope.CANCEL,
     ),
     Endpoint(
         "POST", "/v1/messages/{id}:deliver-now", change.deliver_now, "Deliver a message at once", "messages",
-        {200: _MOVED, 202: _PENDING}, _CHANGE,
+        {200: _MOVED, 202: _PENDING}, (*_CHANGE, "bad_time"),
         scope=Scope.CANCEL,
     ),
     Endpoint(

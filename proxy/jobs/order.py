@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from duemq.model.errors import Rejected
 from duemq.model.job import KINDS, OF_THE_DEAD, Order
-from duemq.model.message import is_topic
+from duemq.model.message import MOVES, is_topic
 from duemq.model.rules import ID_CHARS
 from duemq.model.timing import LAST_MS, parse_duration, shown
 from duemq.proxy.jobs.work import dead_range
@@ -90,7 +90,7 @@ def _rate(body: Mapping[str, Any]) -> float | None:
 def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tuple[int, int]:
     """To what time (epoch ms) messages are moved, or by how much (ms)."""
     given = [name for name in _WHEN if name in body]
-    if kind != "move":
+    if KINDS[kind] not in MOVES:
         if given:
             raise Rejected("bad_field", f"{given[0]} is of a move", given[0])
         return 0, 0

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from duemq.model.job import KINDS, OF_THE_DEAD, Job, Order
 from duemq.model.ledger import Answer
-from duemq.model.message import MOVE, REDRIVE, Terms
+from duemq.model.message import MOVES, REDRIVE, Terms
 from duemq.model.timing import LAST_MS, parse_instant
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.query import MAX_LIMIT, read_filter
@@ -27,7 +27,6 @@ _OUTCOMES: Final = {
     Answer.PURGED: ("skipped", "already_purged"),
     Answer.NOT_DEAD: ("skipped", "not_dead"),
     Answer.UNKNOWN: ("skipped", "unknown_message"),
-    Answer.EXHAUSTED: ("failed", "redrives_exhausted"),
     Answer.MALFORMED: ("failed", "not_supported"),  # by a node of an older version
 }
 
@@ -88,12 +87,14 @@ class MessageWork:
         order, kind = job.order, KINDS[job.order.kind]
         due: int | list[int] = order.due
         refs = list(entries)
-        if kind == MOVE and not order.due:
+        if kind in MOVES and not order.due:
             refs, due = [entry[: entry.index(" ")] for entry in entries], [int(entry.split()[1]) for entry in entries]
         most = self._most_redrives if kind == REDRIVE else 0
         terms = Terms(job.tag(step), most, order.topic)
         outcomes = await self._gateway.change(kind, refs, due, terms=terms)
-        return [None if outcome.answer is None else _OUTCOMES[outcome.answer] for outcome in outcomes]
+        # What a message has too few of: redrives, or time before it expires.
+        known = _OUTCOMES | {Answer.EXHAUSTED: ("failed", "redrives_exhausted" if kind == REDRIVE else "bad_time")}
+        return [None if outcome.answer is None else known[outcome.answer] for outcome in outcomes]
 
 
 OWN_FIELDS: Final = ("dead_from", "dead_to", "reason", "ids")

@@ -23,8 +23,8 @@ _OF_CHANGES: Final = (
 _OF_THE_DEAD: Final = (*_OF_CHANGES, Answer.NOT_DEAD, Answer.PURGED)
 POSSIBLE: Final[Mapping[str, tuple[Answer, ...]]] = {
     "schedule": (Answer.ACCEPTED, Answer.DUPLICATE, Answer.CONFLICT),
-    "cancel": _OF_CHANGES, "move": _OF_CHANGES, "deliver_now": _OF_CHANGES, "purge": _OF_THE_DEAD,
-    "redrive": (*_OF_THE_DEAD, Answer.EXHAUSTED),
+    "cancel": _OF_CHANGES, "move": (*_OF_CHANGES, Answer.EXHAUSTED), "deliver_now": (*_OF_CHANGES, Answer.EXHAUSTED),
+    "purge": _OF_THE_DEAD, "redrive": (*_OF_THE_DEAD, Answer.EXHAUSTED),
     "import": (Answer.FILE_PENDING, Answer.FILE_DUPLICATE),
     "malformed": (),
 }  # fmt: skip

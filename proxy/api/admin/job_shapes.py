@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from duemq.proxy.api.schemas import Closed, Cursor, Duration, Instant, Ms, Record, Rfc3339, Shape, TopicName
 
-JobKind = Literal["redrive", "purge", "cancel", "move", "deliver-now"]
+JobKind = Literal["redrive", "purge", "cancel", "move", "move-with-expiry", "deliver-now"]
 
 
 class JobFilter(Closed):

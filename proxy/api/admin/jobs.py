@@ -46,7 +46,7 @@ async def post_job(service: Service, request: Request) -> Response:
         return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
     bus = service.gateway.bus
     start = await bus.sure_end(JOBS, 0)
-    job = Job(new_id(), order, now, caller_name(request), start, Position(start))
+    job = Job(new_id(now), order, now, caller_name(request), start, Position(start))
     if ids is not None:
         await append_whole(bus, job.id, ids)
         job = replace(job, total=len(ids))

@@ -334,3 +334,27 @@ def test_the_cluster_says_who_is_master_and_how_far_the_shards_are(api: Api, top
     moved = [shard for shard in shards if shard.get("cursor_ms", 0) >= before]
     assert moved and all(shard["entry_age_ms"] < 60_000 for shard in moved)
     api.refused("POST", f"/v1/cluster/nodes/{node['name']}:drain", 409, "not_supported")
+
+
+def test_a_message_is_not_moved_behind_its_expiry_unless_that_moves_along(api: Api, topic: str) -> None:
+    now = now_ms()
+    expires = now + 2 * HOUR_MS
+    sent = [api.send(topic=topic, deliver_at=now + HOUR_MS, expires_at=expires)["id"] for _ in range(3)]
+    path, later = f"/v1/messages/{sent[0]}", {"deliver_at": expires + HOUR_MS}
+    assert api.refused("PATCH", path, 400, "bad_time", later)["id"] == sent[0]
+    assert api.state(sent[0])["deliver_at_ms"] == now + HOUR_MS
+    api.ask("PATCH", path, 200, {"deliver_at": expires})
+    moved = api.ask("PATCH", path, 200, later | {"shift_expiry": True})
+    assert (moved["deliver_at_ms"], moved["expires_at_ms"]) == (expires + HOUR_MS, expires + HOUR_MS)
+    moves = {"moves": [{"id": sent[1], **later}, {"id": sent[2], "deliver_at": expires}]}
+    report = api.ask("POST", "/v1/messages:move", 200, moves)
+    assert report["results"][0]["error"]["code"] == "bad_time"
+    assert (report["counts"]["moved"], report["counts"]["rejected"]) == (1, 1)
+    report = api.ask("POST", "/v1/messages:move", 200, moves | {"shift_expiry": True})
+    assert report["counts"]["moved"] == 2
+    state = api.state(sent[1])
+    assert (state["deliver_at_ms"], state["expires_at_ms"]) == (later["deliver_at"], expires + 2 * HOUR_MS)
+    assert [change["change"] for change in state["changes"]] == ["moved"]
+    assert api.state(sent[2])["expires_at_ms"] == expires
+    for wrong in ({"shift_expiry": True}, later | {"shift_expiry": "yes"}):
+        api.refused("PATCH", path, 400, "bad_field", wrong)

@@ -21,14 +21,15 @@ from duemq.delay.core.outbox import Outbox
 from duemq.delay.shard.dispatch import Dispatch
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
-from duemq.model import row_notes
+from duemq.model import row, row_notes
 from duemq.model.ended import DEAD
 from duemq.model.errors import DuemqError
 from duemq.model.key import due_of, last_key_at, make_key, offset_of
 from duemq.model.ledger import Answer, DeferredMessage, Entry
 from duemq.model.plain import ByName, RecordPosition, command_of
 from duemq.model.record import Partition
-from duemq.model.row_notes import ChangeHistory, PastChange, with_change
+from duemq.model.row import expires_of
+from duemq.model.row_notes import ChangeHistory, PastChange, earlier_step, with_change
 from duemq.storage.shard.rocksdb import Memory
 from tests.support.shard.shard_schedule import Schedule
 
@@ -111,9 +112,9 @@ def local_before_commit(patch: Patch) -> None:
         advance(master._replica, cycle, cycle.entry(now), end + 1)
         return result
 
-    def advance_once(self: Replica, cycle: Cycle, entry: Entry, ledger_offset: int) -> None:
+    def advance_once(self: Replica, cycle: Cycle, entry: Entry, ledger_offset: int, files: Any = None) -> None:
         if entry.number > self.entry.number:
-            advance(self, cycle, entry, ledger_offset)
+            advance(self, cycle, entry, ledger_offset, files)
 
     patch.setattr(Master, "__init__", init_and_note)
     patch.setattr(Dispatch, "outbox", outbox_and_advance)
@@ -179,7 +180,32 @@ def no_names_of_changes(patch: Patch) -> None:
 
 def repeat_changes(patch: Patch) -> None:
     """A change of a job that was made before is made again."""
-    patch.setattr(cycle, "same_job", lambda tag, other: False)
+    patch.setattr(cycle, "earlier_step", lambda tags, tag: None)
+
+
+def only_the_last_job(patch: Patch) -> None:
+    """A message knows the last job alone that changed it."""
+    patch.setattr(cycle, "earlier_step", lambda tags, tag: earlier_step(tags[:1], tag))
+
+
+def forget_old_jobs(patch: Patch) -> None:
+    """A job that a message tells of no more may change it once more."""
+    patch.setattr(cycle, "earlier_step", lambda tags, tag: earlier_step(tags, tag) or None)
+
+
+def move_behind_expiry(patch: Patch) -> None:
+    """A message is moved to a time at which it has expired."""
+    patch.setattr(cycle, "_is_behind_expiry", lambda change, row, timestamp: False)
+
+
+def expiry_stays(patch: Patch) -> None:
+    """A move with the expiry leaves it as it is."""
+    patch.setattr(cycle, "_expiry_after", lambda change, row: expires_of(row))
+
+
+def senders_headers_count(patch: Patch) -> None:
+    """A sender's header is taken for one of duemq's own."""
+    patch.setattr(row, "_senders_headers", lambda packed, count: (count, packed))
 
 
 def one_answer_for_all_steps(patch: Patch) -> None:
@@ -231,7 +257,8 @@ def own_time_of_changes(patch: Patch) -> None:
 
 MUTANTS = (
     nobody_asked, only_the_last_changes, own_time_of_changes,
-    repeat_changes, one_answer_for_all_steps, redrive_without_limit, purge_for_show,
+    repeat_changes, only_the_last_job, forget_old_jobs, move_behind_expiry, expiry_stays, senders_headers_count,
+    one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
     decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
 )  # fmt: skip

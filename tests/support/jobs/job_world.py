@@ -178,7 +178,7 @@ class World:
     async def begin(self, process: Process, rate: float | None = None) -> Job:
         await process.admin.ready.wait()
         order = Order("redrive", {"dead_from": 0}, rate)
-        return await process.jobs.add(Job(new_id(), order, NOW, "me", 0, Position(0)))
+        return await process.jobs.add(Job(new_id(NOW), order, NOW, "me", 0, Position(0)))
 
     async def wait(self, process: Process, id_: str) -> Job:
         """The job once nobody works on it any more; or as it is when the process is killed."""

@@ -11,17 +11,21 @@ from dataclasses import dataclass, field
 
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.limits import CycleLimits
+from duemq.model import row_notes
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
 from duemq.model.key import CHECKSUM_MASK, LOWEST, checksum, due_of, first_key_at, make_key, read_key
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
-from duemq.model.message import CANCEL, MOVE, PURGE, REDRIVE, Change, Draft, Terms
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Change, Draft, Terms
 from duemq.model.plain import ByName
 from duemq.model.record import Headers, Partition, Record, unpack_headers
-from duemq.model.timing import window_of
+from duemq.model.timing import LAST_MS, window_of
 
 LEAD_MS = 120_000  # see ImportPolicy
 PENDING, DELIVERED, CANCELLED, DEAD, PURGED = "pending", "delivered", "cancelled", "dead", "purged"
+SYSTEM_HEADERS = (
+    "duemq-id", "duemq-due", "duemq-attempt", "duemq-labels", "duemq-redrives", "duemq-topic", "duemq-redriven-id",
+)  # fmt: skip
 _NO_TERMS = Terms()
 
 
@@ -30,7 +34,8 @@ class Message:
     """One accepted message and what became of it. Times in ms.
 
     `shown`: the due time its record says; `asked`: when it was last asked to be delivered, which its key may be after.
-    `tag`: job and step that changed it last. `tried`: the attempts that failed, with the times, and deaths.
+    `tags`: the step of each job that changed it, by job, the last one last; of a cancelled one, of what cancelled it.
+    `expires`: when it does, 0 = never. `tried`: the attempts that failed, with the times, and deaths.
     `changed`: kind, time, due time shown before and since, and who asked, of each change.
     """
 
@@ -43,7 +48,8 @@ class Message:
     state: str = PENDING
     ended_at: int = 0
     redrives: int = 0
-    tag: tuple[str, str] = ("", "")
+    tags: dict[str, str] = field(default_factory=dict)
+    expires: int = 0
     tried: list[tuple[int, str]] = field(default_factory=list)
     changed: list[tuple[int, int, int, int, str]] = field(default_factory=list)
 
@@ -192,7 +198,7 @@ class Oracle:
             return Answer.DUPLICATE if same else Answer.CONFLICT, None
         first_key, key = make_key(command.due, offset, 0), self._key(command.due, offset)
         message = self.messages[first_key] = self.pending[key] = Message(
-            command, first_key, key, command.due, command.due
+            command, first_key, key, command.due, command.due, expires=command.expires
         )
         if command.name:
             self.names[command.name] = message
@@ -213,8 +219,10 @@ class Oracle:
             return Answer.UNKNOWN, None
         terms = change.terms or _NO_TERMS
         job, _, step = terms.tag.partition("/")
-        if job and message.tag[0] == job:
-            return Answer.REPEATED if message.tag[1] == step else Answer.CHANGED_BEFORE, None
+        if job in message.tags:
+            return Answer.REPEATED if message.tags[job] == step else Answer.CHANGED_BEFORE, None
+        if job and len(message.tags) >= row_notes.MAX_TAGS and job < min(message.tags):
+            return Answer.CHANGED_BEFORE, None  # it may have been one of those that the row tells of no more
         of_the_dead = change.kind in (REDRIVE, PURGE)
         if message.state == CANCELLED:
             return Answer.CANCELLED_BEFORE, None
@@ -228,8 +236,19 @@ class Oracle:
             return Answer.NOT_DEAD, None
         if change.kind == REDRIVE and 0 < terms.most_redrives <= message.redrives:
             return Answer.EXHAUSTED, None
-        if job or change.kind == CANCEL:  # what cancels by itself is all that is known of a cancelled message
-            message.tag = job, step
+        asked = change.due if change.kind in (MOVE, MOVE_WITH_EXPIRY) else timestamp
+        expires = message.expires
+        if change.kind == MOVE_WITH_EXPIRY and expires:
+            expires = min(max(expires + asked - message.shown, 1), LAST_MS)
+        if change.kind in (MOVE, MOVE_WITH_EXPIRY, DELIVER_NOW) and 0 < expires < max(asked, timestamp):
+            return Answer.EXHAUSTED, None
+        message.expires = expires
+        if change.kind == CANCEL:
+            message.tags.clear()  # a cancelled message knows only the step that cancelled it
+        if job:
+            if len(message.tags) >= row_notes.MAX_TAGS:
+                del message.tags[min(message.tags)]
+            message.tags[job] = step
         self.pending.pop(message.key, None)
         by = f"job:{job}" if job else change.by
         if change.kind == CANCEL:
@@ -245,11 +264,12 @@ class Oracle:
             message.redrives += 1
             self.revived += 1
             if change.terms is not None:
-                message.draft = message.draft._replace(topic=terms.topic or message.draft.topic, expires=0)
-        asked = change.due if change.kind == MOVE else timestamp
-        message.changed.append((change.kind, timestamp, message.shown, asked, by))
+                message.draft = message.draft._replace(topic=terms.topic or message.draft.topic)
+                message.expires = 0
+        kind = MOVE if change.kind == MOVE_WITH_EXPIRY else change.kind
+        message.changed.append((kind, timestamp, message.shown, asked, by))
         message.key, message.asked = self._key(asked, offset), asked
-        if change.kind == MOVE:
+        if kind == MOVE:
             message.shown = change.due
         self.pending[message.key] = message
         return Answer.OK, message
@@ -269,7 +289,9 @@ class Oracle:
         for row, draft in enumerate(handed.drafts):
             assert draft.due is not None
             key = make_key(draft.due, said.offset, row)
-            self.messages[key] = self.pending[key] = Message(draft, key, key, draft.due, draft.due)
+            self.messages[key] = self.pending[key] = Message(
+                draft, key, key, draft.due, draft.due, expires=draft.expires
+            )
             keys.append(key)
         assert (said.rows, said.checksum) == (len(keys), checksum(keys))
 
@@ -287,7 +309,7 @@ class Oracle:
         assert message.asked <= at, f"early by {message.asked - at} ms"
         # The place of what was due before the cursor's window may be in the future, where the clock went back.
         assert due_of(key) <= at or key <= self.cursor, f"early by {due_of(key) - at} ms"
-        if draft.expires and draft.expires < at:
+        if message.expires and message.expires < at:
             self._bury(deferred.pop(key, None), message, "expired", message.attempt, at, entry, expected)
         elif draft.topic in self.topics:
             assert key not in deferred, f"{deferred[key]} though its topic takes it"
@@ -349,6 +371,7 @@ class Oracle:
         if message.redrives:
             labels = (("duemq-redrives", str(message.redrives).encode()), *labels)
         own = unpack_headers(draft.headers, 0, draft.header_count)
+        own = tuple(pair for pair in own if pair[0] == "duemq-redriven-id" or not pair[0].startswith("duemq-"))
         return Record(draft.key, system + labels + own, draft.payload)
 
     def _dead_letter(

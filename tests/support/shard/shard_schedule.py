@@ -14,10 +14,10 @@ from duemq.delay.shard import replica
 from duemq.model import row_notes
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE, Change, Draft, Terms
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Change, Draft, Terms
 from duemq.model.record import pack_headers
 from duemq.storage.shard.rocksdb import Memory
-from tests.support.shard.shard_oracle import DEAD, Command
+from tests.support.shard.shard_oracle import DEAD, SYSTEM_HEADERS, Command
 from tests.support.shard.shard_plain import CLIENT_NAMES, garbage, is_named, plain_change, plain_schedule
 from tests.support.shard.shard_world import SimNode, World
 
@@ -54,6 +54,7 @@ class Schedule:
             # Slots of the wheel are expanded over several ticks, as large ones are.
             patch.setattr(replica, "_PART", 2)
             patch.setattr(row_notes, "MAX_CHANGES", 3)
+            patch.setattr(row_notes, "MAX_TAGS", 2)
             try:
                 await self.node.promote()
                 for action in rng.choices(list(actions), list(actions.values()), k=steps):
@@ -84,11 +85,16 @@ class Schedule:
             return rng.choice(said)
         if kind < 0.6 or not messages:
             draft = self._schedule()
-            return draft if rng.random() < 0.7 else plain_schedule(rng, draft)
+            return self._lying(draft) if rng.random() < 0.7 else plain_schedule(rng, draft)
+        if (by_jobs := [key for key, one in self.world.oracle.pending.items() if one.tags]) and rng.random() < 0.3:
+            first_key = self.world.oracle.pending[rng.choice(by_jobs[:3])].first_key  # jobs that overlap
+            return Change(MOVE, first_key, self._due(), self._terms())
         if rng.random() < 0.4:  # of messages that are still pending, or just so: the races
             messages = messages[-6:]
         dead = [key for key, message in self.world.oracle.messages.items() if message.state == DEAD]
         first_key = rng.choice(dead if dead and rng.random() < 0.2 else messages)
+        if (expiring := [key for key in messages if self.world.oracle.messages[key].expires]) and rng.random() < 0.3:
+            first_key = rng.choice(expiring)
         if rng.random() < 0.05:
             first_key = make_key(due_of(first_key), offset_of(first_key) + 1, 7)
         found = self.world.oracle.messages.get(first_key)
@@ -96,7 +102,9 @@ class Schedule:
         kind = rng.choices((CANCEL, MOVE, DELIVER_NOW, REDRIVE, PURGE), odds)[0]
         by = CALLERS[len(self.world.oracle.commands) % len(CALLERS)]
         change = Change(kind, first_key, self._due() if kind == MOVE else 0, None, by)
-        if kind == PURGE or rng.random() < (0.8 if kind == REDRIVE else 0.4):
+        if kind == MOVE and found is not None and rng.random() < (0.7 if found.expires else 0.1):
+            return change._replace(kind=MOVE_WITH_EXPIRY, terms=self._terms())
+        if kind == PURGE or rng.random() < (0.8 if kind == REDRIVE else 0.5):
             return change._replace(terms=self._terms())
         if rng.random() < 0.5:
             return change
@@ -105,18 +113,28 @@ class Schedule:
 
     def _terms(self) -> Terms:
         rng = self.rng
-        tag = rng.choice(("", "a/1", "a/1", "a/2", "b/1"))
+        tag = rng.choice(("", "a/1", "a/1", "a/2", "b/1", "c/1", "d/1"))
         return Terms(tag, rng.choice((0, 1, 1, 2)), rng.choice(("", "", "never", "one", "two")))
+
+    def _lying(self, draft: Draft) -> Draft:
+        """Now and then an envelope by hand, with headers that only duemq may write."""
+        if self.rng.random() < 0.9:
+            return draft
+        name, value = self.rng.choice(SYSTEM_HEADERS), self.rng.choice((b"x", b"7", b"-1", b"9" * 5_000, b""))
+        count, headers = pack_headers([(name, value), ("h", b"1"), (name, value)])
+        return draft._replace(header_count=count, headers=headers)
 
     def _schedule(self) -> Draft:
         rng = self.rng
         count, headers = pack_headers([("h", b"1")] * rng.randint(0, 2))
         name = rng.choice((b"i:1", b"i:2", *CLIENT_NAMES)) if rng.random() < 0.3 else b""
-        expires = self.world.now + rng.choice(NEAR + DELAY_FILE) if rng.random() < 0.1 else 0
+        due, expires = self._due(), 0
+        if rng.random() < 0.3:
+            expires = rng.choice((self.world.now, due, due)) + rng.choice(NEAR + DELAY_FILE)
         return Draft(
             topic=rng.choices(("one", "two", "later", "never"), (4, 4, 2, 1))[0],
             payload=rng.randbytes(rng.choice((0, 5, 200))),
-            due=self._due(),
+            due=due,
             key=rng.choice((None, None, b"", b"k1", b"k2")), header_count=count, headers=headers,
             labels=rng.choice(((), (), ("red",), ("red", "blue"))), expires=expires,
             name=name, fingerprint=rng.choice((b"f" * 16, b"g" * 16)),

@@ -33,7 +33,7 @@ from duemq.model.key import HIGHEST, KEY_BYTES, due_of, offset_of
 from duemq.model.ledger import Entry, FileDecision
 from duemq.model.message import CANCEL, Change, Draft, change_frame, schedule_frame
 from duemq.model.record import Partition, StoredRecord, pack_record, unpack_record
-from duemq.model.row import first_key_of, read_row
+from duemq.model.row import expires_of, first_key_of, read_row
 from duemq.model.row_notes import MAX_ATTEMPTS, ChangeHistory, PastChange, notes_of
 from duemq.storage.delay_files.tiering_process import perform
 from duemq.storage.imports.import_process import intake
@@ -334,7 +334,8 @@ class World:
         by_key = {message.key: message for message in dead} | self.oracle.pending
         for key, row in rows.items():
             message, notes = by_key[key], notes_of(row)
-            assert notes.tag == "/".join(filter(None, message.tag))
+            assert notes.tags == tuple(f"{job}/{step}" for job, step in reversed(message.tags.items()))
+            assert expires_of(row) == message.expires
             assert list(notes.attempts) == message.tried[-MAX_ATTEMPTS:]
             check_history(notes.history, message)
 
@@ -364,7 +365,7 @@ class World:
                 draft.topic,
                 draft.key,
                 draft.labels,
-                draft.expires,
+                message.expires,
             )
             assert kept.name == draft.name
             history = notes_of(ended.row or rows[message.key]).history

@@ -58,11 +58,17 @@ def test_a_job_needs_work_until_all_that_was_begun_is_counted() -> None:
 
 
 def test_tags_tell_job_and_step() -> None:
-    id_ = new_id()
+    id_ = new_id(1_795_255_200_000)
     other = Job(id_, JOB.order, 7, "me", 3, Position(3))
     assert is_id(id_) and other.tag(4) == f"{id_}/4"
     assert same_job(other.tag(4), other.tag(5)) and not same_job(other.tag(4), JOB.tag(4))
     assert not same_job("", other.tag(1))
+
+
+@given(st.lists(st.integers(0, 2**45 - 1), unique=True, max_size=20))
+def test_ids_of_jobs_are_in_the_order_of_their_beginning(times: list[int]) -> None:
+    ids = [new_id(time) for time in sorted(times)]
+    assert ids == sorted(ids) and all(map(is_id, ids))
 
 
 @pytest.mark.parametrize("rate", [0.5, 30.0, 2000.0, 50_000.0])

@@ -14,10 +14,12 @@ from duemq.model.row import ROW, change_row, name_of, read_row, redriven_row, ro
 from duemq.model.row_notes import (
     MAX_ATTEMPTS,
     MAX_CHANGES,
+    MAX_TAGS,
     Attempt,
     ChangeHistory,
     Notes,
     PastChange,
+    earlier_step,
     notes_of,
     with_attempt,
     with_change,
@@ -53,7 +55,7 @@ def test_a_message_tells_of_its_first_and_last_changes_and_stays_what_it_is(time
 def test_changes_attempts_and_tags_are_kept_beside_one_another() -> None:
     row = with_attempt(with_change(row_due(5), MOVED, "ab/1"), Attempt(2, "unknown_topic"))
     row = with_change(change_row(row, due=9), MOVED._replace(at=3), "")
-    expected = Notes("ab/1", (Attempt(2, "unknown_topic"),), ChangeHistory((MOVED, MOVED._replace(at=3))))
+    expected = Notes(("ab/1",), (Attempt(2, "unknown_topic"),), ChangeHistory((MOVED, MOVED._replace(at=3))))
     assert notes_of(row) == notes_of(redriven_row(row)) == notes_of(without_payload(row)) == expected
 
 
@@ -64,25 +66,41 @@ def test_the_due_time_that_is_shown_is_read_from_any_row(due: int) -> None:
 
 def test_notes_of_an_older_version_are_read_and_a_row_without_changes_stays_as_short() -> None:
     old = noted(b'["ab/1",[[5,"expired"]]]')
-    assert notes_of(old) == Notes("ab/1", (Attempt(5, "expired"),))
+    assert notes_of(old) == Notes(("ab/1",), (Attempt(5, "expired"),))
     assert orjson.dumps(["ab/1", [[5, "expired"], [6, "x"]]]) in with_attempt(old, Attempt(6, "x"))
     assert notes_of(with_change(old, MOVED, "")).attempts == (Attempt(5, "expired"),)
+    newer = with_change(old, MOVED, "cd/2")
+    assert notes_of(newer).tags == ("cd/2", "ab/1")
+    assert b'["cd/2 ab/1",[[5,"expired"]],[[' in newer, "a text, which the last release takes for one tag, and reads on"
 
 
 def test_the_longest_notes_have_a_bound() -> None:
     row = row_due(5)
-    for _ in range(100):
-        row = with_change(row, PastChange(DELIVER_NOW, 10**13, 10**13, 10**13, "x" * 128), "j" * 32 + "/1")
+    for job in range(100):
+        tag = f"{job:032}/{10**9}"
+        row = with_change(row, PastChange(DELIVER_NOW, 10**13, 10**13, 10**13, "x" * 128), tag)
         row = with_attempt(row, Attempt(10**13, "r" * 500))
-    assert len(row) - len(row_due(5)) < MAX_CHANGES * 185 + MAX_ATTEMPTS * 85 + 60
+    assert len(row) - len(row_due(5)) < MAX_CHANGES * 185 + MAX_ATTEMPTS * 85 + MAX_TAGS * 44
+
+
+def test_what_a_job_has_done_to_a_message_is_known_whatever_jobs_come_after_it() -> None:
+    row, tags = row_due(5), [f"{job:03}/{job}" for job in range(100)]
+    for number, tag in enumerate(tags):
+        assert earlier_step(notes_of(row).tags, tag) is None
+        row = with_change(row, MOVED, tag)
+        for earlier in tags[: number + 1]:
+            step = earlier_step(notes_of(row).tags, earlier)
+            assert step == earlier if number - tags.index(earlier) < MAX_TAGS else step == ""
+        assert earlier_step(notes_of(row).tags, f"{number:03}/7777") == tag
 
 
 def test_who_cancelled_a_message_is_told_from_the_job_that_did() -> None:
     row = with_change(row_due(5), MOVED, "ab/1")
     by_key, by_job = EndedMessage(CANCELLED, 9, "key:a/b", row), EndedMessage(CANCELLED, 9, "cd/2", b"")
-    assert (by_key.cancelled_by, by_key.tag) == ("key:a/b", "")
-    assert (by_job.cancelled_by, by_job.tag) == ("job:cd", "cd/2")
-    assert EndedMessage(CANCELLED, 9, "", row).cancelled_by == EndedMessage(CANCELLED, 9, "", row).tag == ""
-    assert EndedMessage(DEAD, 9, "expired", row).tag == "ab/1"
+    unknown = EndedMessage(CANCELLED, 9, "", row)
+    assert (by_key.cancelled_by, by_key.tags) == ("key:a/b", ())
+    assert (by_job.cancelled_by, by_job.tags) == ("job:cd", ("cd/2",))
+    assert (unknown.cancelled_by, unknown.tags) == ("", ())
+    assert EndedMessage(DEAD, 9, "expired", row).tags == ("ab/1",)
     assert EndedMessage.decode(by_key.encode()) == by_key
     assert PastChange(CANCEL, 9) == PastChange(CANCEL, 9, 0, 0, "")
