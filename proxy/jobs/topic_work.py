@@ -22,7 +22,7 @@ from duemq.model.dead_letters import (
     own_headers,
     redrives_in,
 )
-from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.errors import LogFailed, OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import Job, Order
 from duemq.model.message import Draft, fingerprint, is_topic
 from duemq.model.record import Record, StoredRecord, pack_headers, unpack_record
@@ -78,6 +78,8 @@ class TopicWork:
         for at, place in enumerate(places):
             if (record := records.get(place)) is None:
                 continue
+            if "ids" not in job.order.filter and not _matches(record, job.order, job.created_at):
+                continue  # it is another record: the topic was made again
             draft = self._draft(job, place, record)
             if isinstance(draft, Draft):
                 drafts.append(draft)
@@ -96,14 +98,28 @@ class TopicWork:
             offsets = sorted(offset for number, offset in places if number == partition)
             offset = offsets[0]
             while offset <= offsets[-1]:
-                records = await self._gateway.bus.read(topic, partition, offset, offsets[-1] - offset + 1)
+                try:
+                    records = await self._gateway.bus.read(topic, partition, offset, offsets[-1] - offset + 1)
+                except LogFailed:
+                    records = []
                 if not records:
-                    if await self._gateway.bus.start_offset(topic, partition) > offsets[-1]:
+                    if await self._ends_before(topic, partition, offset):
                         break
                     raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
                 records_by_place.update(((partition, record.offset), record) for record in records)
                 offset = records[-1].offset + 1
         return records_by_place
+
+    async def _ends_before(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether the topic has no record from this offset on: it was deleted, or made again, or they were dropped."""
+        bus = self._gateway.bus
+        info = await bus.topic(topic)
+        if info is None or partition >= info.partitions:
+            return True
+        end = info.end_offsets[partition]
+        if info.trouble or bus.reach(topic, partition) < end:
+            return offset >= end and not info.trouble
+        return not await bus.read(topic, partition, offset, 1)
 
     def _draft(self, job: Job, place: tuple[int, int], stored: StoredRecord) -> Draft | Outcome:
         """The message that a dead letter becomes, or why it becomes none."""

@@ -97,7 +97,7 @@ class Site:
             return [Receipt("new", "scheduled", draft.topic, 0) for draft in drafts]
 
         own = f"destination.{name}"
-        job: Any = SimpleNamespace(id="j", order=Order("redrive", source=f"dlq.{own}", topic=own))
+        job: Any = SimpleNamespace(id="j", order=Order("redrive", {"ids": 1}, source=f"dlq.{own}", topic=own))
         gateway: Any = SimpleNamespace(bus=self.bus, send=send)
         work = TopicWork(gateway, 16)
         assert await work.do(job, 0, [f"0:{offset}"]) == [DONE]
