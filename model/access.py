@@ -111,6 +111,10 @@ class ApiKey(NamedTuple):
             return "revoked"
         return "active" if _is_before(now, self.expires_at) else "expired"
 
+    def ended_at(self, now: int) -> int:
+        """When a key ended (epoch ms) that is not active now."""
+        return min(end for end in (self.revoked_at, self.expires_at, now) if end is not None)
+
     def value(self) -> dict[str, Any]:
         """As an item of the administrative state."""
         return self._asdict() | {"secrets": [list(secret) for secret in self.secrets]}

@@ -161,7 +161,7 @@ class Access:
         if self.keys is None:
             return False
         self._wait_for_keys()
-        return bool(self.keys.by_id)
+        return self.keys.count > 0
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""

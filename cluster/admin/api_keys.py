@@ -1,4 +1,4 @@
-"""API keys as administrative state: each is an item, and never removed, so that a revoked one stays known."""
+"""API keys as administrative state: each is an item. Those that were revoked or have expired are known for a month."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import MAX_BYTES, RESERVE_BYTES, ItemReader
 from duemq.model.access import ROLES, ApiKey, new_key, rotated
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 
 DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
 MAX_KEYS: Final = 1_000  # revoked ones included
+KEPT_MS: Final = 30 * 24 * 3600 * 1000
+"""How long a key is known after it has ended, unless there is no room."""
+_FORGET_MOST: Final = 20  # with one new key: each removal is a record of the log
 
 _KIND = "keys"
 _NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after")
@@ -23,10 +27,16 @@ class ApiKeys:
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self.admin, self._clock = admin, clock
         self.by_id: dict[str, ApiKey] = {}
+        self._reader = ItemReader(_KIND, ApiKey.from_value)
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        self.by_id = self.admin.state.parsed(_KIND, ApiKey.from_value)
+        self.by_id = self._reader.read(self.admin.state)
+
+    @property
+    def count(self) -> int:
+        """Of all keys, also of those that only another version of duemq can read."""
+        return len(self.by_id) + len(self._reader.unreadable)
 
     def described(self) -> list[dict[str, Any]]:
         """What may be shown of each, oldest first."""
@@ -48,7 +58,8 @@ class ApiKeys:
             raise Rejected("bad_field", f"rate must be a whole number of messages/s, not {shown(rate)}", "rate")
         scopes, topics = _scopes_in(fields), _texts(fields.get("topics", []), "topics")
         key, text = new_key(name, scopes, now, _expiry_of(fields, now), topics=topics, rate=rate)
-        if len(self.by_id) >= MAX_KEYS:
+        await self._forget(now, by)
+        if self.count >= MAX_KEYS:
             raise Rejected("not_supported", f"there are {MAX_KEYS} keys, revoked ones included, and may not be more")
         await self._put(key, by, 0)
         return self._described(key) | {"key": text}
@@ -64,8 +75,22 @@ class ApiKeys:
         key, version = self._find(id_)
         if key.revoked_at is None:
             key = key._replace(revoked_at=self._clock())
-            await self._put(key, by, version)
+            await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version, always=True)
         return self._described(key)
+
+    async def _forget(self, now: int, by: str) -> None:
+        """Remove keys that ended long ago; without room, any that ended. Never the last one: without a key everybody
+        may call."""
+        full = self.count >= MAX_KEYS or self.admin.state.size_bytes > MAX_BYTES - RESERVE_BYTES
+        ended = sorted((key.ended_at(now), key.id) for key in self.by_id.values() if key.state(now) != "active")
+        gone = [id_ for at, id_ in ended if full or at < now - KEPT_MS]
+        for id_ in gone[: min(_FORGET_MOST, self.count - 1)]:
+            try:
+                await self.admin.change(f"{_KIND}/{id_}", None, by, self._find(id_)[1])
+            except Rejected as error:
+                if error.code not in ("conflict", "unknown_key"):  # another process forgets, too
+                    raise
+                return
 
     def _find(self, id_: str) -> tuple[ApiKey, int]:
         """The key and the version of its item."""

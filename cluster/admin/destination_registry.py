@@ -8,19 +8,16 @@ both are changed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from secrets import token_hex
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from duemq.cluster.admin.log import AdminLog
-from duemq.cluster.admin.state import Value
+from duemq.cluster.admin.state import ItemReader, Value
 from duemq.model.destinations.destination import Credentials, Destination, read_credentials, read_destination
 from duemq.model.errors import Rejected
 from duemq.model.timing import shown
-
-log = logging.getLogger(__name__)
 
 MAX_DESTINATIONS: Final = 200
 FIELDS: Final = ("url", "topics", "rate", "concurrency", "timeout", "ordered", "retry", "options")
@@ -32,7 +29,6 @@ _NOT_KNOWN: Final = "another version of duemq has its credentials: give them aga
 _MAX_REASON: Final = 500  # characters
 _TRIES: Final = 10  # a relay that disables a destination may come in between
 
-T = TypeVar("T")
 Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
 """Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
 
@@ -56,35 +52,23 @@ class DestinationRegistry:
         self.by_name: dict[str, Destination] = {}
         self._declared: dict[str, Destination] = {}  # as they are in the log
         self._credentials: dict[str, Credentials] = {}
-        self._parsed: dict[str, tuple[Value, Any]] = {}  # items, and what they were parsed to; None: unreadable
+        self._declarations = ItemReader(_KIND, Destination.model_validate)
+        self._secrets = ItemReader(_SECRETS, _parse_secrets)
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        self._parsed = {item: known for item, known in self._parsed.items() if self._has(item)}
-        self._declared = self._readable(_KIND, Destination.model_validate)
-        secrets = self._readable(_SECRETS, _parse_secrets)
+        self._declared = self._declarations.read(self.admin.state)
+        secrets = self._secrets.read(self.admin.state)
         self._credentials, self.by_name = {}, {}
         for name, destination in self._declared.items():
             place, credentials = secrets.get(name, ("", Credentials()))
             trouble = ""
-            if name not in secrets and self._has(f"{_SECRETS}/{name}"):
+            if name in self._secrets.unreadable:
                 trouble = _NOT_KNOWN
             elif credentials.names and place != _place(destination.url):
                 trouble, credentials = _MISPLACED, Credentials()
             self.by_name[name] = destination.model_copy(update={"disabled": trouble}) if trouble else destination
             self._credentials[name] = credentials
-
-    def _readable(self, kind: str, parse: Callable[[Value], T]) -> dict[str, T]:
-        """The items of a kind. One of a newer version is left out: the others go on."""
-        items = {}
-        for name, value in self.admin.state.of_kind(kind):
-            item = f"{kind}/{name}"
-            known = self._parsed.get(item)
-            if known is None or known[0] is not value:  # other items change every second
-                known = self._parsed[item] = value, _parse(item, value, parse)
-            if known[1] is not None:
-                items[name] = known[1]
-        return items
 
     def listed(self) -> list[Destination]:
         """All, by name."""
@@ -206,7 +190,7 @@ class DestinationRegistry:
             after = before.model_copy(update=changes)
             try:
                 if after != before:
-                    await self._put(after, by, self.version_of(name)[0])
+                    await self._put(after, by, self.version_of(name)[0], always=True)
                 return self.by_name.get(name, after)
             except Rejected as error:
                 if error.code != "conflict":
@@ -234,23 +218,12 @@ class DestinationRegistry:
         stored = self.admin.state.items.get(item)
         return stored is not None and stored.value is not None
 
-    async def _put(self, destination: Destination, by: str, version: int) -> None:
-        await self.admin.change(f"{_KIND}/{destination.name}", destination.value(), by, version)
+    async def _put(self, destination: Destination, by: str, version: int, *, always: bool = False) -> None:
+        await self.admin.change(f"{_KIND}/{destination.name}", destination.value(), by, version, always=always)
 
     async def _put_credentials(self, destination: Destination, credentials: Credentials, by: str, version: int) -> None:
         value = {"place": _place(destination.url), "values": credentials.value()}
         await self.admin.change(f"{_SECRETS}/{destination.name}", value, by, version)
-
-
-def _parse(item: str, value: Value, parse: Callable[[Value], T]) -> T | None:
-    try:
-        return parse(value)
-    except (ValueError, KeyError, TypeError):  # its text may have secrets
-        log.error(
-            "%s is left out: another version of duemq wrote it", item,
-            extra={"action": "destination.unreadable", "item": item},
-        )  # fmt: skip
-        return None
 
 
 def _parse_secrets(value: Value) -> tuple[str, Credentials]:

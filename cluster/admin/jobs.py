@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import ItemReader
 from duemq.model.errors import Rejected
 from duemq.model.job import ENDED, Job, JobEvent, JobState
 from duemq.model.state_table import IllegalStep
@@ -37,13 +38,19 @@ class Jobs:
         self.by_id: dict[str, Job] = {}
         self.versions: dict[str, int] = {}
         self._slots: dict[str, str] = {}  # id -> name of the item
+        self._reader = ItemReader(_KIND, Job.from_value)
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        jobs = self.admin.state.parsed(_KIND, Job.from_value)
+        jobs = self._reader.read(self.admin.state)
         self.by_id = {job.id: job for job in jobs.values()}
         self._slots = {job.id: slot for slot, job in jobs.items()}
         self.versions = {job.id: self.admin.state.version_of(f"{_KIND}/{slot}") for slot, job in jobs.items()}
+
+    @property
+    def all_known(self) -> bool:
+        """Whether there is no job that only another version of duemq can read."""
+        return not self._reader.unreadable
 
     def listed(self) -> list[Job]:
         """All that are known, the newest first."""
@@ -69,7 +76,7 @@ class Jobs:
     def _free_slot(self) -> str:
         if sum(job.state not in ENDED for job in self.by_id.values()) >= MAX_OPEN:
             raise Rejected("too_many_jobs", f"{MAX_OPEN} jobs run or are paused, and more may not be")
-        taken = set(self._slots.values())
+        taken = self._reader.unreadable.union(self._slots.values())
         free = next((slot for slot in map(str, range(MAX_JOBS)) if slot not in taken), None)
         if free is not None:
             return free
@@ -129,7 +136,8 @@ class Jobs:
         raise JobTaken
 
     async def _put(self, job: Job, by: str, version: int) -> None:
-        await self.admin.change(f"{_KIND}/{self._slots[job.id]}", job.value(), by, version)
+        """Write a job that has begun. What this adds to it is bounded by its reasons."""
+        await self.admin.change(f"{_KIND}/{self._slots[job.id]}", job.value(), by, version, always=True)
 
 
 _AFTER: Final = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import orjson
 
 from duemq.bus.base import Bus, Subscription
-from duemq.cluster.admin.state import MAX_BYTES, AdminState, Change, Value
+from duemq.cluster.admin.state import AdminState, Change, Value
 from duemq.cluster.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
 
@@ -111,22 +111,26 @@ class AdminLog:
         async with self._grown:
             self._grown.notify_all()
 
-    async def change(self, item: str, value: Value | None, by: str, version: int | None = None) -> int:
+    async def change(
+        self, item: str, value: Value | None, by: str, version: int | None = None, *, always: bool = False
+    ) -> int:
         """Change an item, or remove it (`value` None). Returns its version once that is durable and in force here.
 
-        `version`: the one that it has to have before; None = as it is here. Raises Rejected `conflict` where somebody
-        else was first, `bad_field` where an item or all of them become too large, OutcomeUnknown where nobody can say.
+        `version`: the one that it has to have before; None = as it is here. `always`: however full the state is. For
+        revocations and progress, which add a bounded number of bytes to an item (docs/adr/0052).
+
+        Raises Rejected `conflict` if another change was first, `bad_field` if there is no room for it, OutcomeUnknown
+        if the log cannot be read up to the change.
         """
         if not self.ready.is_set():
             raise Unavailable("the administrative log is being read for the first time")
         state, value = self.state, orjson.loads(orjson.dumps(value))  # as it will be read
         before = state.version_of(item) if version is None else version
         change = Change(item, before + 1, value, self._clock(), by)
-        frame = change.frame()
-        if value is not None and state.size_bytes + len(frame) > MAX_BYTES:
-            raise Rejected("bad_field", f"keys and other administrative items may have {MAX_BYTES:,} bytes in all")
+        if not always:
+            state.check_room(change)
         bus = self._bus()
-        results = await bus.append({(ADMIN, 0): [frame]})
+        results = await bus.append({(ADMIN, 0): [change.frame()]})
         offset = results[ADMIN, 0].first_offset
         try:
             async with asyncio.timeout(_ANSWER_S), self._grown:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
+from duemq.cluster.admin.state import ItemReader
 from duemq.model.errors import Rejected
 from duemq.model.session import Session
 
@@ -13,6 +14,7 @@ MAX_SESSIONS: Final = 200
 
 _KIND = "sessions"
 _ATTEMPTS = 5  # others may take the same place at the same time
+_FORGET_MOST = 5
 
 
 class Sessions:
@@ -22,10 +24,11 @@ class Sessions:
         self._admin, self._clock = admin, clock
         self._places: dict[str, Session] = {}
         self._by_digest: dict[str, Session] = {}
+        self._reader = ItemReader(_KIND, Session.from_value)
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
-        self._places = self._admin.state.parsed(_KIND, Session.from_value)
+        self._places = self._reader.read(self._admin.state)
         self._by_digest = {session.sha256: session for session in self._places.values()}
 
     def find(self, digest: str) -> Session | None:
@@ -34,7 +37,8 @@ class Sessions:
         return None if session is None or session.expires_at <= self._clock() else session
 
     async def begin(self, session: Session) -> None:
-        """Put it where none is or one has expired, else in place of the one that expires first.
+        """Put it into a free place, that of an expired session, or that of the session which expires first. Forget some
+        sessions that have expired.
 
         Raises what `AdminLog.change` raises.
         """
@@ -43,18 +47,28 @@ class Sessions:
             version = self._admin.state.version_of(f"{_KIND}/{place}")
             try:
                 await self._admin.change(f"{_KIND}/{place}", session.value(), session.caller, version)
-                return
+                break
             except Rejected as error:
                 if error.code != "conflict" or attempt == _ATTEMPTS - 1:
                     raise
+        now, by = self._clock(), session.caller
+        expired = [(place, one) for place, one in self._places.items() if one.expires_at <= now]
+        for place, session in expired[:_FORGET_MOST]:
+            if self._places.get(place) != session:
+                continue
+            try:
+                version = self._admin.state.version_of(f"{_KIND}/{place}")
+                await self._admin.change(f"{_KIND}/{place}", None, by, version)
+            except Rejected:  # another session has the place by now
+                return
 
     def _free_place(self) -> str:
-        now = self._clock()
-        for number in range(MAX_SESSIONS):
-            session = self._places.get(str(number))
-            if session is None or session.expires_at <= now:
-                return str(number)
-        return min(self._places, key=lambda place: self._places[place].expires_at)
+        now, unreadable = self._clock(), self._reader.unreadable
+        for place in map(str, range(MAX_SESSIONS)):
+            session = self._places.get(place)
+            if place not in unreadable and (session is None or session.expires_at <= now):
+                return place
+        return min(self._places, key=lambda place: self._places[place].expires_at, default="0")
 
     async def end(self, digest: str, by: str) -> None:
         """End it everywhere. A repeat does no harm."""

@@ -7,8 +7,9 @@ Now and then a record holds a snapshot of all items, so that what is before it c
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -17,9 +18,14 @@ from duemq.model.record import StoredRecord, pack_record, unpack_record
 
 MAX_ITEM_BYTES: Final = 8 << 10
 MAX_BYTES: Final = 512 << 10  # of all items: a snapshot has to fit into one record of any log
+RESERVE_BYTES: Final = 64 << 10  # of these, for keys, sessions and jobs alone
+MAX_CREDENTIALS_BYTES: Final = 256 << 10  # of these, for credentials at most
 MAX_REMOVED: Final = 500  # removed items whose versions are known, each by itself
 
 _FORMAT = 1
+_IN_RESERVE: Final = frozenset(("keys", "sessions", "jobs"))
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,12 +49,8 @@ class Change(NamedTuple):
     by: str
 
     def frame(self) -> bytes:
-        """The record of it. Raises Rejected `bad_field` for an item that is too large."""
-        document = {"format": _FORMAT, **self._asdict()}
-        content = orjson.dumps(document)
-        if len(content) > MAX_ITEM_BYTES:
-            raise Rejected("bad_field", f"{self.item} has {len(content)} bytes, and may have {MAX_ITEM_BYTES}")
-        return pack_record(self.item.encode(), (), content)
+        """The record of it."""
+        return pack_record(self.item.encode(), (), orjson.dumps({"format": _FORMAT, **self._asdict()}))
 
 
 class AdminState:
@@ -75,7 +77,7 @@ class AdminState:
             if "through" in document:
                 through, floor = int(document["through"]), int(document.get("floor", 0))
                 return self._apply_snapshot(through, floor, _items_of(document["items"]))
-            change = Change(**document)
+            change = Change(*(document[name] for name in Change._fields))  # a newer version may say more
             if not isinstance(change.item, str) or not isinstance(change.value, dict | None):
                 raise TypeError("it is no change of an item")
         except (ValueError, KeyError, TypeError) as error:
@@ -131,16 +133,27 @@ class AdminState:
             if item.value is not None and name.startswith(prefix):
                 yield name[len(prefix) :], item.value
 
-    def parsed(self, kind: str, parse: Callable[[Value], T]) -> dict[str, T]:
-        """The items of a kind, by the rest of their names. Raises CorruptStore for one that `parse` cannot read."""
-        try:
-            return {name: parse(value) for name, value in self.of_kind(kind)}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptStore(f"an item of {kind} in the administrative log cannot be read: {error}") from error
-
     @property
     def size_bytes(self) -> int:
-        return sum(self._sizes.values()) + sum(map(len, self._sizes))
+        return self._size_of("")
+
+    def _size_of(self, kind: str) -> int:
+        return sum(len(name) + size for name, size in self._sizes.items() if name.startswith(kind))
+
+    def check_room(self, change: Change) -> None:
+        """Raises Rejected `bad_field` for a change that there is no room for. One that makes an item no larger has
+        room."""
+        size, before = len(orjson.dumps(change.value)), self._sizes.get(change.item, -len(change.item))
+        if change.value is None or size <= before:
+            return
+        if (frame_bytes := len(change.frame())) > MAX_ITEM_BYTES:
+            raise Rejected("bad_field", f"{change.item} has {frame_bytes} bytes, and may have {MAX_ITEM_BYTES}")
+        kind, more = change.item.partition("/")[0], size - before
+        if kind == "credentials" and self._size_of("credentials/") + more > MAX_CREDENTIALS_BYTES:
+            detail = f"credentials of all destinations may have {MAX_CREDENTIALS_BYTES:,} bytes together"
+            raise Rejected("bad_field", detail, "credentials")
+        if self.size_bytes + more > (most := MAX_BYTES if kind in _IN_RESERVE else MAX_BYTES - RESERVE_BYTES):
+            raise Rejected("bad_field", f"keys and other administrative items may have {most:,} bytes in all")
 
     def snapshot(self) -> bytes:
         """The record that holds all items as of now. What is before `next_offset` is not needed beside it."""
@@ -153,7 +166,42 @@ def _items_of(document: Any) -> Mapping[str, Item]:
     """The items of a snapshot. Raises TypeError and ValueError for what is none."""
     if not isinstance(document, dict):
         raise TypeError("a snapshot has items")
-    items = {name: Item(*pair) for name, pair in document.items()}
+    items = {name: Item(*pair[:2]) for name, pair in document.items()}
     if not all(isinstance(item.version, int) and isinstance(item.value, dict | None) for item in items.values()):
         raise TypeError("an item is a version and a value")
     return items
+
+
+class ItemReader(Generic[T]):
+    """Reads the items of one kind.
+
+    `parse` raises KeyError, TypeError or ValueError for an item that it cannot read. Another version of duemq wrote
+    that item, and a field which is not known may restrict it, so the item is left out. `unreadable`: the names of such
+    items.
+    """
+
+    def __init__(self, kind: str, parse: Callable[[Value], T]) -> None:
+        self._kind, self._parse = kind, parse
+        self._read: dict[str, tuple[Value, T | None]] = {}
+        self.unreadable: frozenset[str] = frozenset()
+
+    def read(self, state: AdminState) -> dict[str, T]:
+        """The items, by the rest of their names."""
+        before, self._read = self._read, {}
+        for name, value in state.of_kind(self._kind):
+            known = before.get(name)
+            if known is None or known[0] is not value:  # other items change every second
+                known = value, self._parsed(name, value)
+            self._read[name] = known
+        self.unreadable = frozenset(name for name, (_, item) in self._read.items() if item is None)
+        return {name: item for name, (_, item) in self._read.items() if item is not None}
+
+    def _parsed(self, name: str, value: Value) -> T | None:
+        try:
+            return self._parse(value)
+        except (KeyError, TypeError, ValueError):  # its text may have secrets
+            log.error(
+                "%s/%s is left out: another version of duemq wrote it", self._kind, name,
+                extra={"action": "admin.unreadable", "item": f"{self._kind}/{name}"},
+            )  # fmt: skip
+            return None

@@ -98,7 +98,7 @@ class JobRun:
                 return
             except JobTaken:
                 return
-            except Unavailable:
+            except (Unavailable, Rejected):
                 await asyncio.sleep(_SAVE_S)
 
     async def _leave(self) -> None:
@@ -126,7 +126,7 @@ class JobRun:
             claimed = max(self._sent, self._must, job.counted + ahead) if goes_on else max(self._sent, self._must)
             try:
                 saved = await self._jobs.save(replace(job, claimed=claimed))
-            except Unavailable as error:
+            except (Unavailable, Rejected) as error:  # and nothing is begun that the item does not say
                 log.debug("progress of job %s is not written: %s", job.id, error)
                 continue
             self._allowed = claimed

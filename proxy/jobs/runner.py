@@ -98,7 +98,9 @@ class JobRunner:
             self._changed.set()
 
     async def _trim(self) -> None:
-        """Drop the plans that no job needs any more."""
+        """Drop the plans that no job needs any more; none if there is a job of another version, which may need one."""
+        if not self._jobs.all_known:
+            return
         bus = self._bus()
         needed = [job.position.offset for job in self._jobs.by_id.values() if job.state not in ENDED or job.needs_work]
         old = await bus.first_since(JOBS, 0, self._clock() - _KEPT_MS)

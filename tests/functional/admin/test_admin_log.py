@@ -14,6 +14,7 @@ from duemq.bus.base import Bus
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin import log as admin_log
+from duemq.cluster.admin import state as admin_state
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, Change
 from duemq.cluster.internal_topics import ADMIN, create_logs
@@ -98,7 +99,7 @@ async def test_it_is_shortened_and_who_begins_later_knows_all(bus: Bus, monkeypa
 
 
 async def test_all_items_have_a_bound_and_can_still_be_removed(bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_log, "MAX_BYTES", 1_000)
+    monkeypatch.setattr(admin_state, "MAX_BYTES", 1_000)
     async with following(bus) as (one,):
         with pytest.raises(Rejected, match=r"1,000 bytes in all"):
             for number in range(20):

@@ -68,7 +68,7 @@ def test_a_snapshot_tells_what_was_removed_first_and_the_highest_version_that_is
 
 def test_an_item_has_a_bound() -> None:
     with pytest.raises(Rejected, match=f"may have {MAX_ITEM_BYTES}"):
-        change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES})
+        AdminState(0).check_room(Change("keys/a", 1, {"x": "y" * MAX_ITEM_BYTES}, 0, "test"))
 
 
 @pytest.mark.parametrize(
