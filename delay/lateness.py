@@ -1,4 +1,8 @@
-"""How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest ones."""
+"""How late the deliveries of a topic are: counts for Prometheus, and quantiles of the latest ones.
+
+Lateness counts from the due time, or from when the message was accepted or moved if that was later: `overdue` counts
+the messages that were due a second or more before that.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,7 @@ class Lateness:
     def __init__(self) -> None:
         self.buckets = np.zeros(len(_BUCKETS_S) + 1, np.int64)
         self.total_ms = self.highest_ms = self.at_ms = 0  # `at_ms`: when something was delivered last, epoch ms
+        self.overdue = 0
         self._latest = np.zeros(_FIRST_SAMPLE, np.int32)  # grows to `_SAMPLE`, and is a ring from then on
         self._count = self._next = 0
         self.examples: dict[int, Example] = {}  # by bucket
@@ -101,7 +106,8 @@ class LatenessFamily(HistogramMetricFamily):
     """The histograms of all topics as they are now. Their samples, up to 19,000, are made where they are encoded."""
 
     def __init__(self, lateness: Mapping[str, Lateness]) -> None:
-        super().__init__("duemq_lateness_seconds", "Commit time minus due time", labels=["topic"])
+        text = "Commit time minus due time, or minus when the message was accepted or moved if that was later"
+        super().__init__("duemq_lateness_seconds", text, labels=["topic"])
         for one in lateness.values():
             one.count()
         self._topics = [

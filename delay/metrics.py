@@ -119,6 +119,7 @@ class Observer:
                     if len(self.lateness) >= _TOPICS:
                         del self.lateness[next(iter(self.lateness))]
                 lateness.note(keys, ended, outbox.first_rows.get(topic))
+                lateness.overdue += outbox.overdue.get(topic, 0)
                 self.lateness[topic] = lateness
         self.forget(ended)
         self._messages.observe(sent_count)
@@ -208,6 +209,12 @@ class NodeCollector(Collector):
         now = self._clock()
         self._observer.forget(now)
         yield LatenessFamily(self._observer.lateness)
+        accepted_late = CounterMetricFamily(
+            "duemq_accepted_overdue", "Messages that were overdue when they were accepted or moved", labels=["topic"]
+        )
+        for topic, lateness in self._observer.lateness.items():
+            accepted_late.add_metric([topic], lateness.overdue)
+        yield accepted_late
         pending = GaugeMetricFamily("duemq_pending_messages", "Messages held for later", labels=["shard"])
         horizon = GaugeMetricFamily(
             "duemq_pending_horizon_messages", "Messages due within, by 30-minute window", labels=["within"]

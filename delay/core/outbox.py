@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 from duemq.bus.partitioner import partition_of
 from duemq.delay.core.cycle import Due
+from duemq.model.key import make_key
 from duemq.model.record import Partition
 from duemq.model.row import ROW, TOPIC_BYTES_AT, frame_in, message_key_in
+
+_OVERDUE_MS = 1_000  # a message without delay is due some milliseconds before its log takes it
 
 
 class Outbox:
@@ -24,6 +27,7 @@ class Outbox:
         self.batches: dict[Partition, list[bytes]] = {}
         self.keys: dict[str, list[bytes]] = {}  # per topic, for the lateness of what was sent
         self.first_rows: dict[str, bytes] = {}  # per topic, of the message that was due first
+        self.overdue: dict[str, int] = {}  # per topic, messages that were overdue when their commands were accepted
         self._turn, self._partitions, self._closed = turn, partitions, closed or {}
         self._open: dict[bytes, tuple[int, list[bytes], list[bytes]]] = {}
 
@@ -53,6 +57,19 @@ class Outbox:
         else:
             batch = self._keyed(topic, message_key, partitions)
         batch.append(frame)
+
+    def count_from_acceptance(self, overdue: Mapping[bytes, tuple[int, int]], now: int) -> None:
+        """Have the lateness of messages that were due before their commands were accepted count from then on.
+
+        `overdue`: see `Cycle.overdue`. `now`: epoch ms; the clock of the log may be ahead of it.
+        """
+        for topic, keys in self.keys.items():
+            late = [overdue[key] for key in keys if key in overdue]
+            if late:
+                self.overdue[topic] = sum(at - due >= _OVERDUE_MS for due, at in late)
+                self.keys[topic] = [
+                    make_key(min(overdue[key][1], now), 0, 0) if key in overdue else key for key in keys
+                ]
 
     def _topic_state(self, topic: bytes, row: bytes) -> tuple[int, list[bytes], list[bytes]]:
         name = topic.decode()

@@ -77,6 +77,8 @@ class Dispatch:
             else:
                 self._defer(cycle, due, now, attempt, reason, until)
         outbox.add(cycle.due, encoded_topics)
+        if cycle.overdue:
+            outbox.count_from_acceptance(cycle.overdue, now)
         for (offset, _, frame), reason in cycle.malformed:
             if self._takes_dead_letters:
                 self._add_dead(outbox, None, dead_letter(frame, self._shard, offset, reason))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
+from duemq.delay.core.cycle import Cycle
 from duemq.delay.core.outbox import Outbox
 from duemq.delay.lateness import Lateness, LatenessFamily
 from duemq.delay.metrics import Observer
 from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
-from duemq.model.ledger import Entry
+from duemq.model.ledger import START, Entry
+from duemq.model.message import Draft, schedule_frame
+from duemq.model.record import StoredRecord
 from duemq.model.row import change_row, plain_row
 
 
@@ -67,6 +71,18 @@ def test_of_many_topics_those_that_got_something_last_are_remembered() -> None:
     assert observer.lateness["t0"].summary()["count"] == 2
 
 
+class _Nothing:
+    """A store without messages."""
+
+    def rows(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    endings: Any = rows
+    current_keys = names = rows
+    contents: Any = rows
+
+
+NOTHING = _Nothing()
 IDS = IdCodec(b"secret of a test")
 FIRST_DUE = 1_795_255_200_000
 
@@ -112,3 +128,26 @@ def test_an_outbox_knows_the_first_row_of_each_topic() -> None:
     outbox = Outbox(0, {"a": 1})
     outbox.add(due[:1], {b"a"})
     assert outbox.first_rows == {"a": due[0][1]}
+
+
+def test_lateness_counts_from_the_acceptance_of_what_was_due_before_it() -> None:
+    hour, now = 3_600_000, FIRST_DUE + 1_000_000
+    commands = [
+        (now - 4, Draft("t", b"an hour ago", expires=0), now - 4 - hour),
+        (now - 3, Draft("t", b"without delay"), now - 3 - 20),
+        (now - 2, Draft("t", b"in time"), now - 2),
+    ]
+    stored = [StoredRecord(offset, at, schedule_frame(draft, due)) for offset, (at, draft, due) in enumerate(commands)]
+    # The log's clock may be ahead of the shard's.
+    stored.append(StoredRecord(3, now + 50, schedule_frame(Draft("t", b"ahead"), now - hour)))
+    cycle = Cycle(START, NOTHING, IDS, 0, 1)
+    cycle.apply(cycle.read(stored))
+    cycle.take(now, [], [], complete=True)
+    outbox = Outbox(0, {"t": 1})
+    outbox.add(cycle.due, {b"t"})
+    outbox.count_from_acceptance(cycle.overdue, now)
+    observer = Observer(CollectorRegistry())
+    observer.cycle(0, cycle.entry(now), outbox, commands=4, started=now, ended=now)
+    lateness = observer.lateness["t"]
+    lateness.count()
+    assert (lateness.total_ms, lateness.highest_ms, lateness.overdue) == (4 + 3 + 2 + 0, 4, 2)
