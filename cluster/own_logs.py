@@ -34,7 +34,7 @@ class OwnLogs:
         if not ids:
             return
         if self._stored == {} and not self._are_accepted(ids):
-            await self._refuse_records(bus, ids)
+            await self._refuse_records_of_others(bus, ids)
         if not ids.keys() <= (self._stored or {}).keys():  # a broker may not know a new topic yet
             self._stored = await self._keep({**ids, **(self._stored or {})}, self._stored)
         assert self._stored is not None
@@ -59,10 +59,14 @@ class OwnLogs:
     def _are_accepted(self, ids: Mapping[str, str]) -> bool:
         return all(id_ in self._accepted for id_ in ids.values())
 
-    async def _refuse_records(self, bus: Bus, ids: Mapping[str, str]) -> None:
+    async def _refuse_records_of_others(self, bus: Bus, ids: Mapping[str, str]) -> None:
         for topic in ids:
             info = await bus.topic(topic)
-            if info is not None and any(info.end_offsets):
+            if info is None or not any(info.end_offsets):
+                continue
+            # A process of this cluster stores the ids before it writes: read them again.
+            self._stored = await self._keep({}, {})
+            if not self._stored:
                 raise TopicRefused(
                     f"topic {self._names.on_brokers(topic)!r} has records, and cluster {self._cluster} has just been "
                     "made: they are another cluster's. Give this one another name (cluster) or other brokers; where "

@@ -85,6 +85,14 @@ async def test_the_first_of_two_that_start_at_once_says_which_logs_they_are() ->
     assert kept.ids == IDS
 
 
+async def test_a_process_that_read_the_identity_before_another_began_takes_its_records_for_own() -> None:
+    kept = Kept({})
+    first, second = own(kept), own(kept)
+    await first.check(await logs(records=False))
+    await second.check(await logs(records=True))
+    assert kept.ids == IDS
+
+
 async def test_an_id_that_a_broker_did_not_know_yet_is_stored_later() -> None:
     kept = Kept({})
     bus = await logs(records=False)
