@@ -33,7 +33,8 @@ _UNKNOWN: Final = -1
 class BlockedPartitions:
     """`own`: duemq's own topics, with their partitions. `clock`: epoch ms.
 
-    `end` is called with a transactional id of `abandoned` that is in the way: a process died in its transaction.
+    `abandoned`: transactional ids that no process keeps. `end` is called with each of them at the start, when a process
+    may have died within its transaction, and whenever one is in the way.
     """
 
     def __init__(
@@ -51,6 +52,9 @@ class BlockedPartitions:
         self.now: Mapping[Partition, BlockingTransaction] = {}
 
     async def run(self) -> None:
+        """End what is abandoned, then look until cancelled."""
+        for transactional_id in self._abandoned:
+            await self._end(transactional_id)
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
