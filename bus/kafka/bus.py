@@ -134,8 +134,6 @@ class KafkaBus:
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._on_task_end)
             bus._tasks.append(task)
-        for transactional_id in bus._abandoned:
-            await bus._end_abandoned(transactional_id)
         return bus
 
     # --- writing --------------------------------------------------------------------------------------------------

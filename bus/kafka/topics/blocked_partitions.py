@@ -34,7 +34,8 @@ _UNKNOWN: Final = -1
 class BlockedPartitions:
     """`own`: duemq's own topics, with their partitions. `clock`: epoch ms.
 
-    `end` is called with a transactional id of `abandoned` that is in the way: a process died in its transaction.
+    `abandoned`: transactional ids that no process keeps. `end` is called with each of them at the start, when a process
+    may have died within its transaction, and whenever one is in the way.
     """
 
     def __init__(
@@ -52,6 +53,9 @@ class BlockedPartitions:
         self.now: Mapping[Partition, BlockingTransaction] = {}
 
     async def run(self) -> None:
+        """End what is abandoned, then look until cancelled."""
+        for transactional_id in self._abandoned:
+            await self._end(transactional_id)
         expected = (KafkaError, OSError, LogFailed, TimeoutError)
         await Loop(
             "blocked partitions", self.look, expected=expected, every_s=_EVERY_S, delay_s=_EVERY_S, first_s=_EVERY_S,
