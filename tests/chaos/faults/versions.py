@@ -11,17 +11,21 @@ from tests.e2e.load import now_ms
 from tests.support.node.earlier_version import unpack
 
 _AFTER_MS = 400
+_SENT_MS = 2_000  # a probe is sent at most so long before it is due
 _MORE = 50  # messages of the load that a cluster of two versions takes before the next process changes its version
 
 
 async def roll_back_and_forward(world: World) -> None:
     """One process after the other becomes the earlier version, and then this one again."""
+    world.probe.nulls = False  # an earlier version stores and delivers null as empty
+    await world.deliver_again(now_ms() + _SENT_MS)
     today = {process.name: (process.program, dict(process.environment)) for process in _processes(world)}
     earlier = await asyncio.to_thread(unpack, world.folder)
     for process in _processes(world):
         await _replace(world, process, PROGRAM, process.environment | earlier)
     for process in reversed(_processes(world)):
         await _replace(world, process, *today[process.name])
+    world.probe.nulls = True
 
 
 def _processes(world: World) -> list[DuemqProcess]:
