@@ -125,7 +125,7 @@ def get(url: str, path: str) -> tuple[int, bytes]:
 def post(url: str, path: str) -> None:
     """One POST without a body. Raises SiteError if it is refused."""
     status, body = _ask("POST", url, path)
-    if status not in (200, 204):
+    if not 200 <= status < 300:
         raise SiteError(f"POST {path} was answered by {status}: {body[:200].decode(errors='replace')}")
 
 
