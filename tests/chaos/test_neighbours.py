@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+import aiohttp
 import pytest
 
 from tests.chaos.faults.neighbours import hold_a_transaction_open
@@ -25,6 +26,13 @@ def test_brokers_with_default_settings(world: Callable[..., World]) -> None:
         await make_topic(world.bootstrap, f"others.{secrets.token_hex(4)}", _OTHERS, world.shape.brokers)
         gone = f"gone.{secrets.token_hex(4)}"
         await make_topic(world.bootstrap, gone, 3, world.shape.brokers)
+
+        async def is_known() -> bool:
+            async with aiohttp.ClientSession(world.cluster.proxies[0].url) as session:
+                async with session.get(f"/v1/topics/{gone}") as answer:
+                    return bool(answer.status == 200)
+
+        await world.until(is_known, f"topic {gone} to be known")
         await world.send([{"topic": gone, "payload": "delivered", "deliver_at": now_ms()} for _ in range(3)])
         await kill_master(world)
         await delete_topic(world.bootstrap, gone)
