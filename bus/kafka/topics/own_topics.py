@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 from duemq.bus.base import NO_LEADER, TopicInfo, TopicRefused, WriteRefused, log_that_fits
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import Wire
-from duemq.bus.kafka.topics.catalog import Catalog, TopicMetadata
+from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
 from duemq.model.record import Partition
@@ -85,7 +85,7 @@ class OwnTopics:
         return {
             where: f"partition {where[1]} of topic {where[0]!r} has no leader"
             for where, begun in self._unled_since.items()
-            if begun < since
+            if begun < since and where in self._unled_now(where[0])
         }
 
     async def run(self) -> None:
@@ -122,7 +122,7 @@ class OwnTopics:
         """The fault of a topic, in a sentence. One that is not vital is made if it is missing."""
         vital, partitions = topic in self.vital, self.partitions[topic]
         is_missing = topic not in await self._catalog.look([topic])
-        self._note_leaders(topic, None if is_missing else self._catalog.last(topic))
+        self._note_leaders(topic)
         if is_missing and topic in self._catalog.denied:
             return "duemq's user may not describe it"
         if is_missing and vital:
@@ -138,9 +138,14 @@ class OwnTopics:
             return metadata.topic_state.trouble_text
         return await self._maker.misfit(topic, self._settings[topic])
 
-    def _note_leaders(self, topic: str, metadata: TopicMetadata | None) -> None:
+    def _unled_now(self, topic: str) -> set[Partition]:
+        """By what the catalog has heard last, which is less than a second ago while a topic is in trouble."""
+        metadata = self._catalog.last(topic)
         trouble = {} if metadata is None else metadata.trouble
-        unled = {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
+        return {(topic, number) for number, reason in trouble.items() if reason == NO_LEADER}
+
+    def _note_leaders(self, topic: str) -> None:
+        unled = self._unled_now(topic)
         for where in [where for where in self._unled_since if where[0] == topic and where not in unled]:
             del self._unled_since[where]
         for where in unled:
