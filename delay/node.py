@@ -493,7 +493,7 @@ class Node:
 
     async def _look_at_logs(self) -> None:
         assert self._check_logs is not None
-        with suppress(LogFailed):
+        with suppress(Unavailable):
             await self._check_logs(self.bus)
 
     async def _watch_clock(self) -> None:

@@ -28,7 +28,7 @@ START = Struct(">QQQ")
 NUMBER = Struct(">Q")
 GAP = Struct(">QQ")
 UNUSED = 1 << 40
-"""The offsets of a gap: no log reaches the end of one by its records."""
+"""The offsets of a gap: more than a log gives to records between two restores."""
 
 _PARTITION_KEY = Struct(">cIH")
 MAX_PARTITIONS = 0xFFFF

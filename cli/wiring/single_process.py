@@ -57,10 +57,8 @@ async def serve(
     tls = http_tls(settings, metrics)
     listener = listen_on(settings.listen)
     stop = stop_on_signals()
-    prefix = OWN if own_log else prefix_of(settings.cluster)
-    folder = Folder.open(
-        settings.data, settings.shards if "shards" in settings.model_fields_set else None, None, prefix
-    )
+    shards = settings.shards if "shards" in settings.model_fields_set else None
+    folder = Folder.open(settings.data, shards, prefix=OWN if own_log else prefix_of(settings.cluster))
     async with AsyncExitStack() as opened:
         opened.callback(folder.close)
         url = url_of(listener, settings.host, secure=tls is not None)
