@@ -21,7 +21,7 @@ _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for
 _MESSAGES, _SERVER = "Messages", "Server"
 
 _SERVER_PACKAGES = (
-    "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
+    "aiokafka", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
     "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {

@@ -7,7 +7,6 @@ compared is out of bounds, too. A comparison that fails changes nothing but the 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +17,7 @@ from prometheus_client.registry import Collector
 from duemq.bus.base import Bus
 from duemq.cluster.clock import GuardedClock
 from duemq.model.errors import DuemqError
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,7 @@ class ClockWatch:
 
     async def run(self, bus: Bus) -> None:
         """Measure until cancelled."""
-        while True:
-            await self.measure(bus)
-            await asyncio.sleep(EVERY_S)
+        await Loop("clock", lambda: self.measure(bus), every_s=EVERY_S).run()
 
     async def measure(self, bus: Bus) -> None:
         """Compare the clock with the log's. Never raises: whatever it meets, the process goes on as it did before."""

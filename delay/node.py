@@ -13,12 +13,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
-from apscheduler.triggers.cron import CronTrigger
-from apscheduler.triggers.interval import IntervalTrigger
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.base import Bus
@@ -46,18 +44,17 @@ from duemq.model.readiness import Readiness, Reason
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop
+from duemq.tasks.stray_cancellation import StrayCancellation, own_cancellation_only
 
 log = logging.getLogger(__name__)
-# It warns of every job that is still busy when its turn comes again, as all are while a broker is away.
-logging.getLogger("apscheduler").setLevel(logging.ERROR)
 
 _REOPEN_S = 1.0
 _FULL_S = 60.0  # a node that met a full disk tries again after this time, or as soon as there is space
 _FAILED_S = (1.0, 5.0, 20.0, 60.0)  # after unforeseen failures of a shard
 _TRIM_S = 60.0
 _FINISH_S = 5.0  # at stop, for cycles that run
-_LATE_S = 3600  # a daily cleaning is begun so late where the process was busy at its time
+_DAY_S, _SOON_S = 86_400.0, 60.0  # a cleaning so shortly before the hour counts for that day
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +113,12 @@ class Node:
         registry: CollectorRegistry,
         clock: Callable[[], int],
         peers: Peers | None = None,
-        jobs: Sequence[tuple[Callable[[], Awaitable[None]], float]] = (),
+        jobs: Sequence[tuple[str, Callable[[], Awaitable[None]], float]] = (),
         measure: Callable[[Path], DiskUse] = disk_use,
         observer: Observer | None = None,
     ) -> None:
-        """`jobs`: further work to be done every so many seconds. `measure`: says how full the disk of a folder is."""
+        """`jobs`: further work, by name, to be done every so many seconds. `measure`: says how full the disk of a
+        folder is."""
         self.folder, self.options, self.election = folder, options, election
         self.watch = ClockWatch(clock, options.max_clock_offset_ms)
         self.clock = self.watch.delivering
@@ -184,7 +182,7 @@ class Node:
                 await self._open()
                 self._step(NodeEvent.OPENED)
                 await self._serve(stop)
-            except* (Unavailable, Fenced) as group:
+            except* (Unavailable, Fenced, StrayCancellation) as group:
                 reason = first_of(group)
                 pause = _FULL_S if isinstance(reason, DiskFull) else _REOPEN_S
                 self._closed_for = Reason.REOPENING
@@ -241,56 +239,11 @@ class Node:
         return Shard(number, info.shards, path, memory, self.bus, self.ids, trims=trims)
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        options, upkeep = self.options, self.upkeep
-        scheduler = AsyncIOScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         async with asyncio.TaskGroup() as group:
-            failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def guard(job: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-                # A scheduled job has no parent that would see it die: hand its error to one that has.
-                async def run() -> None:
-                    try:
-                        await job()
-                    except asyncio.CancelledError:
-                        return  # only the scheduler cancels jobs, at its end, and reports each as a failure
-                    except (Unavailable, Fenced, Fatal) as error:
-                        if not failure.done():
-                            failure.set_exception(error)
-                    except Exception:
-                        self.observer.failures.labels("upkeep").inc()
-                        log.exception("a job of the node failed: it is tried again", extra={"action": "upkeep"})
-
-                return run
-
-            async def watch_jobs() -> None:
-                await failure
-
-            def on_end(task: asyncio.Task[None]) -> None:
-                # A task group takes a stray CancelledError for a normal end.
-                if task.cancelled() and not task.cancelling() and not failure.done():
-                    failure.set_exception(Unavailable(f"the node's task {task.get_name()!r} was cancelled"))
-
             masters = [
-                group.create_task(self._run_shard(number, stop), name=f"shard-{number}") for number in self.shards
+                group.create_task(self._keep_shard(number, stop), name=f"shard-{number}") for number in self.shards
             ]
-            others = [
-                group.create_task(watch_jobs(), name="upkeep"),
-                group.create_task(self._watch_election(), name="election"),
-            ]
-            for task in (*masters, *others):
-                task.add_done_callback(on_end)
-            scheduler.add_job(guard(upkeep.flush), "interval", seconds=options.flush_interval_s)
-            scheduler.add_job(guard(self.clean), purge_trigger(options), misfire_grace_time=_LATE_S)
-            scheduler.add_job(guard(self.purge_if_full), "interval", seconds=1)
-            scheduler.add_job(guard(upkeep.measure), "interval", seconds=1)
-            scheduler.add_job(guard(self._look_at_itself), "interval", seconds=1)
-            scheduler.add_job(guard(self.liveness.watch), "interval", seconds=1)
-            scheduler.add_job(guard(self._watch_clock), "interval", seconds=EVERY_S)
-            if not options.trims:
-                scheduler.add_job(guard(self._trim_ledgers), "interval", seconds=_TRIM_S)
-            for job, seconds in self._jobs:
-                scheduler.add_job(guard(job), "interval", seconds=seconds)
-            scheduler.start()
+            others = [group.create_task(loop.run(), name=loop.name) for loop in self._loops()]
             try:
                 await stop.wait()
                 self._closed_for = Reason.STOPPING
@@ -299,9 +252,39 @@ class Node:
                 if masters:
                     await asyncio.wait(masters, timeout=_FINISH_S)
             finally:
-                scheduler.shutdown(wait=False)
                 for task in (*masters, *others):
                     task.cancel()
+
+    def _loops(self) -> list[Loop]:
+        """What the node does beside its shards. A bug in one of the jobs stops nothing else."""
+        options, upkeep = self.options, self.upkeep
+        jobs = [
+            ("flush", upkeep.flush, options.flush_interval_s),
+            ("purge of a full disk", self.purge_if_full, 1.0),
+            ("disk", upkeep.measure, 1.0),
+            ("health", self._look_at_itself, 1.0),
+            ("liveness", self.liveness.watch, 1.0),
+            ("clock", self._watch_clock, EVERY_S),
+            *self._jobs,
+        ]
+        if not options.trims:
+            jobs.append(("ledger", self._trim_ledgers, _TRIM_S))
+        first_purge_s = until_purge(options, _utc_now())
+        return [
+            Loop("election", self._watch_election, expected=(), ends_on=(Exception,), every_s=0.0),
+            self._job("purge", self._purge, first_purge_s),
+            *(self._job(name, job, seconds) for name, job, seconds in jobs),
+        ]
+
+    def _job(self, name: str, turn: Callable[[], Awaitable[float | None]], seconds: float) -> Loop:
+        return Loop(
+            name, turn, expected=(), ends_on=(Unavailable, Fenced, Fatal), every_s=seconds, delay_s=seconds,
+            on_failure=lambda error: self.observer.failures.labels("upkeep").inc(),
+        )  # fmt: skip
+
+    async def _keep_shard(self, number: int, stop: asyncio.Event) -> None:
+        with own_cancellation_only():
+            await self._run_shard(number, stop)
 
     async def _run_shard(self, number: int, stop: asyncio.Event) -> None:
         """Run a shard until the node stops. What the shard meets reaches no other, but for a failing disk or log."""
@@ -402,13 +385,12 @@ class Node:
             await self.election.report(health)
 
     async def _watch_election(self) -> None:
-        while True:
-            await self._tell()
-            await self.election.wait_for_change(0.2 if self.why_not_ready else None)
-            for shard in self.shards.values():
-                shard.wake()
-            for number in list(self._dead):  # its master is gone: another node may have it
-                await self.election.release(number)
+        await self._tell()
+        await self.election.wait_for_change(0.2 if self.why_not_ready else None)
+        for shard in self.shards.values():
+            shard.wake()
+        for number in list(self._dead):  # its master is gone: another node may have it
+            await self.election.release(number)
 
     async def _look_at_itself(self) -> None:
         self._short = [member for member in self.election.members() if member.health.watermark >= Watermark.SHORTEN]
@@ -481,6 +463,10 @@ class Node:
         """Drop what is forgotten; of a log of our own also what consumers have had time enough to read."""
         await self.upkeep.clean(*self._own_log())
 
+    async def _purge(self) -> float:
+        await self.clean()
+        return until_purge(self.options, _utc_now())
+
     async def purge_if_full(self) -> None:
         """Clean out of turn, where the disk asks for it."""
         await self.upkeep.purge_if_full(*self._own_log())
@@ -490,9 +476,14 @@ class Node:
         return (self.bus if self.options.trims else None), before
 
 
-def purge_trigger(options: NodeOptions) -> CronTrigger | IntervalTrigger:
-    """When a node cleans, whatever its disk is like."""
+def until_purge(options: NodeOptions, now: datetime) -> float:
+    """Seconds until a node cleans, whatever its disk is like."""
     if options.purge_at is None:
-        return IntervalTrigger(seconds=options.purge_interval_s, timezone="UTC")
+        return options.purge_interval_s
     hour, minute = options.purge_at
-    return CronTrigger(hour=hour, minute=minute, timezone="UTC")
+    left_s = (now.replace(hour=hour, minute=minute, second=0, microsecond=0) - now).total_seconds() % _DAY_S
+    return left_s if left_s > _SOON_S else left_s + _DAY_S
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)

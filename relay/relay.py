@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,13 +18,15 @@ from duemq.model.errors import DuemqError, Rejected
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable
 from duemq.relay.figures import DestinationFigures
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
-_PAUSES_S = (0.5, 1.0, 3.0, 10.0, 30.0)  # before a destination that ended with an error is begun anew
+_AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that ended is begun anew
 _IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
 _COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
+_LOOK_S = 60.0
 _ENDED_S = 20.0  # a consumer has stopped in `_STOP_S`, and its outlet is closed
 _RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # of Kafka's 7 days, by default, without a member
 _TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
@@ -86,9 +87,8 @@ class Relay:
         self._working: dict[str, _Work] = {}
         self._ending: list[_Work] = []
         self._figures: dict[str, DestinationFigures] = {}
-        self._changed = asyncio.Event()
-        on_change(self._changed.set)
-        self._changed.set()
+        self._loop = Loop("relay", self._follow)
+        on_change(self._loop.wake)
 
     @property
     def names(self) -> list[str]:
@@ -145,12 +145,17 @@ class Relay:
 
     async def run(self) -> None:
         """Work until cancelled; then finish what is in flight and store how far each is."""
-        renewing = asyncio.create_task(self._renew_often(), name="groups of paused destinations")
+        renewal = Loop(
+            "groups of paused destinations",
+            self._renew,
+            every_s=_RENEW_S,
+            delay_s=_RENEW_SOON_S,
+            first_s=_RENEW_SOON_S,
+            longest_s=_RENEW_S,
+        )
+        renewing = asyncio.create_task(renewal.run(), name="groups of paused destinations")
         try:
-            while True:
-                await self._changed.wait()
-                self._changed.clear()
-                self._follow()
+            await self._loop.run()
         finally:
             renewing.cancel()
             for name in list(self._working):
@@ -158,7 +163,7 @@ class Relay:
             if tasks := [work.task for work in self._ending if work.task is not None]:
                 await asyncio.shield(asyncio.wait(tasks))
 
-    def _follow(self) -> None:
+    async def _follow(self) -> float:
         """Begin what is new, end what is gone or paused, and begin anew what was changed, once it has ended. None of
         them waits for another."""
         active = {
@@ -179,19 +184,19 @@ class Relay:
                 work.figures.trouble = ""  # of what it was before
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
+        return _LOOK_S
 
-    async def _renew_often(self) -> None:
+    async def _renew(self) -> None:
         """Where a log forgets the position of who is away for long, a paused destination is not forgotten."""
-        pause_s = _RENEW_SOON_S
-        while True:
-            await asyncio.sleep(pause_s)
-            pause_s = _RENEW_S
-            for destination in [each for each in self._declared.by_name.values() if not each.active]:
-                consumer_log = self._make_log(destination.group, ConsumerOptions(kafka=self._kafka))
-                try:
-                    await consumer_log.renew((*destination.topics, destination.own_topic))
-                except Exception as error:
-                    log.warning("the position of %s cannot be renewed: %r", destination.group, error)
+        failures: list[Exception] = []
+        for destination in [each for each in self._declared.by_name.values() if not each.active]:
+            consumer_log = self._make_log(destination.group, ConsumerOptions(kafka=self._kafka))
+            try:
+                await consumer_log.renew((*destination.topics, destination.own_topic))
+            except Exception as error:  # the others are renewed
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _end(self, name: str) -> None:
         work = self._working.pop(name)
@@ -200,32 +205,28 @@ class Relay:
 
         def ended(_: asyncio.Task[None]) -> None:
             self._ending.remove(work)
-            self._changed.set()
+            self._loop.wake()
 
         if work.task is not None:
             work.task.add_done_callback(ended)
 
     async def _keep_working(self, work: _Work) -> None:
         """Until it is stopped, whatever ends its consumer."""
-        destination, failures = work.declared[0], 0
-        while not work.stop.is_set():
-            try:
-                await self._work(work)
-                failures = 0
-            except (DuemqError, OutletMissing, OSError) as error:
-                work.figures.trouble = str(error)
-                log.error("destination %s: %s", destination.name, error, extra={"action": "destination"})
-            except Exception as error:
-                work.figures.trouble = repr(error)
-                log.exception("destination %s ended, and begins anew", destination.name)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)]):
-                    await work.stop.wait()
-            failures += 1
 
-    async def _work(self, work: _Work) -> None:
+        def on_failure(error: Exception) -> None:
+            work.figures.trouble = str(error) or repr(error)
+
+        loop = Loop(
+            "destination", lambda: self._work(work, loop), work.declared[0].name, every_s=_AGAIN_S,
+            expected=(DuemqError, OutletMissing, OSError), first_s=_AGAIN_S, longest_s=_LONGEST_S,
+            level=logging.ERROR, on_failure=on_failure,
+        )  # fmt: skip
+        await loop.run(work.stop)
+
+    async def _work(self, work: _Work, loop: Loop) -> None:
         destination, credentials = work.declared
         outlet = self._open_outlet(destination, credentials)
+        well = asyncio.get_running_loop().call_later(_LONGEST_S, loop.note_success)
         try:
             work.delivery = Delivery(destination, outlet, work.figures, self._clock, self._disable)
             options = self._options(destination, outlet)
@@ -237,6 +238,7 @@ class Relay:
             log.info("destination %s begins", destination.name, extra={"action": "destination"})
             await _run(work.consumer, work.stop)
         finally:
+            well.cancel()
             work.delivery = work.consumer = None
             await outlet.close()
 

@@ -8,7 +8,8 @@ from time import monotonic
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duemq.tasks.loop import failure_counts, loops
+from duemq.tasks.loop import loops
+from duemq.tasks.outage import failure_counts
 
 
 class LoopCollector(Collector):
@@ -23,7 +24,7 @@ class LoopCollector(Collector):
         failing: dict[str, float] = {}
         for loop in loops():
             silent[loop.name] = max(silent.get(loop.name, 0.0), now - loop.pulse)
-            since = now if loop.failing_since is None else loop.failing_since
+            since = now if loop.outage.since is None else loop.outage.since
             failing[loop.name] = max(failing.get(loop.name, 0.0), now - since)
             failures[loop.name] += 0
         counter = CounterMetricFamily("duemq_loop_failures", "Turns of background loops that failed", labels=["loop"])

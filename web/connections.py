@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from duemq.tasks.loop import Loop
 from duemq.web.request_id import RequestIds
 
 if TYPE_CHECKING:
@@ -106,11 +107,13 @@ class Connections:
 
     async def run(self) -> None:
         """Look after them for ever."""
-        limits, loop = self.limits, asyncio.get_running_loop()
-        every_s = min(limits.head_s, limits.body_s, limits.write_s, limits.keep_alive_s) / 2
-        while True:
-            await asyncio.sleep(every_s)
-            self.look(loop.time())
+        limits, time = self.limits, asyncio.get_running_loop().time
+
+        async def turn() -> float:
+            self.look(time())
+            return min(limits.head_s, limits.body_s, limits.write_s, limits.keep_alive_s) / 2
+
+        await Loop("connections", turn).run()
 
     def look(self, now: float) -> None:
         """End those whose other side takes too long, or does not read what it asked for."""

@@ -42,6 +42,7 @@ from duemq.bus.subscription import Subscriptions
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.record import Partition, StoredRecord
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class KafkaBus:
             (bus._tails.run(), "kafka tails"),
             (bus._watch.run(), "kafka watch"),
             (bus._wire.keep_asking(), "kafka ping"),
-            (bus._look_at_own(), "kafka own topics"),
+            (Loop("kafka own topics", bus._look_at_own, every_s=_OWN_S, delay_s=_OWN_S).run(), "kafka own topics"),
         ):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(bus._on_task_end)
@@ -351,19 +352,17 @@ class KafkaBus:
 
     async def _look_at_own(self) -> None:
         """Log it where somebody alters duemq's own topics while they are used; nothing stops."""
-        while True:
-            await asyncio.sleep(_OWN_S)
-            for topic, partitions in list(self._own.items()):
-                try:
-                    misfit = await self._misfit(topic, partitions)
-                except (DuemqError, KafkaError) as error:
-                    log.debug("topic %s could not be looked at: %r", topic, error)
-                    continue
-                if misfit is None:
-                    self._misfits.pop(topic, None)
-                elif self._misfits.get(topic) != misfit:
-                    self._misfits[topic] = misfit
-                    log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
+        for topic, partitions in list(self._own.items()):
+            try:
+                misfit = await self._misfit(topic, partitions)
+            except (DuemqError, KafkaError) as error:
+                log.debug("topic %s could not be looked at: %r", topic, error)
+                continue
+            if misfit is None:
+                self._misfits.pop(topic, None)
+            elif self._misfits.get(topic) != misfit:
+                self._misfits[topic] = misfit
+                log.error("topic %s is not as duemq needs it: %s", topic, misfit, extra={"action": "misfit"})
 
     async def _misfit(self, topic: str, partitions: int) -> str | None:
         if topic not in await self._catalog.look([topic]):

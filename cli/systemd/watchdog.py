@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from time import monotonic
 
 from duemq.cli.systemd.notify import Notifier
+from duemq.tasks.loop import Loop
 
 _EVERY_S = 5.0  # at least so often the status is looked at
 _START_S = 60.0  # a start that takes long is given so much more at each look
@@ -27,6 +28,8 @@ class Watchdog:
         self.stuck: Callable[[], Mapping[int, float]] = dict
         self.status: Callable[[], str] = lambda: "it starts"
         self._ready = asyncio.Event()
+        every_s = _EVERY_S if notifier.watchdog_s is None else min(_EVERY_S, notifier.watchdog_s / 3)
+        self._loop = Loop("watchdog", self._look, every_s=every_s)
         self._told_ready = False
         self._last_status = ""
 
@@ -36,21 +39,16 @@ class Watchdog:
         async def wait() -> None:
             await ready()
             self._ready.set()
+            self._loop.wake()
 
         return wait
 
     async def run(self) -> None:
         """Until cancelled."""
-        notifier = self._notifier
-        every_s = _EVERY_S if notifier.watchdog_s is None else min(_EVERY_S, notifier.watchdog_s / 3)
-        while not self._stopping.is_set():
-            self._look()
-            waited = (self._stopping if self._ready.is_set() else self._ready).wait()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(waited, every_s)
-        notifier.tell("STOPPING=1", "STATUS=it stops")
+        await self._loop.run(self._stopping)
+        self._notifier.tell("STOPPING=1", "STATUS=it stops")
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         notifier, board = self._notifier, self._notifier.board
         assert board is not None
         if not self.stuck():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 from duemq.cli.settings.settings import Settings
 from duemq.cli.wiring.parts import LOOK_AGAIN_S, zookeeper_options
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import Unavailable
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop, Pace
 
 _SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 
@@ -30,17 +29,16 @@ async def shared_identity(
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
         return await directory.identity(settings.shards)
-    is_waiting = False
-    while not stop.is_set():
+    found: list[ClusterIdentity] = []
+
+    async def turn() -> None:
         try:
-            return await directory.identity()
-        except Unavailable as error:
-            if makes:
-                return await directory.identity(_SHARDS)
-            if not is_waiting:
-                log.info("waiting for a delay node: %s", error, extra={"action": "wait"})
-            is_waiting = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await stop.wait()
-    return None
+            found.append(await directory.identity())
+        except Unavailable:
+            if not makes:
+                raise
+            found.append(await directory.identity(_SHARDS))
+
+    pace = Pace(first_s=LOOK_AGAIN_S, longest_s=LOOK_AGAIN_S, level=logging.INFO)
+    await Loop("waiting for a delay node", turn, ends_on=(Exception,), **pace).run(stop)
+    return found[0] if found else None

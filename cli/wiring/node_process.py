@@ -113,7 +113,7 @@ async def run_node(
             metrics,
             clock,
             peers,
-            [(served.expire, _EXPIRE_S)],
+            [("snapshots", served.expire, _EXPIRE_S)],
             observer=observer_for(metrics, tracing),
         )
         admin = administration_of(node, clock)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,8 +21,9 @@ from duemq.cli.settings.settings import Settings
 from duemq.cluster.clock import GuardedClock
 from duemq.election.allocation import StrategyName
 from duemq.election.zookeeper.options import ZooKeeperOptions
-from duemq.model.errors import BadConfig, Unavailable
+from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.tasks.loop import Loop
 from duemq.tasks.metrics import LoopCollector
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
@@ -34,8 +33,6 @@ from duemq.web.tls.server_tls import ServerTls
 if TYPE_CHECKING:
     from duemq.bus.kafka.bus import KafkaBus
     from duemq.bus.kafka.options import KafkaOptions
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -169,18 +166,13 @@ def _server_tls(context: FileContext, files: TlsFiles, metrics: CollectorRegistr
 
 async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
     """What `attempt` returns, made again while brokers are away (Unavailable); None if it is stopped."""
-    last_error = ""
-    while not stop.is_set():
-        try:
-            return await attempt()
-        except Unavailable as error:
-            if str(error) != last_error:
-                log.warning("waiting for the brokers: %s", error, extra={"action": "wait"})
-            last_error = str(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await stop.wait()
-    return None
+    reached: list[T] = []
+
+    async def turn() -> None:
+        reached.append(await attempt())
+
+    await Loop("waiting for the brokers", turn, first_s=LOOK_AGAIN_S, ends_on=(Exception,)).run(stop)
+    return reached[0] if reached else None
 
 
 def check_cluster(settings: Settings) -> None:

@@ -30,11 +30,12 @@ from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, Not
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Unavailable
 from duemq.model.failpoint import Failpoint
+from duemq.tasks.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between tries to record or release
-_LATER_S = (0.5, 1.0, 2.0, 5.0)  # between tries to release later on
+_LATER_S = 0.5  # until the first try to release later on
 _LEAVE_S = 1.0  # for a cancellation to wait for each request: what was sent takes effect without that
 _REMEMBERED = 10_000  # keys; of what is forgotten the lease has to run out, as after a crash
 _WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
@@ -215,20 +216,24 @@ class Attempts:
 
     async def _release_later(self) -> None:
         """Release what the store could not hear of, once it is back, or leave it to the end of its lease."""
-        clock, tries = asyncio.get_running_loop().time, 0
-        while self._unreleased:
-            await asyncio.sleep(_LATER_S[min(tries, len(_LATER_S) - 1)])
-            tries += 1
+        clock = asyncio.get_running_loop().time
+
+        async def turn() -> float | None:
             for key, (owner, until) in list(self._unreleased.items()):
                 try:
                     if clock() < until:
                         await self._answer(self._store.release(key, owner), self._terms.store_s)
                 except Unavailable:
-                    break
+                    raise
                 except Exception as error:
                     log.warning("store cannot release %r: %r", key, error, extra={"action": "release"})
                 if self._unreleased.get(key) == (owner, until):
                     del self._unreleased[key]
+            return _LATER_S if self._unreleased else None
+
+        # That the store is away, was said of each key.
+        pace = Pace(first_s=_LATER_S, level=logging.DEBUG)
+        await Loop("release of keys", turn, delay_s=_LATER_S, **pace).run()
 
     # --- the store ------------------------------------------------------------------------------------------------
 

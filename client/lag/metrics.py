@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.values import GroupLag, PartitionLag
-from duemq.model.errors import DuemqError, Rejected, Unavailable
-
-log = logging.getLogger(__name__)
+from duemq.model.errors import Rejected, Unavailable
+from duemq.tasks.loop import Loop, Pace
 
 _LABELS = ("group", "topic", "partition", "retry")
 _FIGURES = {
@@ -111,23 +108,21 @@ async def keep_reading(
 ) -> None:
     """Start the reader, and read until `stop` is set. Brokers that are away and groups that are not there are tried
     again. Raises what else goes wrong."""
+
+    async def turn() -> float:
+        began = time.monotonic()
+        await reader.start()
+        try:
+            metrics.record(await reader.read(groups, topics, tags), time.monotonic() - began, time.time())
+        except Rejected as error:
+            if error.code in ("unknown_group", "unknown_topic"):
+                raise Unavailable(str(error)) from error
+            raise
+        return max(every_s - (time.monotonic() - began), 0)
+
+    pace = Pace(first_s=every_s, longest_s=every_s)  # figures that are old are worth nothing
+    loop = Loop("lag", turn, ends_on=(Exception,), on_failure=lambda error: metrics.record_failure(), **pace)
     try:
-        while not stop.is_set():
-            began = time.monotonic()
-            try:
-                await reader.start()
-                metrics.record(await reader.read(groups, topics, tags), time.monotonic() - began, time.time())
-            except DuemqError as error:
-                passing = isinstance(error, Unavailable) or _missing(error)
-                if not passing:
-                    raise
-                metrics.record_failure()
-                log.warning("lag cannot be read: %s", error, extra={"action": "read lag"})
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), max(every_s - (time.monotonic() - began), 0))
+        await loop.run(stop)
     finally:
         await reader.stop()
-
-
-def _missing(error: DuemqError) -> bool:
-    return isinstance(error, Rejected) and error.code in ("unknown_group", "unknown_topic")

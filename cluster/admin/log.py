@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import closing
 
 import orjson
 
@@ -12,13 +13,13 @@ from duemq.bus.base import Bus, Subscription
 from duemq.cluster.admin.state import MAX_BYTES, AdminState, Change, Value
 from duemq.cluster.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
 _READ = 500  # records at a time
 _QUIET_S = 5.0
 _OPENING_S = 0.02  # between looks whether the process has opened its log
-_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 _ANSWER_S = 5.0
 _KEPT_RECORDS = 1_000  # behind a snapshot; beyond, the next change makes a new one
 
@@ -31,48 +32,50 @@ class AdminLog:
         self._bus, self._clock = bus, clock
         self.state = AdminState(0)
         self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
-        self.trouble: str | None = None
-        """Why the log cannot be followed just now, in a sentence: what others change is not seen meanwhile."""
-        self._logged = ""  # the trouble that the process's log has already
         self._grown = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self._start = 0
         self._opening = True  # the process has no log open yet
+        # The first failure may be the process closing its log, or a broker that hands over.
+        self._loop = Loop(
+            "administrative log", self._follow, expected=(Unavailable, CorruptStore), quiet=1, level=logging.ERROR,
+            on_failure=self._on_failure,
+        )  # fmt: skip
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call it after each change of the state."""
         self._listeners.append(listener)
 
+    @property
+    def trouble(self) -> str | None:
+        """Why the log cannot be followed just now, in a sentence: what others change is not seen meanwhile."""
+        return self._loop.trouble
+
     async def run(self) -> None:
         """Follow until cancelled. While the log has a record of no known format the state is not `ready`: what keys
         there are is not known for certain, and deliveries go on without."""
-        failures = 0
-        while True:
-            try:
-                bus = self._bus()
-                self._opening = False
-                subscription = bus.subscribe(ADMIN, 0)
-                try:
-                    if not self.ready.is_set():
-                        await self._begin(bus, subscription)
-                    while True:
-                        grown = await self._read(bus, subscription)
-                        failures, self.trouble, self._logged = 0, None, ""
-                        if not grown:
-                            await subscription.wait(_QUIET_S)
-                finally:
-                    subscription.close()
-            except (Unavailable, CorruptStore) as error:
-                if isinstance(error, CorruptStore):
-                    self.ready.clear()
-                # The first failure may be the process closing its log, or a broker that hands over.
-                if failures and self._logged != str(error):
-                    self._logged = str(error)
-                    level = logging.DEBUG if self._opening else logging.ERROR
-                    log.log(level, "the administrative log cannot be read: %s", error, extra={"action": "admin.follow"})
-                self.trouble = str(error)
-                await asyncio.sleep(_OPENING_S if self._opening else _PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
-                failures += 1
+        await self._loop.run()
+
+    def _on_failure(self, error: Exception) -> None:
+        if isinstance(error, CorruptStore):
+            self.ready.clear()
+
+    async def _follow(self) -> float:
+        try:
+            bus = self._bus()
+        except Unavailable:
+            if self._opening:
+                return _OPENING_S
+            raise
+        self._opening = False
+        with closing(bus.subscribe(ADMIN, 0)) as subscription:
+            if not self.ready.is_set():
+                await self._begin(bus, subscription)
+            while True:
+                grown = await self._read(bus, subscription)
+                self._loop.note_success()
+                if not grown:
+                    await subscription.wait(_QUIET_S)
 
     async def _begin(self, bus: Bus, subscription: Subscription) -> None:
         """Read all that is kept, to where the log ends now."""

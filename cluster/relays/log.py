@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import orjson
 
-from duemq.bus.base import Bus, Subscription
+from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import RELAYS
 from duemq.cluster.relays.figures import RelayFigures, merged
 from duemq.model.errors import DuemqError
 from duemq.model.record import StoredRecord, pack_record, unpack_record
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,6 @@ _EVERY_S = 2.0
 _UNCHANGED_S, _FRESH_S = 20.0, 60.0
 _TRIM_S = 60.0
 _READ, _QUIET_S = 500, 30.0
-_AGAIN_S = 5.0
 _STOP_S = 2.0
 _FAILURES = 5  # of each destination: a failure takes up to 600 bytes
 
@@ -47,19 +48,19 @@ class FiguresPublisher:
     async def run(self) -> None:
         """Until cancelled; then take them back, if the log is there."""
         made, trimmed_at, now = False, 0.0, asyncio.get_running_loop().time
+
+        async def turn() -> None:
+            nonlocal made, trimmed_at
+            if not made:
+                await self._bus().create_log(RELAYS, 1)
+                made = True
+            await self._publish(self._measure(), now())
+            if now() - trimmed_at >= _TRIM_S:
+                trimmed_at = now()
+                await self._trim()
+
         try:
-            while True:
-                try:
-                    if not made:
-                        await self._bus().create_log(RELAYS, 1)
-                        made = True
-                    await self._publish(self._measure(), now())
-                    if now() - trimmed_at >= _TRIM_S:
-                        trimmed_at = now()
-                        await self._trim()
-                except DuemqError as error:
-                    log.debug("figures cannot be published: %s", error, extra={"action": "figures"})
-                await asyncio.sleep(_EVERY_S)
+            await Loop("own figures", turn, every_s=_EVERY_S, expected=(DuemqError,), level=logging.DEBUG).run()
         finally:
             try:
                 async with asyncio.timeout(_STOP_S):
@@ -111,20 +112,11 @@ class FiguresReader:
         return None if figures is None else figures.shown()
 
     async def run(self) -> None:
-        while True:
-            try:
-                bus = self._bus()
-                subscription = bus.subscribe(RELAYS, 0)
-                try:
-                    await self._follow(bus, subscription)
-                finally:
-                    subscription.close()
-            except DuemqError as error:
-                log.debug("figures of relays cannot be read: %s", error, extra={"action": "figures"})
-                await asyncio.sleep(_AGAIN_S)
+        await Loop("figures of relays", self._follow, expected=(DuemqError,), level=logging.DEBUG).run()
 
-    async def _follow(self, bus: Bus, subscription: Subscription) -> None:
-        while True:
+    async def _follow(self) -> float:
+        bus = self._bus()
+        with closing(bus.subscribe(RELAYS, 0)) as subscription:
             records = await bus.read(RELAYS, 0, self._next, _READ)
             for record in records:
                 self._take(record)
@@ -132,6 +124,7 @@ class FiguresReader:
             self._drop_old()
             if not records:
                 await subscription.wait(_QUIET_S)
+        return 0.0
 
     def _take(self, record: StoredRecord) -> None:
         try:

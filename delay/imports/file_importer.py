@@ -24,8 +24,7 @@ from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.trouble import Trouble
-from duemq.model.errors import Behind, CorruptStore, StoreFailed, Unavailable
+from duemq.model.errors import Behind, CorruptStore, DuemqError, StoreFailed, Unavailable
 from duemq.model.import_command import cut
 from duemq.model.key import due_of
 from duemq.model.ledger import FileDecision
@@ -36,7 +35,7 @@ from duemq.storage.imports.records import ImportRecord, LocalFile
 from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.shard.store import ShardStore
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,10 @@ class FileImporter:
         self._clock, self._turn, self._work = clock, turn, work
         self._peers = peers or NoPeers()
         self._counts = counts or TieringCounts()
-        self._trouble = Trouble(shard, "import", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
+        self._loop = Loop(
+            "import", self._look, f"shard {shard}", every_s=_LOOK_S, expected=(DuemqError,), ends_on=(),
+            first_s=_AGAIN_S, longest_s=_LONGEST_S, on_failure=lambda error: self._counts.count_failure(),
+        )  # fmt: skip
         self._store = replica.store
         self._candidates = Candidates(policy, self.why_pending)
         self._outcomes: dict[int, LocalFile | ImportProblem] = {}
@@ -203,7 +205,7 @@ class FileImporter:
     @property
     def trouble(self) -> str | None:
         """Why no file is taken in just now."""
-        return self._trouble.reason
+        return self._loop.trouble and cut(f"shard {self._shard}: import fails: {self._loop.trouble}")
 
     def forget(self, decisions: Sequence[FileDecision]) -> None:
         """Drop all about files that are imported or refused in the store."""
@@ -228,17 +230,12 @@ class FileImporter:
 
     async def run(self) -> None:
         """Work until cancelled. Whatever goes wrong is tried again: no file may end more than its import."""
-        while True:
-            pause = _LOOK_S
-            try:
-                with own_cancellation_only():
-                    while await self.step():
-                        pass
-                    await self.ask()
-                self._trouble.clear()
-            except Exception as error:
-                pause = self._trouble.note_failure(error)
-            await asyncio.sleep(pause)
+        await self._loop.run()
+
+    async def _look(self) -> None:
+        while await self.step():
+            pass
+        await self.ask()
 
     async def step(self) -> bool:
         """Take some pending files in that were not looked at lately; False where there is none."""

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from time import thread_time
 
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
 from duemq.model.ended import EndedMessage
-from duemq.model.errors import Fatal
 from duemq.model.key import HIGHEST, LOWEST, last_key_at, offset_of
 from duemq.model.row import shows_due
 from duemq.model.timing import WINDOW_MS
@@ -23,7 +21,7 @@ from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 from duemq.storage.shard.keyspace import ENDED
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop, Pace
 
 log = logging.getLogger(__name__)
 
@@ -39,25 +37,18 @@ class IndexWorker:
 
     def __init__(self, shard: int, replica: Replica) -> None:
         self._shard, self._replica = shard, replica
-        self._trouble = Trouble(shard, "index", _AGAIN_S, _LONGEST_S, lambda: None)
 
     async def run(self) -> None:
         """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
-        while True:
-            pause = _LOOK_S
-            try:
-                with own_cancellation_only():
-                    began = thread_time()
-                    while await self.step():
-                        # Half of a core at most, for the messages that are due go first.
-                        await asyncio.sleep(thread_time() - began)
-                        began = thread_time()
-                self._trouble.clear()
-            except Fatal:
-                raise
-            except Exception as error:
-                pause = self._trouble.note_failure(error)
-            await asyncio.sleep(pause)
+        pace = Pace(first_s=_AGAIN_S, longest_s=_LONGEST_S)
+        await Loop("index", self._turn, f"shard {self._shard}", every_s=_LOOK_S, **pace).run()
+
+    async def _turn(self) -> None:
+        began = thread_time()
+        while await self.step():
+            # Half of a core at most, for the messages that are due go first.
+            await asyncio.sleep(thread_time() - began)
+            began = thread_time()
 
     async def step(self) -> bool:
         """Merge some runs, or index some messages, if there is need to; False if not."""

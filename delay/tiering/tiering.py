@@ -10,19 +10,19 @@ import logging
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
-from duemq.delay.shard.trouble import Trouble
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
-from duemq.model.errors import Fatal
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
+from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, CatalogFile, remove
@@ -32,7 +32,7 @@ from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW
 from duemq.storage.shard.store import ShardStore
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +63,15 @@ class TieringWorker:
     ) -> None:
         """`work`: what does the work in place of another process."""
         self._shard, self._replica, self._at_rest, self._policy = shard, replica, at_rest, policy
-        self._clock, self._turn, self._failpoint, self._work = clock, turn, failpoint, work
+        self._clock, self._order, self._failpoint, self._work = clock, turn, failpoint, work
         self._counts = counts or TieringCounts()
         self._load_event = asyncio.Event()  # set, and made anew, with every window that was loaded
-        self._work_request = asyncio.Event()
         self._settle_tracker = SettleTracker(policy.settle_ms)
         self._completion_timer = CompletionTimer(policy.settle_ms)
-        self._trouble = Trouble(shard, "far", _AGAIN_S, _LONGEST_S, self._counts.count_failure)
+        self._loop = Loop(
+            "far", self._turn, f"shard {shard}", expected=(Unavailable, Rejected), first_s=_AGAIN_S,
+            longest_s=_LONGEST_S, on_failure=lambda error: self._counts.count_failure(),
+        )  # fmt: skip
 
     async def run(self) -> None:
         """Work until cancelled. Raises Fatal, such as DamagedFile: what a file held must not be passed over.
@@ -77,34 +79,26 @@ class TieringWorker:
         Whatever else goes wrong is tried again: the shard goes on, and stands still where a window that is due is not
         loaded.
         """
-        while True:
-            try:
-                with own_cancellation_only():
-                    while await self.step() or await self._complete_some():
-                        pass
-                pause = _LOOK_S
-                self._trouble.clear()
-            except Fatal:
-                raise
-            except Exception as error:
-                pause = self._trouble.note_failure(error)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._work_request.wait(), pause)
-            self._work_request.clear()
+        await self._loop.run()
+
+    async def _turn(self) -> float:
+        while await self.step() or await self._complete_some():
+            pass
+        return _LOOK_S
 
     @property
     def trouble(self) -> str | None:
         """Why no window is sealed or loaded just now."""
-        return self._trouble.reason
+        return self._loop.trouble and cut(f"shard {self._shard}: far fails: {self._loop.trouble}")
 
     async def wait_for_load(self) -> None:
         """Wait until one more window was loaded."""
-        self._work_request.set()
+        self._loop.wake(urgent=True)
         await self._load_event.wait()
 
     async def step(self) -> bool:
         """Load, seal or rewrite some windows, if any are to be; False if not."""
-        async with self._turn:
+        async with self._order:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
                 await self._load(store, windows)

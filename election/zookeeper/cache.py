@@ -7,13 +7,15 @@ the calls, reads and writes alike, and each is put in at once: a read never hide
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from duemq.election.zookeeper.session import Session, SessionState, Znode
 from duemq.model.errors import Unavailable
+from duemq.tasks.loop import Loop
 
 _RECHECK_S = 5.0
-_RETRY_S = 0.1
+_RETRY_S = 0.5  # at most
 
 
 class Mirror:
@@ -27,8 +29,9 @@ class Mirror:
         self._session, self._on_change = session, on_change
         self._folders: dict[str, dict[str, Znode]] = {folder: {} for folder in folders}
         self._touched_paths: set[str] = set()
-        self._wake = asyncio.Event()
         self._connections = 0
+        # The session logs that ZooKeeper is away. Pauses are short, for no shard is claimed until this is current.
+        self._loop = Loop("zookeeper mirror", self._turn, ends_on=(Exception,), longest_s=_RETRY_S, level=logging.DEBUG)
 
     def folder(self, path: str) -> Mapping[str, Znode]:
         """The nodes in it, by name."""
@@ -37,12 +40,14 @@ class Mirror:
     def touch(self, path: str) -> None:
         """Read a path again that may have changed."""
         self._touched_paths.add(path)
-        self._wake.set()
+        self._loop.wake()
 
     def touch_all(self) -> None:
-        for folder, nodes in self._folders.items():
-            self._touched_paths |= {folder, *(f"{folder}/{name}" for name in nodes)}
-        self._wake.set()
+        self._touched_paths |= self._all_paths()
+        self._loop.wake()
+
+    def _all_paths(self) -> set[str]:
+        return {path for folder, nodes in self._folders.items() for path in (folder, *(f"{folder}/{n}" for n in nodes))}
 
     def put(self, path: str, znode: Znode | None) -> None:
         """What a write of our own, or a read, brought. None: it is gone."""
@@ -65,28 +70,21 @@ class Mirror:
 
     async def run(self) -> None:
         """Keep the copy current until cancelled. Raises BadConfig."""
-        self.touch_all()
-        while True:
-            try:
-                async with asyncio.timeout(_RECHECK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                self.touch_all()  # watches tell of everything; this is for the fault nobody thought of
-            self._wake.clear()
-            connections, paths, self._touched_paths = self._connections, self._touched_paths, set()
-            outcomes = await asyncio.gather(*(self._read(path) for path in paths), return_exceptions=True)
-            failures = [outcome for outcome in outcomes if outcome is not None]
-            for error in failures:
-                if not isinstance(error, Unavailable):
-                    raise error
-            if failures:
-                self._touched_paths |= paths
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
-            elif not self._touched_paths and connections == self._connections:
-                if self._session.state is SessionState.CONNECTED and not self.current.is_set():
-                    self.current.set()
-                    self._on_change()
+        await self._loop.run()
+
+    async def _turn(self) -> float:
+        # Watches tell of everything; to read all now and then is for the fault nobody thought of.
+        connections, paths = self._connections, self._touched_paths or self._all_paths()
+        self._touched_paths = set()
+        outcomes = await asyncio.gather(*(self._read(path) for path in paths), return_exceptions=True)
+        if failures := [outcome for outcome in outcomes if outcome is not None]:
+            self._touched_paths |= paths
+            raise next((error for error in failures if not isinstance(error, Unavailable)), failures[0])
+        if not self._touched_paths and connections == self._connections:
+            if self._session.state is SessionState.CONNECTED and not self.current.is_set():
+                self.current.set()
+                self._on_change()
+        return _RECHECK_S
 
     async def _read(self, path: str) -> None:
         if path not in self._folders:

@@ -25,10 +25,11 @@ from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registration, decod
 from duemq.election.zookeeper.options import check_name
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.errors import BadConfig, DuemqError, Unavailable
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
-_RETRY_S = 0.2
+_RETRY_S, _LOOK_S = 0.2, 1.0
 _LEAVE_S = 2.0
 
 
@@ -50,7 +51,10 @@ class ZooKeeperElection:
         self._instance = ""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
+        self._loop = Loop(
+            "claims", self._turn, first_s=_RETRY_S, longest_s=_LOOK_S, ends_on=(Exception,),
+            on_failure=lambda error: registry.mirror.touch_all(),
+        )  # fmt: skip
         self._changes = ChangeSignal()
         self._last_view: object = None
         self._owned_shards: frozenset[int] = frozenset()
@@ -75,7 +79,7 @@ class ZooKeeperElection:
             await self._close_link()
             raise
         self._registry.listen(self._look)
-        self._task = asyncio.create_task(self._run(), name="election")
+        self._task = asyncio.create_task(self._loop.run(), name="election")
         self._task.add_done_callback(lambda _: self._changes.tell())
         self._look()
 
@@ -99,12 +103,12 @@ class ZooKeeperElection:
         """Callers may say it of any shard they are not master of, at any time: it counts for those held, not owned."""
         if shard not in self._released_shards and shard in self._locked_shards() - self._owned_shards:
             self._released_shards |= {shard}
-            self._wake.set()
+            self._loop.wake()
 
     async def report(self, health: NodeHealth) -> None:
         """Publish the health soon; while ZooKeeper is out of reach, after that."""
         self._me = replace(self._me, health=health)
-        self._wake.set()
+        self._loop.wake()
 
     def members(self) -> Sequence[Member]:
         return self._registry.members()
@@ -130,25 +134,16 @@ class ZooKeeperElection:
         await self._close_link()
         self._look()
 
-    async def _run(self) -> None:
+    async def _turn(self) -> float:
         """Bring what is closer to what should be, at every change."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            if self._registry.is_paused():
-                continue
-            try:
-                me = self._own_registration()
-                if me is None or me.session != self._registry.session.id:
-                    await self._replace_predecessor()
-                    await self._register()
-                await self._publish_health()
-                await self._settle()
-            except Unavailable as error:
-                log.warning("election waits for ZooKeeper: %s", error, extra={"action": "retry"})
-                self._registry.mirror.touch_all()
-                await asyncio.sleep(_RETRY_S)
-                self._wake.set()
+        if not self._registry.is_paused():
+            me = self._own_registration()
+            if me is None or me.session != self._registry.session.id:
+                await self._replace_predecessor()
+                await self._register()
+            await self._publish_health()
+            await self._settle()
+        return _LOOK_S
 
     async def _settle(self) -> None:
         """Claim what is due to this node and free, release what it has finished with."""
@@ -263,7 +258,7 @@ class ZooKeeperElection:
             self._released_shards &= locked_shards - self._owned_shards
             if self._link is not None:
                 self._link.follow(self._peers())
-            self._wake.set()
+            self._loop.wake()
         view = (self._owned_shards, self.is_paused(), self.members(), self.masters(), self.draining())
         if view != self._last_view:
             self._last_view = view

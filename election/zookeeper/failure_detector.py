@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import cast
 
 from duemq.model.errors import BadConfig
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +93,10 @@ class Link:
             await asyncio.wait(tasks)
 
     async def _follow(self, peer: Peer) -> None:
-        met, pause_s, clock = False, 0.0, asyncio.get_running_loop().time
-        while True:
-            await asyncio.sleep(pause_s)
+        met, told, pause_s, clock = False, False, 0.0, asyncio.get_running_loop().time
+
+        async def turn() -> float:
+            nonlocal met, told, pause_s
             started = clock()
             talk = await talk_to(peer)
             # At once after the end of a connection, so that a death is noticed at once; slower while it goes on badly.
@@ -104,11 +106,15 @@ class Link:
                 met = True
             elif met and talk in (Talk.REFUSED, Talk.STRANGER):
                 await self._on_dead(peer)
-            elif talk is Talk.STRANGER:
+            elif talk is Talk.STRANGER and not told:
+                told = True
                 log.warning(
                     "node %s is not the one that answers at %s: its death will be noticed late",
                     peer.name, peer.address, extra={"action": "link", "node": peer.name},
                 )  # fmt: skip
+            return pause_s
+
+        await Loop("link", turn, peer.name).run()
 
 
 class _Greeter(asyncio.Protocol):

@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from duemq.cluster.figures import HORIZONS_MS, Figures
 from duemq.model.errors import DuemqError
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop
 
 EVERY_S: Final = 1.0
 _SECONDS, _MINUTES = 600, 1440
@@ -105,16 +104,10 @@ class History:
 
     async def run(self) -> None:
         """Sample until cancelled."""
-        trouble = ""
-        while True:
-            try:
-                await self.sample()
-                trouble = ""
-            except DuemqError as error:
-                if str(error) != trouble:
-                    log.debug("there are no figures just now: %s", error, extra={"action": "console.sample"})
-                trouble = str(error)
-            await asyncio.sleep(EVERY_S)
+        loop = Loop(
+            "console", self.sample, every_s=EVERY_S, expected=(DuemqError,), first_s=EVERY_S, level=logging.DEBUG
+        )
+        await loop.run()
 
     async def sample(self) -> None:
         figures, cluster = list(await self._source.figures()), self._source.cluster()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import BUFFER
-from duemq.model.errors import LogFailed
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +23,10 @@ class BufferAge:
         self._old: frozenset[int] = frozenset()
 
     async def look(self, bus: Bus, applied: Mapping[int, int]) -> None:
-        """`applied`: the offset up to which each shard has applied its commands. Where the log does not answer, what
-        was seen last holds."""
+        """`applied`: the offset up to which each shard has applied its commands. Raises Unavailable where the log does
+        not answer; what was seen last holds then."""
         before = self._clock() - self._most_ms
-        try:
-            old = frozenset([shard for shard, offset in applied.items() if await _is_old(bus, shard, offset, before)])
-        except LogFailed as error:
-            log.debug("the age of the commands is not known: %s", error)
-            return
+        old = frozenset([shard for shard, offset in applied.items() if await _is_old(bus, shard, offset, before)])
         for shard in old - self._old:
             log.error(
                 "shard %d has not applied its commands for %d s: new messages are refused, or the log would drop them "
@@ -41,9 +36,7 @@ class BufferAge:
 
     async def run(self, bus: Bus, applied: Callable[[], Mapping[int, int]]) -> None:
         """Look until cancelled."""
-        while True:
-            await self.look(bus, applied())
-            await asyncio.sleep(EVERY_S)
+        await Loop("buffer age", lambda: self.look(bus, applied()), every_s=EVERY_S, level=logging.DEBUG).run()
 
     def why_refused(self) -> str | None:
         """Why no new message is accepted, in a sentence."""

@@ -7,8 +7,9 @@ was to somebody else.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from functools import partial
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,11 +17,9 @@ from prometheus_client.registry import Collector
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.internal_topics import LEDGER
 from duemq.cluster.progress import Progress
-from duemq.model.errors import Unavailable
 from duemq.model.ledger import START, Barrier, Entry, read_ledger
 from duemq.model.record import unpack_record
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop
 
 _READ = 1_000
 _LOOK_BACK = 32  # offsets; each cycle takes two of a broker's, its entry and the marker of its transaction
@@ -28,7 +27,6 @@ _QUIET_S = 5.0
 # While nobody waits for an answer, entries are read together: ten times a second, those of all shards at the same
 # moments, so that one fetch brings them.
 _LINGER_S = 0.1
-_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 
 
 class LedgerCollector(Collector):
@@ -63,20 +61,22 @@ class LedgerFollower:
         self.ready = asyncio.Event()  # set once the end of every shard's ledger was found
         self._bus = bus
         self._next: dict[int, int] = {}  # per shard: the offset to read on from
-        self._trouble: dict[int, str] = {}
+        self._loops = [
+            Loop("ledger", partial(self._follow, shard), f"shard {shard}", ends_on=(Exception,))
+            for shard in range(shards)
+        ]
 
     def why_not_ready(self) -> str | None:
         """None while the answers of every shard are seen as they come, else the reason in a sentence."""
-        if self._trouble:
-            shard, reason = min(self._trouble.items())
-            return f"the ledger of shard {shard} cannot be read: {reason}"
+        if troubled := self.unreadable():
+            return f"the ledger of shard {troubled[0]} cannot be read: {self._loops[troubled[0]].trouble}"
         if waiting := self.unread():
             return f"the ledger of shard {waiting[0]} is being read for the first time"
         return self._bus.trouble()
 
     def unreadable(self) -> list[int]:
         """The shards whose ledger cannot be read just now."""
-        return sorted(self._trouble)
+        return [shard for shard, loop in enumerate(self._loops) if loop.trouble is not None]
 
     def unread(self) -> list[int]:
         """The shards whose ledger is being read for the first time."""
@@ -89,37 +89,20 @@ class LedgerFollower:
     async def run(self) -> None:
         """Follow until cancelled. Raises CorruptStore for a record that is no ledger entry of a known format."""
         async with asyncio.TaskGroup() as group:
-            for shard in range(len(self.progress)):
-                group.create_task(self._follow(shard), name=f"ledger-{shard}")
+            for shard, loop in enumerate(self._loops):
+                group.create_task(loop.run(), name=f"ledger-{shard}")
 
-    async def _follow(self, shard: int) -> None:
-        failures = 0
-        while True:
-            try:
-                subscription = self._bus.subscribe(LEDGER, shard)
-                try:
-                    if shard not in self.entries:
-                        await self._find_end(shard, subscription)
-                    while True:
-                        grown = await self._read(shard)
-                        failures = 0
-                        if self._trouble.pop(shard, None):
-                            log.info("ledger of shard %d is read again", shard, extra={"action": "follow"})
-                        if not grown:
-                            await subscription.wait(_QUIET_S)
-                            rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
-                            await self.progress[shard].wait_for_waiter(rest)
-                finally:
-                    subscription.close()
-            except Unavailable as error:
-                self._trouble[shard] = error.detail
-                pause = _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]
-                failures += 1
-                log.warning(
-                    "ledger of shard %d cannot be read, next try in %.1f s: %s", shard, pause, error,
-                    extra={"action": "follow"},
-                )  # fmt: skip
-                await asyncio.sleep(pause)
+    async def _follow(self, shard: int) -> float:
+        with closing(self._bus.subscribe(LEDGER, shard)) as subscription:
+            if shard not in self.entries:
+                await self._find_end(shard, subscription)
+            while True:
+                grown = await self._read(shard)
+                self._loops[shard].note_success()
+                if not grown:
+                    await subscription.wait(_QUIET_S)
+                    rest = _LINGER_S - asyncio.get_running_loop().time() % _LINGER_S
+                    await self.progress[shard].wait_for_waiter(rest)
 
     async def _find_end(self, shard: int, subscription: Subscription) -> None:
         """Publish the last entry there is. It is looked for from ever further back: aborted cycles leave gaps."""

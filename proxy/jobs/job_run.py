@@ -79,7 +79,7 @@ class JobRun:
     ) -> Loop:
         """A loop for a part of the work. It ends with what it does not expect."""
         return Loop(
-            f"job {part}", turn, self._job.id, expected=expected, ends_on_bugs=True, first_s=first_s,
+            f"job {part}", turn, self._job.id, expected=expected, ends_on=(Exception,), first_s=first_s,
             longest_s=max(first_s, _LONGEST_S), quiet=1, level=level,
         )  # fmt: skip
 

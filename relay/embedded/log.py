@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -14,14 +13,14 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import SIZE
 from duemq.client.consumer.retry.letter import AT_ONCE, Pairs, letter_of
 from duemq.client.consumer.retry.policy import Dead, Wait
-from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.message import CLIENT_NAME, FINGERPRINT_BYTES, Draft
 from duemq.model.record import pack_headers
 from duemq.relay.embedded.source import EmbeddedSource
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
-_BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
 _PASSING = ("unavailable", "outcome_unknown")
 
 
@@ -77,20 +76,18 @@ class EmbeddedLog:
 
     async def _send(self, draft: Draft) -> str | None:
         """None once the log has it, or why it never takes this one."""
-        failures = 0
-        while True:
-            try:
-                (receipt,) = await self._schedule([draft])
-                if not isinstance(receipt, Rejected):
-                    return None
-                if receipt.code not in _PASSING:
-                    return receipt.code
-                trouble: Exception = receipt
-            except (Unavailable, OutcomeUnknown) as error:
-                trouble = error
-            log.warning("%s cannot send back, and tries again: %s", self._group, trouble, extra={"action": "return"})
-            await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
-            failures += 1
+        refused: str | None = None
+
+        async def turn() -> None:
+            nonlocal refused
+            (receipt,) = await self._schedule([draft])
+            if isinstance(receipt, Rejected):
+                if receipt.code in _PASSING:
+                    raise Unavailable(receipt.detail)
+                refused = receipt.code
+
+        await Loop("return", turn, self._group, ends_on=(Exception,), longest_s=10.0).run()
+        return refused
 
     async def renew(self, topics: Sequence[str]) -> None:
         """Cursors are not forgotten."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiokafka.structs import TopicPartition
@@ -16,14 +18,15 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.base import Bus, TopicInfo
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.work.done_ranges import Ranges
-from duemq.model.errors import LogFailed, Rejected, Unavailable
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.record import Headers, StoredRecord, unpack_record
 from duemq.relay.embedded.places import decode_places, encode_places
+from duemq.tasks.loop import Loop
+from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 5.0  # between looks at a topic that nobody writes to
-_AGAIN_S = 0.5
 _READ_BYTES = 1 << 20
 
 
@@ -58,9 +61,12 @@ class EmbeddedSource:
         self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._watching: list[asyncio.Task[None]] = []
+        self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
 
     async def start(self) -> None:
-        self._watching = [asyncio.create_task(self._watch(topic), name=f"watch {topic}") for topic in self._topics]
+        for topic in self._topics:
+            loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)  # `pull` meets the same
+            self._watching.append(asyncio.create_task(loop.run(), name=f"watch {topic}"))
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
         if not self._dirty:
@@ -79,10 +85,11 @@ class EmbeddedSource:
                 most -= count
                 if most <= 0:
                     break
-        except (Unavailable, LogFailed) as error:
-            log.warning("%s cannot read: %s", self._group, error, extra={"action": "pull"})
+        except Unavailable as error:
             self._mark_all()
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(self._pulls.note_failure(error))
+        else:
+            self._pulls.note_success()
         return pulled
 
     async def _pull_topic(self, topic: str, most: int, pulled: dict[TopicPartition, list[Any]]) -> int:
@@ -125,19 +132,12 @@ class EmbeddedSource:
         self._next |= {partition: place.commit for partition, place in new.items()}
         await self._gained(new)
 
-    async def _watch(self, topic: str) -> None:
+    async def _watch(self, topic: str) -> float:
         """Mark the topic when it grows, and now and then."""
-        while True:
-            try:
-                subscription = self._bus().subscribe(topic)
-                try:
-                    while True:
-                        self._mark(topic)
-                        await subscription.wait(_LOOK_S)
-                finally:
-                    subscription.close()
-            except (Unavailable, LogFailed):
-                await asyncio.sleep(_AGAIN_S)
+        with closing(self._bus().subscribe(topic)) as subscription:
+            self._mark(topic)
+            await subscription.wait(_LOOK_S)
+        return 0.0
 
     def _mark(self, topic: str) -> None:
         self._dirty[topic] = None
@@ -166,7 +166,7 @@ class EmbeddedSource:
     def end(self, partition: TopicPartition) -> int | None:
         try:
             return self._bus().reach(partition.topic, partition.partition)
-        except (Unavailable, LogFailed):
+        except Unavailable:
             return None
 
     def log_id(self, topic: str) -> str:
@@ -180,9 +180,10 @@ class EmbeddedSource:
                 of_topic = sorted(partition for partition in stored if partition.topic == topic)
                 cursor = encode_places(topic, [stored[partition] for partition in of_topic])
                 await bus.set_consumer_cursor(topic, self._group, cursor)
-        except (Unavailable, LogFailed) as error:
-            log.warning("%s cannot store how far it is: %s", self._group, error, extra={"action": "commit"})
+        except Unavailable as error:
+            self._commits.note_failure(error)
             return False
+        self._commits.note_success()
         self._stored = stored
         return True
 

@@ -18,7 +18,7 @@ IMPORTED = re.compile(rb"^import time: .*\| +([\w.]+)$", re.MULTILINE)
 
 NOBODY = {"duemq.bench", "duemq.cli.messages", "duemq.dev", "duemq.pipeline", "fastapi", "pandas", "pyarrow", "rich"}
 KAFKA = {"aiokafka", "duemq.bus.kafka", "kazoo", "httpx"}
-DELIVERY = {"duemq.delay.node", "duemq.delay.shard", "duemq.wheel", "rocksdict", "apscheduler"}
+DELIVERY = {"duemq.delay.node", "duemq.delay.shard", "duemq.wheel", "rocksdict"}
 HTTP_API = {"duemq.proxy.api", "duemq.proxy.app"}
 
 

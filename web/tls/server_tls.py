@@ -10,6 +10,7 @@ import time
 from prometheus_client import CollectorRegistry, Gauge
 
 from duemq.model.errors import BadConfig
+from duemq.tasks.loop import Loop
 from duemq.tls.certificates import expiry_of
 from duemq.tls.contexts import FileContext
 
@@ -58,6 +59,9 @@ class ServerTls:
 
     async def watch(self) -> None:
         """Look after the files for ever."""
-        while True:
-            await asyncio.sleep(_LOOK_S)
+
+        async def turn() -> float:
             self.refresh()
+            return _LOOK_S
+
+        await Loop("certificates", turn, expected=(BadConfig,), delay_s=_LOOK_S).run()

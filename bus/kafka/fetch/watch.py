@@ -6,6 +6,7 @@ Partitions that are followed wake theirs as frames come in. Of all others, the e
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError
 from duemq.model.record import Partition
+from duemq.tasks.loop import Loop, Pace
 
 _EVERY_S, _LOOK_S = 0.02, 1.0
 
@@ -41,16 +43,16 @@ class Watch:
             del self._targets[target]
 
     async def run(self) -> None:
-        while True:
-            await self._demand.wait()
-            if self._targets:
-                try:
-                    await self._ask()
-                except DuemqError:
-                    await asyncio.sleep(_LOOK_S)  # `trouble` says what is wrong
-            else:
-                self._demand.clear()
-            await asyncio.sleep(_EVERY_S)
+        # What is wrong, `trouble` says.
+        pace = Pace(first_s=_LOOK_S, longest_s=_LOOK_S, level=logging.DEBUG)
+        await Loop("kafka watch", self._turn, every_s=_EVERY_S, expected=(DuemqError,), **pace).run()
+
+    async def _turn(self) -> None:
+        await self._demand.wait()
+        if self._targets:
+            await self._ask()
+        else:
+            self._demand.clear()
 
     async def _ask(self) -> None:
         partitions: set[Partition] = set()

@@ -24,6 +24,7 @@ from duemq.bus.kafka.aiokafka_internals import mend_requests, on_connection_clos
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.record import Partition
+from duemq.tasks.loop import Loop
 
 EARLIEST, LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
@@ -87,13 +88,14 @@ class Wire:
 
     async def keep_asking(self) -> None:
         """Ask for metadata when nothing else is asked, so that `trouble` tells the truth, and all for a sign."""
-        while True:
-            await asyncio.sleep(_PING_S)
-            if time.monotonic() - self._last_answer_s >= _PING_S:
-                await self.refresh()
-            for broker in self.client.cluster.brokers():
-                if not self.client.cluster.is_bootstrap(broker.nodeId):
-                    self._look_at(broker.nodeId)
+        await Loop("kafka ping", self._ping, every_s=_PING_S, delay_s=_PING_S).run()
+
+    async def _ping(self) -> None:
+        if time.monotonic() - self._last_answer_s >= _PING_S:
+            await self.refresh()
+        for broker in self.client.cluster.brokers():
+            if not self.client.cluster.is_bootstrap(broker.nodeId):
+                self._look_at(broker.nodeId)
 
     # --- brokers ----------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TopicInfo, TopicState
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
-
-log = logging.getLogger(__name__)
+from duemq.tasks.loop import Loop
 
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512
@@ -164,20 +163,23 @@ class Catalog:
     async def _renew(self) -> None:
         """Look again at the topics that were used since the last time, until nothing is wrong with any of them."""
         pause_s = _SOON_S
+
+        async def turn() -> float | None:
+            nonlocal pause_s
+            topics, self._used = self._used, set()
+            try:
+                await self.look(topics)
+            except LogFailed:
+                self._used |= topics
+                raise
+            again = {topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble}
+            self._used |= again
+            wait_s, pause_s = pause_s, min(pause_s * 2, _LATER_S)
+            return wait_s if again else None
+
         try:
-            while True:
-                topics, self._used = self._used, set()
-                try:
-                    await self.look(topics)
-                    again = {topic for topic in topics if (metadata := self._topics.get(topic)) and metadata.trouble}
-                except LogFailed as error:
-                    again = topics
-                    log.debug("the brokers do not tell of topics: %s", error)
-                self._used |= again
-                if not again:
-                    return  # what was used meanwhile is looked at when that is some seconds old
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, _LATER_S)
+            # What is used meanwhile is looked at when that is some seconds old.
+            await Loop("kafka topics", turn, first_s=_SOON_S, longest_s=_LATER_S, level=logging.DEBUG).run()
         finally:
             self._renewal = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from duemq.bus.base import Bus
@@ -15,11 +16,11 @@ from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.destinations.positions import begin_at
 from duemq.proxy.destinations.relay_access import Ended, none_at_work
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
 _BY: Final = "settings"
-_AGAIN_S: Final = (0.2, 1.0, 5.0)
 _SILENT: Final = 2  # failures
 
 
@@ -42,28 +43,22 @@ class SettingsDestinations:
         await self._admin.log.ready.wait()
         async with asyncio.TaskGroup() as group:  # one that has to wait holds up no other
             for name, declared in self._declared.items():
-                group.create_task(self._declare_patiently(name, declared), name=f"declare {name}")
-
-    async def _declare_patiently(self, name: str, declared: DeclaredDestination) -> None:
-        failures = 0
-        while True:
-            try:
-                await self._declare(name, declared)
-                return
-            except (Rejected, Unavailable) as error:
+                turn = partial(self._try, name, declared)
                 # A server that starts is not ready for some ms, and others may declare the same at the same time: no
                 # word of what passes so soon.
-                passes = isinstance(error, Unavailable) or error.code == "conflict"
-                if not passes or failures == _SILENT:
-                    log.log(
-                        logging.WARNING if passes else logging.ERROR,
-                        "destination %s of the settings is not declared: %s", name, error,
-                        extra={"action": "destination.declare", "destination": name},
-                    )  # fmt: skip
-                if not passes:
-                    return
-                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
-                failures += 1
+                loop = Loop("declaration", turn, name, expected=(Rejected, Unavailable), quiet=_SILENT, first_s=0.2)
+                group.create_task(loop.run(), name=f"declare {name}")
+
+    async def _try(self, name: str, declared: DeclaredDestination) -> None:
+        try:
+            await self._declare(name, declared)
+        except Rejected as error:
+            if error.code == "conflict":
+                raise
+            log.error(
+                "destination %s of the settings is not declared: %s", name, error,
+                extra={"action": "destination.declare", "destination": name},
+            )  # fmt: skip
 
     async def _declare(self, name: str, declared: DeclaredDestination) -> None:
         registry, fields = self._admin.destinations, declared.destination.model_dump(include=set(FIELDS))

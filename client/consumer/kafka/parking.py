@@ -19,14 +19,14 @@ from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, named
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 
 ANEW: Final = -1
 """Stands in the place of an offset: the log is another one than that of the partition's offsets."""
 
-_AGAIN_S = (0.1, 0.3, 1.0, 2.0)
+_OTHERS_S = 0.5  # while another member begins a topic
 _NOT_HERE = object()
 
 
@@ -75,28 +75,16 @@ class Parking:
 
     async def run(self) -> None:
         """Find places, until it is cancelled."""
-        failures = 0
-        while True:
-            if not self.parked:
-                self._some.clear()
-                await self._some.wait()
-            turn, parked = self._changes.turn, dict(self.parked)
-            try:
-                with own_cancellation_only():
-                    await self._find_starts([each for each, offset in parked.items() if offset is None], turn)
-                    await self._restart_lost(
-                        {each: offset for each, offset in parked.items() if offset is not None}, turn
-                    )
-            except (KafkaError, TimeoutError) as error:
-                log.warning(
-                    "consumer cannot begin with %d partitions yet, and tries again: %r", len(parked), error,
-                    extra={"action": "begin"},
-                )  # fmt: skip
-            except Exception:  # the other partitions go on
-                log.exception("consumer cannot begin with %d partitions", len(parked), extra={"action": "begin"})
-            failures = failures + 1 if self.parked else 0
-            if failures:  # brokers are away, or another member begins a topic
-                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
+        await Loop("start of partitions", self._place_some, expected=(KafkaError, TimeoutError), longest_s=2.0).run()
+
+    async def _place_some(self) -> float:
+        if not self.parked:
+            self._some.clear()
+            await self._some.wait()
+        turn, parked = self._changes.turn, dict(self.parked)
+        await self._find_starts([each for each, offset in parked.items() if offset is None], turn)
+        await self._restart_lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
+        return _OTHERS_S if self.parked else 0.0
 
     async def _find_starts(self, partitions: Iterable[TopicPartition], turn: int) -> None:
         by_topic: defaultdict[str, list[TopicPartition]] = defaultdict(list)

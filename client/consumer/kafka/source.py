@@ -42,7 +42,8 @@ from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.work.done_ranges import Ranges
-from duemq.tasks.stray_cancellation import own_cancellation_only
+from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ _STOP_S = 10.0
 _ASK_S = 2.0
 _AGAIN_S = 2.0
 _MOVING_S = 0.1
+_PASSING = (KafkaError, TimeoutError)
 _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
@@ -99,6 +101,7 @@ class Source:
         self._parking = Parking(self._kafka, self._starts, changes, self._store)
         self._identity = TopicIdentity(self._kafka, topics, self._starts, self._parking, changes)
         self._tasks: list[asyncio.Task[None]] = []
+        self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
         self._metadata_bytes = MAX_BYTES
@@ -149,9 +152,9 @@ class Source:
         except KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("consumer cannot pull, and will again: %r", error, extra={"action": "pull"})
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(self._pulls.note_failure(error))
         else:
+            self._pulls.note_success()
             if not pulled or self._changes.sure.is_set():
                 return pulled
             turn = self._changes.turn
@@ -253,8 +256,9 @@ class Source:
                 self._metadata_bytes = 0
             return False
         except (KafkaError, TimeoutError) as error:
-            log.warning("consumer cannot commit, and will again: %r", error, extra={"action": "commit"})
+            self._commits.note_failure(error)
             return False
+        self._commits.note_success()
         if mark in existing_places:
             self._marked = turn, existing_places[mark], known_topics
         return places.keys() <= existing_places.keys()  # a topic that is gone has no offsets
@@ -297,37 +301,30 @@ class Source:
     async def _look_often(self) -> None:
         """aiokafka looks by itself every `metadata_max_age_ms`; for a topic that was just made that is late."""
         looks = 0
-        while True:
-            await asyncio.sleep(_LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S)
-            try:
-                with own_cancellation_only():
-                    missing = await self._look()
-            except (KafkaError, TimeoutError) as error:
-                log.warning("consumer cannot look for new partitions: %r", error, extra={"action": "partitions"})
-            except Exception:  # it goes on looking
-                log.exception("consumer cannot look for new partitions", extra={"action": "partitions"})
-            else:
-                for topic in sorted(self._missing - missing):
-                    log.info("topic %s of group %s is there now", topic, self._group, extra={"action": "subscribe"})
-                for topic in sorted(missing - self._missing):
-                    log.warning("topic %s of group %s is gone", topic, self._group, extra={"action": "subscribe"})
-                looks = looks + 1 if missing == self._missing else 0
-                self._missing = missing
+
+        async def turn() -> float:
+            nonlocal looks
+            missing = await self._look()
+            for topic in sorted(self._missing - missing):
+                log.info("topic %s of group %s is there now", topic, self._group, extra={"action": "subscribe"})
+            for topic in sorted(missing - self._missing):
+                log.warning("topic %s of group %s is gone", topic, self._group, extra={"action": "subscribe"})
+            looks = looks + 1 if missing == self._missing else 0
+            self._missing = missing
+            return _LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S
+
+        pace = Pace(first_s=_LOOK_SOON_S[0], longest_s=_LOOK_S)
+        await Loop("look for partitions", turn, self._group, expected=_PASSING, delay_s=_LOOK_SOON_S[0], **pace).run()
 
     async def _compare_often(self) -> None:
         """Find out which logs the partitions are whenever that is in doubt. Nothing is stored until that succeeds."""
-        while True:
+
+        async def turn() -> float:
             await self._changes.in_doubt.wait()
-            try:
-                with own_cancellation_only():
-                    pause_s = 0.0 if await self._compare() else _MOVING_S
-            except (KafkaError, TimeoutError) as error:
-                pause_s = _AGAIN_S
-                log.warning("consumer cannot look at its topics, and will again: %r", error, extra={"action": "topics"})
-            except Exception:
-                pause_s = _AGAIN_S
-                log.exception("consumer cannot look at its topics", extra={"action": "topics"})
-            await asyncio.sleep(pause_s)
+            return 0.0 if await self._compare() else _MOVING_S
+
+        pace = Pace(first_s=_AGAIN_S, longest_s=_AGAIN_S)
+        await Loop("look at topics", turn, self._group, expected=_PASSING, **pace).run()
 
     async def _compare(self) -> bool:
         """See `TopicIdentity.compare`."""

@@ -34,11 +34,13 @@ from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.message import CLIENT_NAME, MAX_HEADERS, NO_KEY, shard_of_name
 from duemq.model.record import pack_headers
+from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.stray_cancellation import StrayCancellation, own_cancellation_only
 
 log = logging.getLogger(__name__)
 
 _SEND_S = 15.0
-_BACK_OFF_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+_FIRST_S, _LONGEST_S = 0.1, 10.0  # pauses before another try
 _REQUEST_BYTES = 64 << 20  # the broker's own limits decide
 
 TOO_LARGE: Final = "too_large"
@@ -46,6 +48,7 @@ MALFORMED: Final = "malformed"
 _NOT_ALLOWED: Final = "not_authorized"
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
 _NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot make a record of it
+_FAILURES = (KafkaError, OSError, AssertionError, StrayCancellation, *_NO_RECORD)
 
 
 class _Letter(NamedTuple):
@@ -106,7 +109,7 @@ class Returns:
             if await self._append(message, letter) is None:
                 return
         while await self._append(message, letters[-1]) is not None:  # noqa: ASYNC110  # a buffer that takes nothing
-            await asyncio.sleep(_BACK_OFF_S[-1])
+            await asyncio.sleep(_LONGEST_S)
 
     async def _append(self, message: Message, letter: _Letter) -> str | None:
         """None once the log has it, or the reason why it never takes this one."""
@@ -115,33 +118,34 @@ class Returns:
         if topic is None:
             topic = self._options.buffer_topic
             partition = shard_of_name(CLIENT_NAME + dict(headers)["duemq-name"], self._partitions)
-        task, failures = asyncio.current_task(), 0
-        while True:
+        refused: str | None = None
+
+        async def turn() -> None:
+            nonlocal refused
             producer: AIOKafkaProducer | None = None
             try:
-                async with asyncio.timeout(_SEND_S):
-                    producer = await self._open()
-                    await producer.send_and_wait(topic, value, key, partition, headers=headers)
-                return None
+                with own_cancellation_only():
+                    async with asyncio.timeout(_SEND_S):
+                        producer = await self._open()
+                        await producer.send_and_wait(topic, value, key, partition, headers=headers)
             except _TOO_LARGE:
-                return TOO_LARGE
-            except (KafkaError, OSError, AssertionError, asyncio.CancelledError, *_NO_RECORD) as failure:
-                if isinstance(failure, asyncio.CancelledError) and task is not None and task.cancelling():
-                    raise
+                refused = TOO_LARGE
+            except _FAILURES as failure:
                 if isinstance(failure, _NO_RECORD) and producer is not None:
-                    return MALFORMED
-                if isinstance(failure, TopicAuthorizationFailedError) and letter.topic is not None:
-                    return _NOT_ALLOWED
-                log.error(
-                    "consumer of group %s cannot send %r back, and will try again: %r", self._group, message, failure,
-                    extra={"action": "return", "group": self._group},
-                )  # fmt: skip
-                # The producer goes on after what a broker answers or the network does. Else it may be past that.
-                passing = isinstance(failure, BrokerResponseError) or getattr(failure, "retriable", False)
-                if producer is not None and not passing:
-                    await self._close(producer)
-            await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
-            failures += 1
+                    refused = MALFORMED
+                elif isinstance(failure, TopicAuthorizationFailedError) and letter.topic is not None:
+                    refused = _NOT_ALLOWED
+                else:
+                    # The producer goes on after what a broker answers or the network does. Else it may be past that.
+                    passing = isinstance(failure, BrokerResponseError) or getattr(failure, "retriable", False)
+                    if producer is not None and not passing:
+                        await self._close(producer)
+                    raise
+
+        pace = Pace(first_s=_FIRST_S, longest_s=_LONGEST_S, level=logging.ERROR)
+        of = f"{message!r} to group {self._group}"
+        await Loop("return", turn, of, expected=_FAILURES, ends_on=(Exception,), **pace).run()
+        return refused
 
     async def _open(self) -> AIOKafkaProducer:
         async with self._opening:

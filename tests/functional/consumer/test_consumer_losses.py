@@ -229,7 +229,7 @@ async def test_a_stop_ends_while_kafka_is_away(own_kafka: KafkaServers, caplog: 
     await until(lambda: first.counts[topic, "done"] == 1, "one that is done")
     await asyncio.to_thread(own_kafka.kill)
     gone.set()
-    await until(lambda: "cannot send" in caplog.text, "an attempt to send it back")
+    await until(lambda: "return of" in caplog.text, "an attempt to send it back")
     async with asyncio.timeout(WITHIN_S):
         await first.stop()
     assert first.in_hand == 0

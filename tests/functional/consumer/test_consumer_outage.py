@@ -57,7 +57,7 @@ async def test_a_broker_is_killed_and_comes_back(
         await send(kafka.bootstrap, topic, [b"meanwhile"], partition=0)
         await asyncio.to_thread(kafka.kill)
         gone.set()
-        await until(lambda: "cannot send" in caplog.text, "an attempt to send it back that fails")
+        await until(lambda: "return of" in caplog.text, "an attempt to send it back that fails")
         await asyncio.to_thread(kafka.start)
         await until(lambda: seen["retried"] >= 2, "the retry, once the broker is back")
         await send(kafka.bootstrap, topic, [b"after"], partition=1)

@@ -15,7 +15,7 @@ from duemq.cli.wiring import log_format
 from duemq.cli.wiring.import_policy import import_policy
 from duemq.cli.wiring.node_options import node_options
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.delay.node import purge_trigger
+from duemq.delay.node import until_purge
 from duemq.model.errors import BadConfig
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.storage.imports.object_store import ObjectStore
@@ -275,7 +275,8 @@ def test_places_to_take_files_in_from_are_folders_and_prefixes() -> None:
 def test_the_settings_of_cleaning_reach_the_node() -> None:
     usual = node_options(Settings(), alone=True, trims=True)
     assert (usual.purge_at, usual.marks, usual.cycle_limits.min_retention_ms) == (None, Watermarks(), 600_000)
-    assert purge_trigger(usual).interval == timedelta(minutes=1)
+    now = datetime(2026, 11, 21, 3, 31, tzinfo=UTC)
+    assert until_purge(usual, now) == 60
     storage = {
         "purge_mode": "off_peak", "purge_at": "03:30", "purge_percent": 1, "shorten_percent": 2, "refuse_percent": 3,
         "min_free_bytes": 4, "min_retention": "5m", "retention": "6m",
@@ -283,5 +284,5 @@ def test_the_settings_of_cleaning_reach_the_node() -> None:
     own = node_options(Settings.load(overrides={"storage": storage}), alone=True, trims=True)
     assert own.marks == Watermarks(1, 2, 3, 4)
     assert (own.cycle_limits.min_retention_ms, own.cycle_limits.retention_ms) == (300_000, 360_000)
-    now = datetime(2026, 11, 21, 3, 31, tzinfo=UTC)
-    assert purge_trigger(own).get_next_fire_time(None, now) == datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
+    assert now + timedelta(seconds=until_purge(own, now)) == datetime(2026, 11, 22, 3, 30, tzinfo=UTC)
+    assert until_purge(own, now - timedelta(hours=1)) == 59 * 60

@@ -236,7 +236,7 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         assert await source._identity.compare() and not source._parking.parked
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("duemq.client.consumer.kafka.parking._AGAIN_S", (0.0,))
+        patch.setattr("duemq.client.consumer.kafka.parking._OTHERS_S", 0.0)
         with_source(kafka, use)
 
 
@@ -342,6 +342,6 @@ def test_a_look_for_topics_goes_on_whatever_it_meets(
     caplog.set_level(logging.INFO, "duemq.client.consumer")
     with_source(Group(), use)
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        *["consumer cannot look for new partitions"] * 3,
+        *["look for partitions of g fails, and tries again"] * 3,
         "topic t of group g is gone", "topic t of group g is there now",
     ]  # fmt: skip

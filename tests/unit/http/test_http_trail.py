@@ -212,7 +212,7 @@ def test_what_is_written_and_cannot_be_shortened_is_not_lost(monkeypatch: pytest
         async def trim(*_: object) -> None:
             raise StoreFailed("this user may not delete")
 
-        bus.trim = trim  # type: ignore[method-assign]
+        bus.trim = trim  # type: ignore[assignment,method-assign]
         lost: list[int] = []
         trail.on_lost = lost.append
         await trail.act(entry(1))

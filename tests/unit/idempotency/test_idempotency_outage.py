@@ -106,7 +106,7 @@ async def test_what_could_not_be_released_is_once_the_store_is_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message comes to another process, which would wait for the end of the lease: six did in a round of 10,000."""
-    monkeypatch.setattr("duemq.client.idempotency.attempts._LATER_S", (0.001,))
+    monkeypatch.setattr("duemq.client.idempotency.attempts._LATER_S", 0.001)
     world.store.away, world.errors = {"release"}, [ValueError("no")]
     with pytest.raises(ValueError, match="no"):
         await world.process(store_timeout=BRIEF)(Mail("a"))

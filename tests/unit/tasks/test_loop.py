@@ -53,7 +53,7 @@ def test_pauses_grow_while_it_fails_and_begin_again_after_a_success() -> None:
         work.error = Unavailable("away")
         await work_for(loop, 5)
         assert work.gaps == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
-        assert loop.trouble == "away" and loop.failures == 8
+        assert loop.trouble == "away" and loop.outage.failures == 8
         work.error, work.times = None, []
         await work_for(loop, 3.5)
         assert work.gaps == [1.0, 1.0, 1.0] and loop.trouble is None
@@ -64,8 +64,13 @@ def test_pauses_grow_while_it_fails_and_begin_again_after_a_success() -> None:
     run(scenario)
 
 
-def test_nothing_shortens_the_pause_after_a_failure() -> None:
+def test_only_what_is_urgent_shortens_the_pause_after_a_failure() -> None:
     async def scenario() -> None:
+        work = Work()
+        work.error = Unavailable("away")
+        hurried = Loop("work", work, first_s=30.0, longest_s=300.0, on_failure=lambda error: hurried.wake(urgent=True))
+        await work_for(hurried, 3.5)
+        assert work.gaps == [1.0, 1.0, 1.0]
         work = Work()
         loop = Loop("work", work, on_failure=lambda error: loop.wake())
         work.error = Unavailable("away")
@@ -113,10 +118,10 @@ def test_a_bug_is_logged_with_its_traceback_and_ends_only_who_says_so(caplog: py
         (record,) = caplog.records
         assert record.levelno == logging.ERROR and record.exc_info is not None
         with pytest.raises(KeyError):
-            await Loop("work", work, ends_on_bugs=True).run()
+            await Loop("work", work, ends_on=(Exception,)).run()
         work.error = asyncio.CancelledError()  # of something that was awaited
         with pytest.raises(StrayCancellation):
-            await Loop("work", work, ends_on_bugs=True).run()
+            await Loop("work", work, ends_on=(Exception,)).run()
 
     run(scenario)
 

@@ -1,0 +1,74 @@
+"""Failures of something that is tried again: how long to wait, one line in the log, figures."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from time import monotonic
+
+from duemq.model.errors import DuemqError
+
+log = logging.getLogger(__name__)
+
+_MOST_DOUBLINGS = 30
+
+_failures: Counter[str] = Counter()
+
+
+class Outage:
+    """Begins with a failure, ends with a success.
+
+    Pauses double from `first_s` to `longest_s`. Each type of error is logged once in an outage, from the one after the
+    first `quiet` failures on, at `level`; a bug at once, with its traceback. So is the end of what was logged.
+    `name`: fixed, for it labels metrics; `of`: what is worked for, in the log.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        of: str = "",
+        *,
+        first_s: float = 0.1,
+        longest_s: float = 5.0,
+        quiet: int = 0,
+        level: int = logging.WARNING,
+    ) -> None:
+        self.name, self._title = name, f"{name} of {of}" if of else name
+        self._first_s, self._longest_s, self._quiet, self._level = first_s, longest_s, quiet, level
+        self._logged: set[type[BaseException]] = set()
+        self.failures = 0
+        self.since: float | None = None
+        """When it began, by `monotonic` (s); None while all is well."""
+        self.trouble: str | None = None
+        """What the last failure said; None while all is well."""
+
+    def note_failure(self, error: BaseException, *, bug: bool = False) -> float:
+        """The seconds to wait until the next try."""
+        _failures[self.name] += 1
+        pause_s = min(self._first_s * 2.0 ** min(self.failures, _MOST_DOUBLINGS), self._longest_s)
+        self.failures += 1
+        self.since = self.since or monotonic()
+        self.trouble = str(error) if isinstance(error, DuemqError) else f"{type(error).__name__}: {error}"
+        if type(error) not in self._logged and (bug or self.failures > self._quiet):
+            self._logged.add(type(error))
+            log.log(
+                logging.ERROR if bug else self._level, "%s fails, and tries again: %s", self._title, self.trouble,
+                exc_info=error if bug else None, extra={"action": "outage", "what": self.name},
+            )  # fmt: skip
+        return pause_s
+
+    def note_success(self) -> None:
+        if self.since is None:
+            return
+        if self._logged:
+            log.log(
+                min(self._level, logging.INFO), "%s works again after %d failures in %.1f s", self._title,
+                self.failures, monotonic() - self.since, extra={"action": "outage", "what": self.name},
+            )  # fmt: skip
+        self.failures, self.since, self.trouble = 0, None, None
+        self._logged.clear()
+
+
+def failure_counts() -> Counter[str]:
+    """Failures since the start of the process, by the names of outages."""
+    return _failures.copy()
