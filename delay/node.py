@@ -268,7 +268,7 @@ class Node:
             *self._jobs,
         ]
         if not options.trims:
-            jobs.append(("ledger", self._trim_ledgers, _TRIM_S))
+            jobs.append(("old ledger entries", self._trim_ledgers, _TRIM_S))
         first_purge_s = until_purge(options, _utc_now())
         return [
             Loop("election", self._watch_election, expected=(), ends_on=(Exception,), every_s=0.0),

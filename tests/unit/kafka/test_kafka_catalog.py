@@ -183,28 +183,28 @@ def test_a_topic_that_is_used_all_the_time_is_looked_at_every_five_seconds(monke
 
     brokers, clock, pauses = BusyBrokers(), Steady(), list[float]()
     catalog = Catalog(cast(Wire, brokers))
-    sleep = asyncio.sleep
 
-    async def note_pause(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
+    async def note_pause(seconds: float, end: asyncio.Event) -> None:
+        if seconds:
+            pauses.append(seconds)
+        await asyncio.sleep(0)
 
     async def test() -> None:
         monkeypatch.setattr(catalog_module, "time", clock)
-        monkeypatch.setattr(asyncio, "sleep", note_pause)
+        monkeypatch.setattr("duemq.tasks.loop._pause", note_pause)
         brokers.led["t"] = [(1, [1, 2])]
         await catalog.look(["t"])
         for _ in range(100):
             clock.now += 0.25
             catalog.last("t")
             for _ in range(10):
-                await sleep(0)
+                await asyncio.sleep(0)
         assert (brokers.asked, pauses) == (1 + 4, [])
         brokers.led["t"] = [(-1, [1])]
         clock.now += 5
         catalog.last("t")
         for _ in range(20):
-            await sleep(0)
+            await asyncio.sleep(0)
         assert pauses[:4] == [0.25, 0.5, 1.0, 1.0], "something is wrong with it"
         await catalog.close()
 
