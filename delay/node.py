@@ -279,7 +279,7 @@ class Node:
     def _job(self, name: str, turn: Callable[[], Awaitable[float | None]], seconds: float) -> Loop:
         return Loop(
             name, turn, expected=(), ends_on=(Unavailable, Fenced, Fatal), every_s=seconds, delay_s=seconds,
-            on_failure=lambda error: self.observer.failures.labels("upkeep").inc(),
+            first_s=1.0, longest_s=60.0, on_failure=lambda error: self.observer.failures.labels("upkeep").inc(),
         )  # fmt: skip
 
     async def _keep_shard(self, number: int, stop: asyncio.Event) -> None:

@@ -85,7 +85,7 @@ class Work(interface.AbstractIOReference):  # type: ignore[misc]
             if not task.cancelled():
                 on_done(task.exception() or task.result())
 
-        self._task = asyncio.ensure_future(work)
+        self._task = asyncio.create_task(work, name="RabbitMQ")
         self._task.add_done_callback(done)
 
     def cancel(self) -> bool:
