@@ -117,7 +117,7 @@ class Loop:
 
 
 async def _pause(seconds: float, end: asyncio.Event) -> None:
-    await asyncio.sleep(0)  # an event that is set makes nobody wait, and others need their turn
+    await asyncio.sleep(0)  # a set event does not wait, and other tasks need their turn
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -13,7 +13,7 @@ class StrayCancellation(Exception):
 
 @contextmanager
 def own_cancellation_only() -> Iterator[None]:
-    """Raise StrayCancellation in place of a CancelledError while this task is not being cancelled.
+    """Raise StrayCancellation for a CancelledError while this task is not being cancelled.
 
     A library raises one when it awaits a task or a future that it has cancelled. A task group takes it for a normal end
     of the task and reports nothing.

@@ -161,7 +161,7 @@ class CycleView(PrefetchedView):
         return missing, done, size
 
     def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
-        """Read how messages ended, in order, as long as their rows have fewer than so many bytes: dead letters keep
+        """Read how messages ended, in order, until their rows have that many bytes: dead letters keep
         their payloads. For how many keys it was done (one at least), and how many bytes it took."""
         done, size, count = 0, 0, _FEW
         while done < len(keys) and (size < most or not done):

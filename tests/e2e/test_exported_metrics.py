@@ -21,6 +21,12 @@ OF_RELAYS = {name for name in NAMES if name.startswith("duemq_relay_")}
 """Exported from the first destination on."""
 NEVER_HERE = {
     "duemq_topic_refused": {"topic", "reason"},  # only while one refuses
+    "duemq_own_topic_unusable": {"topic"},  # only while one is: tests/unit/http/test_http_app.py
+    "duemq_blocked_seconds": {
+        "topic",
+        "partition",
+        "producer",
+    },  # only while one is: tests/unit/cluster/test_blocked.py
     "duemq_tls_certificate_expiry_timestamp_seconds": {"setting"},  # only with TLS: tests/unit/cli/test_tls_settings.py
 }
 

@@ -15,6 +15,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
+from duemq.web.status import ReadinessCollector
 from tests.support.http.http_site import JSON, ORDER, TEXT, Ask, FakeGateway, refused, with_app
 
 
@@ -123,3 +124,10 @@ def test_only_http_is_served() -> None:
 
     with pytest.raises(RuntimeError, match="lifespan"):
         asyncio.run(cast(Any, app)({"type": "lifespan"}, nothing, nothing))
+
+
+def test_metrics_name_the_topics_that_readyz_names() -> None:
+    registry = CollectorRegistry()
+    registry.register(ReadinessCollector(lambda: Readiness(None, {}, ("duemq.trail",))))
+    assert registry.get_sample_value("duemq_own_topic_unusable", {"topic": "duemq.trail"}) == 1
+    assert registry.get_sample_value("duemq_ready") == 1
