@@ -19,7 +19,8 @@ class Outage:
     """Begins with a failure, ends with a success.
 
     Pauses double from `first_s` to `longest_s`. Each type of error is logged once in an outage, from the one after the
-    first `quiet` failures on, at `level`; a bug at once, with its traceback. The end of an outage that was logged is logged, too.
+    first `quiet` failures on, at `level`; a bug at once, with its traceback. The end of an outage that
+    was logged is logged, too.
     `name`: a fixed name, which labels metrics; `of`: the object of the work, for the log.
     """
 
