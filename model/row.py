@@ -123,9 +123,9 @@ def _senders_headers(packed: bytes, count: int) -> tuple[int, bytes]:
     """The headers of an envelope but those that only duemq may write: how many, and packed. A sender's header of such a
     name would be taken for duemq's."""
     headers = unpack_headers(packed, 0, count, len(packed))
-    kept = [one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)]
+    senders = [one for one in headers if one[0] == REDRIVEN_ID or not one[0].startswith(RESERVED_HEADERS)]
     is_null = packed[headers_end(packed, 0, count) :].endswith(NULL_VALUE)
-    count, packed = pack_headers(kept)
+    count, packed = pack_headers(senders)
     return count, packed + NULL_VALUE if is_null else packed
 
 

@@ -17,7 +17,7 @@ _LEAST_S = 1.0  # between a failure and an urgent turn, where the pauses are lon
 _running: set[Loop] = set()
 
 
-class Pace(TypedDict, total=False):
+class OutageOptions(TypedDict, total=False):
     """See `Outage`."""
 
     first_s: float
@@ -48,7 +48,7 @@ class Loop:
         every_s: float | None = None,
         delay_s: float = 0.0,
         on_failure: Callable[[Exception], None] | None = None,
-        **pace: Unpack[Pace],
+        **pace: Unpack[OutageOptions],
     ) -> None:
         """`delay_s`: before the first turn. `name`, `of` and `pace`: of its outages."""
         self.name, self._turn = name, turn

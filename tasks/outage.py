@@ -10,7 +10,7 @@ from duemq.model.errors import DuemqError
 
 log = logging.getLogger(__name__)
 
-_MOST_DOUBLINGS = 30
+_MAX_DOUBLINGS = 30
 
 _failures: Counter[str] = Counter()
 
@@ -46,7 +46,7 @@ class Outage:
     def note_failure(self, error: BaseException, *, bug: bool = False) -> float:
         """The seconds to wait until the next try."""
         _failures[self.name] += 1
-        pause_s = min(self._first_s * 2.0 ** min(self.failures, _MOST_DOUBLINGS), self._longest_s)
+        pause_s = min(self._first_s * 2.0 ** min(self.failures, _MAX_DOUBLINGS), self._longest_s)
         self.failures += 1
         self.since = self.since or monotonic()
         self.trouble = str(error) if isinstance(error, DuemqError) else f"{type(error).__name__}: {error}"

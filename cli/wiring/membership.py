@@ -12,7 +12,7 @@ from duemq.election.zookeeper.registry import Registry
 from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig, Unavailable
 from duemq.model.topic_names import DEFAULT_CLUSTER, OWN, prefix_of
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 
 _SHARDS = 4  # the default of a new cluster: enough for a few nodes to share
 
@@ -45,16 +45,16 @@ async def shared_identity(
     """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
     if "shards" in settings.model_fields_set:
         return check_prefix(settings, await directory.identity(settings.shards))
-    found: list[ClusterIdentity] = []
+    identities: list[ClusterIdentity] = []
 
     async def turn() -> None:
         try:
-            found.append(check_prefix(settings, await directory.identity()))
+            identities.append(check_prefix(settings, await directory.identity()))
         except Unavailable:
             if not makes:
                 raise
-            found.append(check_prefix(settings, await directory.identity(_SHARDS)))
+            identities.append(check_prefix(settings, await directory.identity(_SHARDS)))
 
-    pace = Pace(first_s=LOOK_AGAIN_S, longest_s=LOOK_AGAIN_S, level=logging.INFO)
+    pace = OutageOptions(first_s=LOOK_AGAIN_S, longest_s=LOOK_AGAIN_S, level=logging.INFO)
     await Loop("waiting for a delay node", turn, ends_on=(Exception,), **pace).run(stop)
-    return found[0] if found else None
+    return identities[0] if identities else None

@@ -30,7 +30,7 @@ from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, Not
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Unavailable
 from duemq.model.failpoint import Failpoint
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class Attempts:
             return _LATER_S if self._unreleased else None
 
         # That the store is away, was said of each key.
-        pace = Pace(first_s=_LATER_S, level=logging.DEBUG)
+        pace = OutageOptions(first_s=_LATER_S, level=logging.DEBUG)
         await Loop("release of keys", turn, delay_s=_LATER_S, **pace).run()
 
     # --- the store ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.values import GroupLag, PartitionLag
 from duemq.model.errors import Rejected, Unavailable
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 
 _LABELS = ("group", "topic", "partition", "retry")
 _FIGURES = {
@@ -120,7 +120,7 @@ async def keep_reading(
             raise
         return max(every_s - (time.monotonic() - began), 0)
 
-    pace = Pace(first_s=every_s, longest_s=every_s)  # figures that are old are worth nothing
+    pace = OutageOptions(first_s=every_s, longest_s=every_s)  # figures that are old are worth nothing
     loop = Loop("lag", turn, ends_on=(Exception,), on_failure=lambda error: metrics.record_failure(), **pace)
     try:
         await loop.run(stop)

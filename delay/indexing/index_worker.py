@@ -21,7 +21,7 @@ from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 from duemq.storage.shard.keyspace import ENDED
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class IndexWorker:
 
     async def run(self) -> None:
         """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
-        pace = Pace(first_s=_AGAIN_S, longest_s=_LONGEST_S)
+        pace = OutageOptions(first_s=_AGAIN_S, longest_s=_LONGEST_S)
         await Loop("index", self._turn, f"shard {self._shard}", every_s=_LOOK_S, **pace).run()
 
     async def _turn(self) -> None:

@@ -93,10 +93,10 @@ class Link:
             await asyncio.wait(tasks)
 
     async def _follow(self, peer: Peer) -> None:
-        met, told, pause_s, clock = False, False, 0.0, asyncio.get_running_loop().time
+        met, warned, pause_s, clock = False, False, 0.0, asyncio.get_running_loop().time
 
         async def turn() -> float:
-            nonlocal met, told, pause_s
+            nonlocal met, warned, pause_s
             started = clock()
             talk = await talk_to(peer)
             # At once after the end of a connection, so that a death is noticed at once; slower while it goes on badly.
@@ -106,8 +106,8 @@ class Link:
                 met = True
             elif met and talk in (Talk.REFUSED, Talk.STRANGER):
                 await self._on_dead(peer)
-            elif talk is Talk.STRANGER and not told:
-                told = True
+            elif talk is Talk.STRANGER and not warned:
+                warned = True
                 log.warning(
                     "node %s is not the one that answers at %s: its death will be noticed late",
                     peer.name, peer.address, extra={"action": "link", "node": peer.name},

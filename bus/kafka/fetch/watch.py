@@ -16,7 +16,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError
 from duemq.model.record import Partition
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 
 _EVERY_S, _LOOK_S = 0.02, 1.0
 
@@ -44,7 +44,7 @@ class Watch:
 
     async def run(self) -> None:
         # What is wrong, `trouble` says.
-        pace = Pace(first_s=_LOOK_S, longest_s=_LOOK_S, level=logging.DEBUG)
+        pace = OutageOptions(first_s=_LOOK_S, longest_s=_LOOK_S, level=logging.DEBUG)
         await Loop("kafka watch", self._turn, every_s=_EVERY_S, expected=(DuemqError,), **pace).run()
 
     async def _turn(self) -> None:

@@ -41,7 +41,7 @@ from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.work.done_ranges import Ranges
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class Source:
             self._missing = missing
             return _LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S
 
-        pace = Pace(first_s=_LOOK_SOON_S[0], longest_s=_LOOK_S)
+        pace = OutageOptions(first_s=_LOOK_SOON_S[0], longest_s=_LOOK_S)
         await Loop("look for partitions", turn, self._group, expected=_PASSING, delay_s=_LOOK_SOON_S[0], **pace).run()
 
     async def _compare_often(self) -> None:
@@ -320,7 +320,7 @@ class Source:
             await self._changes.in_doubt.wait()
             return 0.0 if await self._compare() else _MOVING_S
 
-        pace = Pace(first_s=_AGAIN_S, longest_s=_AGAIN_S)
+        pace = OutageOptions(first_s=_AGAIN_S, longest_s=_AGAIN_S)
         await Loop("look at topics", turn, self._group, expected=_PASSING, **pace).run()
 
     async def _compare(self) -> bool:

@@ -36,7 +36,7 @@ from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.message import MAX_HEADERS, NO_KEY
 from duemq.model.names import RETURN_HEADER, of_client, shard_of_name
 from duemq.model.record import pack_headers
-from duemq.tasks.loop import Loop, Pace
+from duemq.tasks.loop import Loop, OutageOptions
 from duemq.tasks.stray_cancellation import StrayCancellation, own_cancellation_only
 
 log = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Returns:
                         await self._close(producer)
                     raise
 
-        pace = Pace(first_s=_FIRST_S, longest_s=_LONGEST_S, level=logging.ERROR)
+        pace = OutageOptions(first_s=_FIRST_S, longest_s=_LONGEST_S, level=logging.ERROR)
         of = f"{message!r} to group {self._group}"
         await Loop("return", turn, of, expected=_FAILURES, ends_on=(Exception,), **pace).run()
         return refused
