@@ -201,7 +201,8 @@ def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
     for duemq in (site.production, site.staging):
         with duemq.http as http:
             assert {topic["topic"] for topic in http.get("/v1/topics").json()["topics"]} == {
-                "orders.duemq", "orders.staging", "destination.shop", "retry.destination.shop", "dlq.destination.shop",
+                "duemq.dlq", "orders.duemq", "orders.staging", "destination.shop", "retry.destination.shop",
+                "dlq.destination.shop",
             }  # fmt: skip
             for topic in ("duemq.staging.ledger", "duemq.ledger"):
                 assert http.get(f"/v1/topics/{topic}/records").status_code in (403, 404)
@@ -210,7 +211,7 @@ def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
                 assert refused.json()["code"] == "bad_topic", refused.text
     for duemq, most in ((site.production, 10), (site.staging, 20)):
         with duemq.http as http:
-            cursor = http.get(f"/v1/topics/orders.duemq/records?max={most}").json()["next"]
+            cursor = http.get(f"/v1/topics/orders.duemq/records?max={most}").json()["cursor"]
             assert http.put("/v1/topics/orders.duemq/consumers/billing", json={"cursor": cursor}).is_success
     with site.production.http as one, site.staging.http as other:
         cursors = [http.get("/v1/topics/orders.duemq/consumers/billing").json()["cursor"] for http in (one, other)]
