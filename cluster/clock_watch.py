@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.clock import GuardedClock
 from duemq.model.errors import DuemqError
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -20,6 +20,8 @@ from typing import Protocol
 from apscheduler.triggers.cron import CronTrigger
 from prometheus_client import CollectorRegistry
 
+from duemq.background.loop import Loop
+from duemq.background.stray_cancellation import StrayCancellation, own_cancellation_only
 from duemq.bus.base import Bus
 from duemq.cluster.blocked import BlockedCollector, blocked_shards
 from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
@@ -58,8 +60,6 @@ from duemq.model.scope import Scope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.shard.rocksdb import Memory
-from duemq.tasks.loop import Loop
-from duemq.tasks.stray_cancellation import StrayCancellation, own_cancellation_only
 
 log = logging.getLogger(__name__)
 

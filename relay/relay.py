@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from duemq.background.loop import Loop
 from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
@@ -20,7 +21,6 @@ from duemq.model.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
 from duemq.relay.delivery import Delivery, Disable
 from duemq.relay.figures import DestinationFigures
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

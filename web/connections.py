@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from duemq.tasks.loop import Loop
+from duemq.background.loop import Loop
 from duemq.web.request_id import RequestIds
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from time import monotonic
 
+from duemq.background.loop import Loop
 from duemq.cli.systemd.notify import Notifier
-from duemq.tasks.loop import Loop
 
 _EVERY_S = 5.0  # at least so often the status is looked at
 _START_S = 60.0  # a start that takes long is given so much more at each look

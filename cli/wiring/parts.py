@@ -16,6 +16,8 @@ from prometheus_client import (
     disable_created_metrics,
 )
 
+from duemq.background.loop import Loop
+from duemq.background.metrics import LoopCollector
 from duemq.bus.base import Bus, wall_clock
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.clock import GuardedClock
@@ -25,8 +27,6 @@ from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.errors import BadConfig
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.topic_names import OWN, TopicNames
-from duemq.tasks.loop import Loop
-from duemq.tasks.metrics import LoopCollector
 from duemq.tls.contexts import FileContext, client_context, node_context, server_context
 from duemq.tls.files import TlsFiles
 from duemq.web.connections import ConnectionLimits

@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 
 from aiokafka.structs import TopicPartition
 
+from duemq.background.stray_cancellation import own_cancellation_only
 from duemq.client.consumer.base import ConsumerLog, FetchPosition, MessageSource, Watcher
 from duemq.client.consumer.ending import within
 from duemq.client.consumer.kafka.assignors import Mismatch
@@ -40,7 +41,6 @@ from duemq.client.consumer.work.routes import Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from duemq.model.errors import Rejected
-from duemq.tasks.stray_cancellation import own_cancellation_only
 
 log = logging.getLogger(__name__)
 

@@ -25,12 +25,12 @@ from typing import Any, TypeVar
 
 import orjson
 
+from duemq.background.loop import Loop, OutageOptions
 from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
 from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
 from duemq.client.idempotency.cache import Cache
 from duemq.model.errors import Unavailable
 from duemq.model.failpoint import Failpoint
-from duemq.tasks.loop import Loop, OutageOptions
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from duemq.background.loop import Loop, OutageOptions
 from duemq.client.lag.reader import LagReader
 from duemq.client.lag.values import GroupLag, PartitionLag
 from duemq.model.errors import Rejected, Unavailable
-from duemq.tasks.loop import Loop, OutageOptions
 
 _LABELS = ("group", "topic", "partition", "retry")
 _FIGURES = {

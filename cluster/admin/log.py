@@ -9,11 +9,11 @@ from contextlib import closing
 
 import orjson
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus, Subscription
 from duemq.cluster.admin.state import AdminState, Change, Value
 from duemq.cluster.internal_topics import ADMIN
 from duemq.model.errors import CorruptStore, OutcomeUnknown, Rejected, Unavailable
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

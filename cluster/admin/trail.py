@@ -14,12 +14,12 @@ from typing import Final, NamedTuple, Self
 
 import orjson
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import TRAIL
 from duemq.model.errors import CorruptStore, Rejected, Unavailable
 from duemq.model.record import StoredRecord, pack_record, unpack_record
 from duemq.model.timing import shown
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import orjson
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import RELAYS
 from duemq.cluster.relays.figures import RelayFigures, merged
 from duemq.model.errors import DuemqError
 from duemq.model.record import StoredRecord, pack_record, unpack_record
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

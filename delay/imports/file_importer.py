@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from pathlib import Path
 
+from duemq.background.loop import Loop
 from duemq.delay.imports.copies import Copy, FilePeers, NoPeers, fetch_copy
 from duemq.delay.imports.import_candidates import Candidates
 from duemq.delay.metrics import TieringCounts
@@ -35,7 +36,6 @@ from duemq.storage.imports.records import ImportRecord, LocalFile
 from duemq.storage.jobs.jobs import ImportFile, NotTakenIn, Reading, TakenIn, import_answer
 from duemq.storage.jobs.parent import Lines, Unresponsive
 from duemq.storage.shard.store import ShardStore
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

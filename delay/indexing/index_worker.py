@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from time import thread_time
 
+from duemq.background.loop import Loop, OutageOptions
 from duemq.delay.shard.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.prefetch import PrefetchedView, prefetch_part
@@ -21,7 +22,6 @@ from duemq.storage.message_index.index import MessageIndex
 from duemq.storage.message_index.runs import Entries, Group, groups_of, merge, pages_of
 from duemq.storage.message_index.state import BuildStage
 from duemq.storage.shard.keyspace import ENDED
-from duemq.tasks.loop import Loop, OutageOptions
 
 log = logging.getLogger(__name__)
 

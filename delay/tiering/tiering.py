@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from duemq.background.loop import Loop
 from duemq.delay.metrics import TieringCounts
 from duemq.delay.shard.replica import Replica
 from duemq.delay.threads import in_thread
@@ -32,7 +33,6 @@ from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
 from duemq.storage.shard.keyspace import DROPPED, ROW
 from duemq.storage.shard.store import ShardStore
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from duemq.background.loop import Loop
 from duemq.election.zookeeper.session import Session, SessionState, Znode
 from duemq.model.errors import Unavailable
-from duemq.tasks.loop import Loop
 
 _RECHECK_S = 5.0
 _RETRY_S = 0.5  # at most

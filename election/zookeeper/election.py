@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from duemq.background.loop import Loop
 from duemq.election.allocation import allocate
 from duemq.election.base import Member, NodeHealth
 from duemq.election.changes import ChangeSignal
@@ -25,7 +26,6 @@ from duemq.election.zookeeper.layout import NO_HOLDER, Lock, Registration, decod
 from duemq.election.zookeeper.options import check_name
 from duemq.election.zookeeper.registry import Registry
 from duemq.model.errors import BadConfig, DuemqError, Unavailable
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import cast
 
+from duemq.background.loop import Loop
 from duemq.model.errors import BadConfig
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

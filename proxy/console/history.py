@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from duemq.background.loop import Loop
 from duemq.cluster.figures import HORIZONS_MS, Figures
 from duemq.model.errors import DuemqError
-from duemq.tasks.loop import Loop
 
 EVERY_S: Final = 1.0
 _SECONDS, _MINUTES = 600, 1440

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.internal_topics import BUFFER
 from duemq.model.errors import LogFailed
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

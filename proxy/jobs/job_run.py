@@ -14,6 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Final
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken
 from duemq.cluster.job_plans import Step, append_step, read_plan
@@ -21,7 +22,6 @@ from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
 from duemq.proxy.jobs.pacer import Pacer
 from duemq.proxy.jobs.work import Outcome, Work
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

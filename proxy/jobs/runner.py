@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cluster.admin.jobs import Jobs, JobTaken
 from duemq.cluster.internal_topics import JOBS
@@ -18,7 +19,6 @@ from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork
 from duemq.proxy.jobs.work import MessageWork, Work
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.client.consumer.base import PartitionsMoved
 from duemq.client.consumer.message import Message
@@ -17,7 +18,6 @@ from duemq.model.message import Draft
 from duemq.model.names import of_return
 from duemq.model.record import pack_headers
 from duemq.relay.embedded.source import EmbeddedSource
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 from aiokafka.structs import TopicPartition
 
+from duemq.background.loop import Loop
+from duemq.background.outage import Outage
 from duemq.bus.base import Bus, TopicInfo
 from duemq.client.consumer.base import FetchPosition, PartitionsMoved
 from duemq.client.consumer.work.done_ranges import Ranges
@@ -23,8 +25,6 @@ from duemq.model.errors import Rejected, Unavailable
 from duemq.model.names import group_cursor
 from duemq.model.record import Headers, StoredRecord, unpack_record
 from duemq.relay.embedded.places import decode_places, encode_places
-from duemq.tasks.loop import Loop
-from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
 

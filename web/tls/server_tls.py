@@ -9,8 +9,8 @@ import time
 
 from prometheus_client import CollectorRegistry, Gauge
 
+from duemq.background.loop import Loop
 from duemq.model.errors import BadConfig
-from duemq.tasks.loop import Loop
 from duemq.tls.certificates import expiry_of
 from duemq.tls.contexts import FileContext
 

@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from duemq.background.loop import Loop, OutageOptions
 from duemq.bus.base import Subscription
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError
 from duemq.model.record import Partition
-from duemq.tasks.loop import Loop, OutageOptions
 
 _EVERY_S, _LOOK_S = 0.02, 1.0
 

@@ -21,12 +21,12 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
+from duemq.background.loop import Loop
 from duemq.bus.kafka.aiokafka_internals import forget_topic, on_connection_closed
 from duemq.bus.kafka.clients import new_client
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import BadConfig, LogFailed, Unavailable
 from duemq.model.record import Partition
-from duemq.tasks.loop import Loop
 
 EARLIEST, LATEST = -2, -1
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1

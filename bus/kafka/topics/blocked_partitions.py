@@ -15,13 +15,13 @@ from typing import Final
 
 from aiokafka.errors import KafkaError
 
+from duemq.background.loop import Loop
 from duemq.bus.base import BlockingTransaction
 from duemq.bus.kafka.requests.describe_requests import ListTransactionsRequest
 from duemq.bus.kafka.requests.partition_producers import PartitionProducers
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed
 from duemq.model.record import Partition
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from aiokafka import errors
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
+from duemq.background.loop import Loop
 from duemq.bus.base import NO_LEADER, TOO_FEW_REPLICAS, TopicInfo, TopicState
 from duemq.bus.kafka.requests.wire import EARLIEST, LATEST, Wire
 from duemq.model.errors import LogFailed
-from duemq.tasks.loop import Loop
 
 # What a record's own fields and its batch's head may take on top of a frame's bytes.
 BATCH_OVERHEAD_BYTES = 512

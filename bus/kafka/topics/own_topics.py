@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
 
+from duemq.background.loop import Loop
 from duemq.bus.base import NO_LEADER, TopicInfo, TopicRefused, WriteRefused, log_that_fits
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.bus.kafka.requests.wire import Wire
@@ -16,7 +17,6 @@ from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.bus.kafka.topics.topics import TOO_FEW_BROKERS, TopicMaker
 from duemq.model.errors import BadConfig, DuemqError, LogFailed, Unavailable
 from duemq.model.record import Partition
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from duemq.background.loop import Loop
 from duemq.bus.base import Bus
 from duemq.cli.settings.destinations import DeclaredDestination
 from duemq.cluster.admin.administration import Administration
@@ -16,7 +17,6 @@ from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.destinations.positions import begin_at
 from duemq.proxy.destinations.relay_access import Ended, none_at_work
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

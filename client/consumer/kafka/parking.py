@@ -17,9 +17,9 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import IllegalStateError, KafkaError
 from aiokafka.structs import TopicPartition
 
+from duemq.background.loop import Loop
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts, named
-from duemq.tasks.loop import Loop
 
 log = logging.getLogger(__name__)
 

@@ -21,6 +21,8 @@ from aiokafka.errors import (
 from aiokafka.errors import OffsetOutOfRangeError as OutOfRange
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
+from duemq.background.loop import Loop, OutageOptions
+from duemq.background.outage import Outage
 from duemq.bus.kafka.aiokafka_internals import (
     abandon,
     client_of,
@@ -41,8 +43,6 @@ from duemq.client.consumer.kafka.starts import Starts, commit_once, named
 from duemq.client.consumer.kafka.topics import partitions_of, survey
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.work.done_ranges import Ranges
-from duemq.tasks.loop import Loop, OutageOptions
-from duemq.tasks.outage import Outage
 
 log = logging.getLogger(__name__)
 

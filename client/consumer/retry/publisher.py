@@ -24,6 +24,8 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
+from duemq.background.loop import Loop, OutageOptions
+from duemq.background.stray_cancellation import StrayCancellation, own_cancellation_only
 from duemq.bus.kafka.clients import new_producer
 from duemq.bus.kafka.produce.stop import stop
 from duemq.client.consumer.kafka.topics import patiently
@@ -36,8 +38,6 @@ from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.message import MAX_HEADERS, NO_KEY
 from duemq.model.names import RETURN_HEADER, of_client, shard_of_name
 from duemq.model.record import pack_headers
-from duemq.tasks.loop import Loop, OutageOptions
-from duemq.tasks.stray_cancellation import StrayCancellation, own_cancellation_only
 
 log = logging.getLogger(__name__)
 

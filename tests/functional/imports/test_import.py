@@ -439,7 +439,7 @@ async def test_an_unforeseen_error_is_counted_and_shown_and_tried_again(
         counts=counts,
     )  # fmt: skip
     await hand_over(world)
-    monkeypatch.setattr("duemq.tasks.loop._pause", pause)
+    monkeypatch.setattr("duemq.background.loop._pause", pause)
     with pytest.raises(Ended):
         await importer.run()
     assert counts.failures == 3

@@ -195,7 +195,7 @@ def test_a_topic_that_is_used_all_the_time_is_looked_at_every_five_seconds(monke
 
     async def test() -> None:
         monkeypatch.setattr(catalog_module, "time", clock)
-        monkeypatch.setattr("duemq.tasks.loop._pause", note_pause)
+        monkeypatch.setattr("duemq.background.loop._pause", note_pause)
         brokers.led["t"] = [(1, [1, 2])]
         await catalog.look(["t"])
         for _ in range(100):

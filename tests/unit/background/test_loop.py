@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
+from duemq.background.loop import Loop
+from duemq.background.metrics import LoopCollector
+from duemq.background.stray_cancellation import StrayCancellation
 from duemq.model.errors import CorruptStore, Unavailable
-from duemq.tasks.loop import Loop
-from duemq.tasks.metrics import LoopCollector
-from duemq.tasks.stray_cancellation import StrayCancellation
 from tests.support.virtual_loop import VirtualLoop
 
 

@@ -1,5 +1,5 @@
 """No part of the product repeats its failures in a loop of its own: they have pauses, a line in the log and figures in
-`duemq.tasks.loop`."""
+`duemq.background.loop`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 NO_SERVICE = {"bench", "dev", "pipeline"}  # tools, and jobs of Spark
 ALLOWED = {
-    "tasks/loop.py run": "it is that loop",
+    "background/loop.py run": "it is that loop",
     "bus/kafka/produce/v2/producer.py start": "a take-over waits for it, which has a deadline",
     "bus/kafka/produce/v2/producer.py end_open": "a take-over waits for it: given up, the transaction would be aborted",
     "bus/kafka/produce/v2/sends.py _find_leaders": "a commit waits for it, and ends it",
@@ -51,7 +51,7 @@ def loops_with_failures(source: str) -> list[str]:
 
 def test_whatever_is_tried_again_is_so_by_the_supervised_loop() -> None:
     folders = [path.name for path in (ROOT / "src" / "duemq").iterdir() if path.is_symlink()]
-    assert "tasks" in folders and len(folders) > 10
+    assert "background" in folders and len(folders) > 10
     found = {
         f"{path.relative_to(ROOT)} {name}"
         for folder in folders
@@ -59,7 +59,7 @@ def test_whatever_is_tried_again_is_so_by_the_supervised_loop() -> None:
         for path in (ROOT / folder).rglob("*.py")
         for name in loops_with_failures(path.read_text())
     }
-    assert found == ALLOWED.keys(), "use duemq.tasks.loop, or say here why not; and drop what is gone"
+    assert found == ALLOWED.keys(), "use duemq.background.loop, or say here why not; and drop what is gone"
 
 
 def test_such_a_loop_is_found() -> None:

@@ -8,8 +8,8 @@ from time import monotonic
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from duemq.tasks.loop import loops
-from duemq.tasks.outage import failure_counts
+from duemq.background.loop import loops
+from duemq.background.outage import failure_counts
 
 
 class LoopCollector(Collector):

@@ -8,9 +8,9 @@ from contextlib import suppress
 from time import monotonic
 from typing import TypedDict, Unpack
 
+from duemq.background.outage import Outage
+from duemq.background.stray_cancellation import own_cancellation_only
 from duemq.model.errors import Fatal, Unavailable
-from duemq.tasks.outage import Outage
-from duemq.tasks.stray_cancellation import own_cancellation_only
 
 _LEAST_S = 1.0  # between a failure and an urgent turn, where the pauses are longer
 
