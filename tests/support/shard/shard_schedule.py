@@ -11,6 +11,7 @@ import pytest
 
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.shard import replica
+from duemq.delay.tiering.endings import complete_windows
 from duemq.model import row_notes
 from duemq.model.errors import Fenced, StoreFailed
 from duemq.model.key import due_of, make_key, offset_of
@@ -227,6 +228,8 @@ class Schedule:
         assert not world.oracle.pending
         for node in world.nodes:
             await node.follow()
+            # Each replica reads the rows of messages that were cancelled in files when it suits it.
+            await complete_windows(node.store, list(node.store.delay_files.rowless_counts()))
             world.check(node)
         self.compare()
 
