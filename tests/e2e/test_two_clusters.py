@@ -201,8 +201,8 @@ def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
     for duemq in (site.production, site.staging):
         with duemq.http as http:
             assert {topic["topic"] for topic in http.get("/v1/topics").json()["topics"]} == {
-                "duemq.dlq", "orders.duemq", "orders.staging", "destination.shop", "retry.destination.shop",
-                "dlq.destination.shop",
+                "duemq.clock", "duemq.dlq", "orders.duemq", "orders.staging",
+                "destination.shop", "retry.destination.shop", "dlq.destination.shop",
             }  # fmt: skip
             for topic in ("duemq.staging.ledger", "duemq.ledger"):
                 assert http.get(f"/v1/topics/{topic}/records").status_code in (403, 404)
