@@ -35,7 +35,7 @@ class MessageOptions(When, total=False):
 
     key: str | None
     """The record key at the target, and a business key to look messages up by."""
-    headers: Mapping[str, str | None] | None
+    headers: Mapping[str, str] | None
     labels: Sequence[str] | None
     """At most 16 words to look messages up by."""
     expires_at: Instant | None
@@ -70,7 +70,7 @@ class Draft:
     topic: str
     payload: Payload = b""
     key: str | None = None
-    headers: Mapping[str, str | None] | None = None
+    headers: Mapping[str, str] | None = None
     labels: Sequence[str] | None = None
     deliver_at: Instant | None = None
     deliver_after: Delay | None = None

@@ -241,7 +241,7 @@ class Relay:
         place = f"{self._consumer} {record.topic} {record.partition} {record.offset} {record.timestamp_ms}"
         # With the payload: a message under this key is this record, and can differ in the text of the error alone.
         idempotency_key = hashlib.sha256(f"{place} {record.key} ".encode() + record.payload).hexdigest()
-        own = {name: value for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
+        own = {name: value or "" for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
         headers = own | dict(about)
         with suppress(IdempotencyConflict):  # it is there, with the text of another error
             try:

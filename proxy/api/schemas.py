@@ -59,9 +59,7 @@ class Message(Closed):
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
     key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
-    headers: dict[str, str | None] = Field(
-        default={}, description="Passed through; names beginning with duemq- are reserved."
-    )
+    headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0

@@ -2,7 +2,7 @@
 
 Nothing behind it checks again, so whatever a draft holds fits the envelope (`model/message.py`). Checked by hand rather
 than by a schema library because it runs once per message. `null` is never taken for "absent": a message whose time got
-lost on the way must not go out at once. Payloads and values of headers may be null, which is not empty either.
+lost on the way must not go out at once. A payload may be null, which is not empty either.
 """
 
 from __future__ import annotations
@@ -206,15 +206,15 @@ class Ingress:
             raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
         if len(headers) > (most := self.limits.max_headers):
             raise _too_many(f"{len(headers)} headers are given, the limit is {most}")
-        pairs: list[tuple[str, bytes | None]] = []
+        pairs = []
         for name, value in headers.items():
-            if type(value) is not str and value is not None:
-                raise _bad_header(f"the value of header {shown(name)} must be text or null, not {shown(value)}")
+            if type(value) is not str:
+                raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
             if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
                 raise _bad_header(f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}")
             if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
                 raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
-            pairs.append((name, None if value is None else value.encode()))
+            pairs.append((name, value.encode()))
         count, packed = pack_headers(pairs)
         if len(packed) > (limit := self.limits.max_headers_bytes):
             raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")

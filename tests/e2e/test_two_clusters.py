@@ -218,6 +218,7 @@ def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
     assert cursors[0] != cursors[1]
 
 
+@pytest.mark.slow  # two audits by Spark
 def test_the_audit_of_each_finds_nothing_wrong(site: Site) -> None:
     jars = {JARS_VARIABLE: str(need(spark_jars))}
     for duemq, prefix in ((site.production, "duemq."), (site.staging, "duemq.staging.")):

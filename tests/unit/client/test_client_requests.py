@@ -27,8 +27,8 @@ def test_payloads_survive_both_ways(payload: bytes) -> None:
 
 
 def test_none_is_null_and_comes_back_apart_from_empty() -> None:
-    body = body_of(Draft("t", None, headers={"a": None, "b": ""}))
-    assert body == {"topic": "t", "payload": None, "headers": {"a": None, "b": ""}}
+    body = body_of(Draft("t", None, headers={"b": ""}))
+    assert body == {"topic": "t", "payload": None, "headers": {"b": ""}}
     null, empty = (
         Record.from_json("t", {"partition": 0, "offset": 1, "timestamp_ms": 2, "payload": text, "headers": {"a": None}})
         for text in (None, "")
