@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests.support.house.tree import ROOT, modules
+
 NO_SERVICE = {"bench", "dev", "pipeline"}  # tools, and jobs of Spark
 ALLOWED = {
     "background/loop.py run": "it is that loop",
@@ -50,13 +50,10 @@ def loops_with_failures(source: str) -> list[str]:
 
 
 def test_whatever_is_tried_again_is_so_by_the_supervised_loop() -> None:
-    folders = [path.name for path in (ROOT / "src" / "duemq").iterdir() if path.is_symlink()]
-    assert "background" in folders and len(folders) > 10
     found = {
         f"{path.relative_to(ROOT)} {name}"
-        for folder in folders
-        if folder not in NO_SERVICE
-        for path in (ROOT / folder).rglob("*.py")
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] not in NO_SERVICE
         for name in loops_with_failures(path.read_text())
     }
     assert found == ALLOWED.keys(), "use duemq.background.loop, or say here why not; and drop what is gone"

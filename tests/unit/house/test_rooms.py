@@ -39,8 +39,3 @@ def test_ruff_bans_the_import_of_every_folder_by_its_bare_name() -> None:
     banned = settings["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]
     assert set(banned) == {package.name for package in PACKAGES}
     assert all(ban["msg"] == f"import duemq.{name}" for name, ban in banned.items())
-
-
-def test_every_folder_has_its_link() -> None:
-    links = {path.name for path in (ROOT / "src/duemq").iterdir() if path.is_symlink()}
-    assert links == {package.name for package in PACKAGES}

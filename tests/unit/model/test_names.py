@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 from zlib import crc32
 
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-import duemq
 from duemq.model.access import EVERYTHING, Grant, Scope
 from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
@@ -34,8 +32,8 @@ from duemq.model.record import pack_record
 from duemq.model.rules import NAME
 from duemq.proxy.access import GRANT
 from duemq.proxy.request.names import client_name, idempotency_name
+from tests.support.house.tree import ROOT, modules
 
-FOLDERS = [folder for folder in Path(duemq.__file__).parent.iterdir() if folder.is_dir()]
 PLACE = RecordPosition(0, None, IdCodec(b"k" * 32))
 CALLERS = ("", "3fz9k2m4p6q8", "user:ann")
 
@@ -120,12 +118,11 @@ def test_no_consumer_can_have_the_cursor_of_a_group() -> None:
 
 
 def _makers() -> Iterator[str]:
-    for folder in FOLDERS:
-        for path in folder.resolve().rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                match node:
-                    case ast.Call(func=ast.Name(id="Name" | "CursorName")):
-                        yield f"{folder.name}/{path.relative_to(folder.resolve())}"
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(func=ast.Name(id="Name" | "CursorName")):
+                    yield str(path.relative_to(ROOT))
 
 
 def test_names_are_made_in_one_file() -> None:
