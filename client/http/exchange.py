@@ -15,7 +15,14 @@ from urllib.parse import quote
 import httpx
 import orjson
 
-from duemq.client.http.errors import RejectedError, Unavailable, UnexpectedAnswer, Unreachable, from_problem
+from duemq.client.http.errors import (
+    RateLimited,
+    RejectedError,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+    from_problem,
+)
 
 T = TypeVar("T")
 _GATEWAY: Final = (502, 504)
@@ -76,8 +83,9 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
         if response.status_code in _GATEWAY:
             detail = f"HTTP {response.status_code} from a gateway before the server; the outcome is not known"
             return Unreachable(detail, outcome_unknown=True)
-        if response.status_code == 503:
-            return Unavailable("HTTP 503 from the server", retry_after_s, request_id=request_id)
+        if response.status_code in (429, 503):
+            kind = RateLimited if response.status_code == 429 else Unavailable
+            return kind(f"HTTP {response.status_code} from the server", retry_after_s, request_id=request_id)
         return _unexpected_answer(response)
     if isinstance(error, RejectedError) and response.status_code == 500:
         return UnexpectedAnswer(f"HTTP 500: {error.detail}")
