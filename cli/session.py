@@ -29,7 +29,7 @@ def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] 
     from duemq.client import Client
 
     try:
-        client = Client(url)
+        client = Client(url, retries=0)  # whoever types a command is told at once
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     except DuemqError as error:

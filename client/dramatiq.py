@@ -26,6 +26,7 @@ from duemq.client.http.values import Record
 from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
 from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
+from duemq.client.relay.redis_errors import is_redis_away
 from duemq.client.relay.relay import MAX_PAGE, PAGE, BrokerAway, NoPlace, NotPublishable, Start
 from duemq.model.errors import DuemqError
 
@@ -141,8 +142,10 @@ class DramatiqOutlet:
             raise NotPublishable(f"not a held message: {error}") from error
         try:
             self._broker.enqueue(message)
-        except (BrokerConnectionError, OSError) as error:
-            raise BrokerAway(f"{type(error).__name__}: {error}") from error
+        except Exception as error:
+            if isinstance(error, BrokerConnectionError | OSError) or is_redis_away(error):
+                raise BrokerAway(f"{type(error).__name__}: {error}") from error
+            raise
 
     def close(self) -> None:
         self._broker.close()

@@ -10,7 +10,7 @@ from celery.app.utils import find_app
 from celery.bin.base import CeleryCommand
 
 from duemq.client.celery.install import hold_of
-from duemq.client.celery.outlet import CeleryOutlet
+from duemq.client.celery.outlet import TIMEOUT_S, CeleryOutlet
 from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
 from duemq.client.relay.lease import LEAST_S, LENGTH_S
 from duemq.client.relay.relay import MAX_PAGE, PAGE, NoPlace, Start
@@ -27,7 +27,9 @@ Examples:
 def _run(app: Celery, options: RelayOptions) -> None:
     """Raises `ClickException` where the relay was not told where to begin."""
     try:
-        run_relay(hold_of(app), CeleryOutlet(app), app.connection_for_write().as_uri(), options)
+        # Shorter than what is left of a lease when a task is published, so that it is renewed in time.
+        outlet = CeleryOutlet(app, min(TIMEOUT_S, options.lease_s * 2 / 3))
+        run_relay(hold_of(app), outlet, app.connection_for_write().as_uri(), options)
     except NoPlace as error:
         raise click.ClickException(f"{error} (--start)") from error
 

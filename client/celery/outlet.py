@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery
 from kombu import Producer
 
 from duemq.client.celery.envelope import Envelope, queue_of
 from duemq.client.http.values import Record
+from duemq.client.relay.redis_errors import is_redis_away
 from duemq.client.relay.relay import BrokerAway
+
+TIMEOUT_S: Final = 5.0
 
 log = logging.getLogger("duemq.client.celery")
 
 
 class CeleryOutlet:
-    """A connection to the broker, made when it is needed and anew when it broke. AMQP brokers confirm each task."""
+    """A connection to the broker, made when it is needed and again after an error. AMQP brokers confirm each task.
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
+    `timeout_s`: how long a broker may be silent before it is away.
+    """
+
+    def __init__(self, app: Celery, timeout_s: float = TIMEOUT_S) -> None:
+        self._app, self._timeout_s = app, timeout_s
         self._connection: Any = None
         self._producer: Any = None
+        self._publish_options: dict[str, Any] = {}
 
     def publish(self, record: Record) -> None:
         envelope = Envelope.decode(record.payload)
@@ -39,34 +47,50 @@ class CeleryOutlet:
                 priority=envelope.priority,
                 expiration=self._left_s(envelope.expires),
                 declare=declare,
+                **self._publish_options,
                 **envelope.properties,
             )
-        except self._connection.recoverable_connection_errors as error:
-            self.close()
-            raise BrokerAway(f"{type(error).__name__}: {error}") from error
-        except self._connection.recoverable_channel_errors:
-            self.close()  # a channel is of no use after an error on it
+        except Exception as error:
+            away = is_redis_away(error)
+            if away is None:
+                away = isinstance(error, self._connection.recoverable_connection_errors)
+            self._abandon()  # a channel is of no use after an error on it
+            if away:
+                raise BrokerAway(f"{type(error).__name__}: {error}") from error
             raise
 
     def close(self) -> None:
+        self._close(lambda connection: connection.release())
+
+    def _abandon(self) -> None:
+        """Close without a word to the broker, which may be silent."""
+        self._close(lambda connection: connection.collect(self._timeout_s))
+
+    def _close(self, how: Callable[[Any], None]) -> None:
         connection, self._connection, self._producer = self._connection, None, None
         if connection is not None:
             try:
-                connection.release()
+                how(connection)
             except Exception as error:
                 log.debug("broker: closing failed, %s", error)
 
     def _connect(self) -> Any:
+        """The producer. Whatever goes wrong on the way to it is no fault of a task: the broker is away."""
         if self._producer is None:
-            connection = self._app.connection_for_write()
+            connection, silence_s = self._app.connection_for_write(), self._timeout_s
+            options = dict(connection.transport_options or {})
             if connection.transport.driver_type == "amqp":
-                connection.transport_options = {**(connection.transport_options or {}), "confirm_publish": True}
-            errors = connection.recoverable_connection_errors
+                options = {"read_timeout": silence_s, "write_timeout": silence_s, **options, "confirm_publish": True}
+                self._publish_options = {"timeout": silence_s}
+            elif connection.transport.driver_type == "redis":
+                options = {"socket_timeout": silence_s, "socket_connect_timeout": silence_s, **options}
+            connection.transport_options = options
+            self._connection = connection
             try:
                 connection.connect()
-                self._connection, self._producer = connection, Producer(connection.default_channel)
-            except errors as error:
-                connection.release()
+                self._producer = Producer(connection.default_channel)
+            except Exception as error:
+                self._abandon()
                 raise BrokerAway(f"{type(error).__name__}: {error}") from error
         return self._producer
 

@@ -16,9 +16,9 @@ import httpx
 
 from duemq.client.http import operations
 from duemq.client.http.async_http import AsyncHttp
-from duemq.client.http.connection import http_options, stream_timeout, tls_files
+from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
-from duemq.client.http.exchange import Call, Plan, error_of, unreachable
+from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
 from duemq.client.http.handle import Handle
 from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
 from duemq.client.http.tail import Follow
@@ -88,10 +88,11 @@ class AsyncClient:
         cert_file: str | None = None,
         key_file: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        retries: int = RETRIES,
     ) -> None:
-        self._timeout = timeout
+        self._timeout, self._retries = timeout, retries
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
-        self._http = AsyncHttp(transport=transport, **options)
+        self._of_process = OfProcess(lambda: AsyncHttp(transport=transport, **options))
 
     async def __aenter__(self) -> Self:
         return self
@@ -356,7 +357,12 @@ class AsyncClient:
         finally:
             await response.aclose()
 
+    @property
+    def _http(self) -> AsyncHttp:
+        return self._of_process.value
+
     async def _run(self, plan: Plan[T]) -> T:
+        plan = repeating(plan, self._retries)
         try:
             call = next(plan)
             while True:

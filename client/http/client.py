@@ -13,9 +13,9 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx
 
 from duemq.client.http import operations
-from duemq.client.http.connection import http_options, stream_timeout, tls_files
+from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
-from duemq.client.http.exchange import Call, Plan, error_of, unreachable
+from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
 from duemq.client.http.handle import Handle
 from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
 from duemq.client.http.tail import Follow
@@ -76,7 +76,8 @@ class Client:
     `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
     For https://: `ca_file` has whom to trust (PEM; default `DUEMQ_CA_FILE`, then the system's authorities), `cert_file`
     and `key_file` what this client shows of itself. They are read again when they change. Raises `BadConfig` for files
-    that cannot be used.
+    that cannot be used. After a fork parent and child may go on with it. `retries`: so often a single call is repeated
+    where nothing was carried out, or where twice does no harm (docs/sdk.md).
     Every method raises `Unreachable` without an answer, `Unavailable` where the server cannot serve now, and a
     `RejectedError` (one class per code) where the answer is no.
     """
@@ -91,10 +92,11 @@ class Client:
         cert_file: str | None = None,
         key_file: str | None = None,
         transport: httpx.BaseTransport | None = None,
+        retries: int = RETRIES,
     ) -> None:
-        self._timeout = timeout
+        self._timeout, self._retries = timeout, retries
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
-        self._http = httpx.Client(transport=transport, **options)
+        self._of_process = OfProcess(lambda: httpx.Client(transport=transport, **options))
 
     def __enter__(self) -> Self:
         return self
@@ -449,7 +451,12 @@ class Client:
         finally:
             response.close()
 
+    @property
+    def _http(self) -> httpx.Client:
+        return self._of_process.value
+
     def _run(self, plan: Plan[T]) -> T:
+        plan = repeating(plan, self._retries)
         try:
             call = next(plan)
             while True:

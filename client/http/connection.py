@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -13,9 +14,27 @@ import duemq
 from duemq.tls.contexts import client_context
 from duemq.tls.files import TlsFiles
 
+T = TypeVar("T")
+
 DEFAULT_URL = "http://127.0.0.1:8787"
 STREAM_SILENCE_S = 60.0
 """A stream that says nothing for so long is opened again: the connection may be dead without either side knowing."""
+
+
+class OfProcess(Generic[T]):
+    """What each process makes for itself: after a fork parent and child would read the same connections, and each get
+    answers to requests of the other."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._pid, self._value = os.getpid(), make()
+
+    @property
+    def value(self) -> T:
+        if self._pid != (pid := os.getpid()):
+            # Threads that come first at the same time make one each; the last one is kept.
+            self._value, self._pid = self._make(), pid
+        return self._value
 
 
 def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None) -> TlsFiles:

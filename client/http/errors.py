@@ -1,7 +1,8 @@
 """What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
 
 * `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
-* `Unavailable`, `DiskFull`, `ClockOutOfBounds`: the server cannot take it now; try again after `retry_after_s`.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot take it now; try again after
+  `retry_after_s`.
 * `Unreachable`: nobody answered what happened; `outcome_unknown` says whether the request may have been carried out.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
@@ -245,25 +246,32 @@ class ForeignHost(NotAllowed):
     """The server is asked by a name that it does not know as its own."""
 
 
-class RateLimited(NotAllowed): ...
-
-
 class NotSupported(NotAllowed):
     """This server cannot do that at all: a single node has nobody to hand over to."""
 
 
 class Unavailable(errors.Unavailable):
-    """503: nothing is wrong with the request, and nothing was accepted; send it again after `retry_after_s` seconds."""
+    """503 or 429: nothing is wrong with the request, and nothing was accepted; send it again after `retry_after_s`
+    seconds."""
+
+    status = 503
 
     def __init__(self, detail: str, retry_after_s: int = 1, *, request_id: str | None = None) -> None:
         super().__init__(detail, retry_after_s)
-        self.status, self.field, self.request_id = 503, None, request_id
+        self.field, self.request_id = None, request_id
 
 
 class DiskFull(Unavailable):
     """503: the server's disk is full; what it accepted before stays."""
 
     code = "disk_full"
+
+
+class RateLimited(Unavailable):
+    """429: the API key sends more than its rate allows, or a gateway says so."""
+
+    code = "rate_limited"
+    status = 429
 
 
 class ClockOutOfBounds(Unavailable):
@@ -364,7 +372,6 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "forbidden": Forbidden,
     "foreign_origin": ForeignOrigin,
     "foreign_host": ForeignHost,
-    "rate_limited": RateLimited,
     "not_supported": NotSupported,
 }
 UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
@@ -372,6 +379,7 @@ UNAVAILABLE_BY_CODE: dict[str, type[Unavailable]] = {
     "closing": Unavailable,
     "stuck": Unavailable,
     "disk_full": DiskFull,
+    "rate_limited": RateLimited,
     "clock_out_of_bounds": ClockOutOfBounds,
 }
 OUTCOME_UNKNOWN = "outcome_unknown"

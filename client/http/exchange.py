@@ -6,25 +6,42 @@ both clients (the idea is h11's). A client runs it by carrying out each call aft
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import httpx
 import orjson
 
-from duemq.client.http.errors import RejectedError, Unavailable, UnexpectedAnswer, Unreachable, from_problem
+from duemq.client.http.errors import (
+    RateLimited,
+    RejectedError,
+    Unavailable,
+    UnexpectedAnswer,
+    Unreachable,
+    from_problem,
+)
+from duemq.model.errors import DuemqError
 
 T = TypeVar("T")
+RETRIES: Final = 2
+"""So often a single call is repeated."""
+_FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.2, 4.0, 5.0
 _GATEWAY: Final = (502, 504)
+_LATER: Final = (429, 502, 503, 504)
+_PROBLEM: Final = "application/problem+json"
 _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request. `hold_s` is how long the server may keep it waiting before it answers."""
+    """One HTTP request. `hold_s` is how long the server may keep it waiting before it answers.
+
+    `safe`: carried out twice it does no harm, as a GET does none. `whole`: whoever yields it repeats it himself.
+    """
 
     method: str
     path: str
@@ -33,6 +50,8 @@ class Call:
     headers: Mapping[str, str] = field(default_factory=dict)
     pause_s: float = 0.0
     hold_s: float = 0.0
+    safe: bool = False
+    whole: bool = False
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
         headers = dict(self.headers)
@@ -45,6 +64,62 @@ class Call:
 
 
 Plan = Generator[Call, httpx.Response, T]
+
+
+def repeating(plan: Plan[T], retries: int) -> Plan[T]:
+    """The plan, with each call repeated up to `retries` times where that does no harm.
+
+    A call of which nothing was carried out is repeated, whatever it is; one whose outcome is unknown, if it is `safe`.
+    """
+    try:
+        call = next(plan)
+        while True:
+            try:
+                response = yield from _repeated(call, retries)
+            except Unreachable as error:
+                call = plan.throw(error)
+            else:
+                call = plan.send(response)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def _repeated(call: Call, retries: int) -> Plan[httpx.Response]:
+    unknown: Unreachable | None = None
+    for pause_s in (_FIRST_PAUSE_S * _PAUSE_GROWTH**n for n in range(retries + 1)):
+        response: httpx.Response | None = None
+        try:
+            response = yield call
+        except Unreachable as failed:
+            error: DuemqError = failed
+        else:
+            if response.status_code not in _LATER:
+                return response
+            error = error_of(response)
+        if isinstance(error, Unreachable) and error.outcome_unknown:
+            unknown = unknown or error
+        asked_s = error.retry_after_s if isinstance(error, Unavailable) else 0
+        safe = call.safe or call.method == "GET"
+        if call.whole or asked_s > _LONGEST_PAUSE_S or not (safe or _nothing_done(error, response)):
+            break
+        headers = call.headers
+        if unknown is not None:  # what has the name now may be what the first attempt sent
+            headers = {name: value for name, value in headers.items() if name != "If-None-Match"}
+        call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), asked_s))
+    if unknown is not None:
+        raise unknown  # whatever was said of a repeat
+    if response is None:
+        raise error
+    return response
+
+
+def _nothing_done(error: DuemqError, response: httpx.Response | None) -> bool:
+    """Whether the request was not sent, or duemq itself says that it took nothing: gateways answer 503 as well where a
+    connection broke."""
+    if isinstance(error, Unreachable):
+        return not error.outcome_unknown
+    return response is not None and response.headers.get("Content-Type", "").startswith(_PROBLEM)
 
 
 def quoted(text: str) -> str:
@@ -76,8 +151,9 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
         if response.status_code in _GATEWAY:
             detail = f"HTTP {response.status_code} from a gateway before the server; the outcome is not known"
             return Unreachable(detail, outcome_unknown=True)
-        if response.status_code == 503:
-            return Unavailable("HTTP 503 from the server", retry_after_s, request_id=request_id)
+        if response.status_code in (429, 503):
+            kind = RateLimited if response.status_code == 429 else Unavailable
+            return kind(f"HTTP {response.status_code} from the server", retry_after_s, request_id=request_id)
         return _unexpected_answer(response)
     if isinstance(error, RejectedError) and response.status_code == 500:
         return UnexpectedAnswer(f"HTTP 500: {error.detail}")

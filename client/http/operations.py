@@ -11,6 +11,8 @@ import orjson
 
 from duemq.client.http.errors import (
     BatchInterrupted,
+    NameConflict,
+    NameTaken,
     NotSupported,
     PendingError,
     RejectedError,
@@ -56,12 +58,21 @@ REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
 def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     if name is None:
-        call = Call("POST", "/v1/messages", body=message_body(draft), headers=headers)
+        safe = idempotency_key is not None
+        call = Call("POST", "/v1/messages", body=message_body(draft), headers=headers, safe=safe)
     else:
         headers |= {"If-None-Match": "*"} if if_new else {}
-        call = Call("PUT", _message(name), body=message_body(draft), headers=headers)
+        call = Call("PUT", _message(name), body=message_body(draft), headers=headers, safe=True)
     response = yield call
-    return MessageState.from_json(json_of(response), duplicate=response.status_code == 200)
+    try:
+        return MessageState.from_json(json_of(response), duplicate=response.status_code == 200)
+    except NameConflict as error:
+        if not if_new:
+            raise
+        # Of a repeat, which asks without If-None-Match: another message had the name before the first attempt.
+        raise NameTaken(
+            "name_taken", error.detail, error.field, status=412, request_id=error.request_id, **error.extra
+        ) from error
 
 
 def send_batch(
@@ -98,7 +109,7 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
     for pause_s in (0.0, *REPEAT_PAUSES_S):
         body = batch_body(messages[at] for at in indexes)
         try:
-            response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s)
+            response = yield Call("POST", "/v1/messages:batch", body=body, pause_s=pause_s, whole=True)
             answer = json_of(response)
         except DuemqError as error:
             if answers:
@@ -153,7 +164,7 @@ def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[C
     """A 202 is asked again, for `wait_s` seconds of `clock` in all: repeating a cancel is what tells its answer."""
     deadline, pause_s = clock() + wait_s, 0.0
     while True:
-        response = yield Call("DELETE", _message(message_id), pause_s=pause_s)
+        response = yield Call("DELETE", _message(message_id), pause_s=pause_s, safe=True)
         body = json_of(response)
         if response.status_code != 202:
             return Cancelled(body["id"], body["cancelled_at_ms"], raw=body)
@@ -206,7 +217,8 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
 
 def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageState]:
     fields = when_fields(**when) | (_SHIFT_EXPIRY if shift_expiry else {})
-    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(fields)), message_id)
+    safe = not shift_expiry and "deliver_at" in fields
+    return _change(Call("PATCH", _message(message_id), body=orjson.dumps(fields), safe=safe), message_id)
 
 
 _SHIFT_EXPIRY: Final = {"shift_expiry": True}
@@ -273,7 +285,7 @@ def committed_cursor(topic: str, consumer: str) -> Plan[str | None]:
 
 
 def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
-    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}))
+    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}), safe=True)
     if not response.is_success:
         json_of(response)
 

@@ -7,9 +7,7 @@ once.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,24 +51,21 @@ class DeferredQueue:
     def __init__(self, url: str | None, api_key: str | None, timeout: float, topic: str) -> None:
         base: str = http_options(url, api_key, timeout)["base_url"]
         self.topic = topic
-        self._options: dict[str, Any] = {"url": base, "api_key": api_key, "timeout": timeout}
-        self._lock = threading.Lock()
-        self._client: tuple[int, Client] | None = None
+        self._options: dict[str, Any] = {"url": base, "api_key": api_key, "timeout": timeout, "retries": 0}
+        self._client: Client | None = None
 
     @property
     def client(self) -> Client:
-        """The client of this process: after a fork two cannot share a connection."""
-        with self._lock:
-            if self._client is None or self._client[0] != os.getpid():
-                self._client = os.getpid(), Client(**self._options)
-            return self._client[1]
+        """Made when it is needed. Without retries, for who uses this has pauses that the app chose."""
+        if self._client is None:
+            self._client = Client(**self._options)
+        return self._client
 
     def close(self) -> None:
-        """Close this process's connection; whatever comes next makes a new one."""
-        with self._lock:
-            owner, self._client = self._client, None
-        if owner is not None and owner[0] == os.getpid():
-            owner[1].close()
+        """Close the connection; whatever comes next makes a new one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def hold(self, message: HeldMessage) -> None:
         """Hold a message; durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""

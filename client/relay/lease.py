@@ -3,7 +3,8 @@
 The holder has a scheduled message of its own, a little ahead, and moves it on before it is due. Who dies lets it come
 due: it is delivered, to the topic that it is about, with the header `LEASE_HEADER`, and is no lease any more. To get
 one: nobody has one; send one; still nobody else has one. Who sees another one yields, and tries again after a random
-pause. Each sends before it looks, so of two that try at once the later one to look sees the other.
+pause. Each sends before it looks, so of two that try at once the later one to look sees the other. It looks by the
+server's clock, which the answer to what it sent tells.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from duemq.client.http.client import Client, Message
@@ -25,8 +26,8 @@ LEASE_HEADER: Final = "x-duemq-lease"
 LENGTH_S: Final = 6.0
 LEAST_S: Final = 1.0
 """A shorter one runs out while its holder waits for an answer."""
-_SKEW_S: Final = 60.0
-"""How far this machine's clock may be behind the server's."""
+_SLACK_S: Final = 60.0
+"""How much longer another relay's lease may be, or how far the clock of another proxy may be ahead."""
 
 log = logging.getLogger("duemq.client.relay.lease")
 
@@ -54,6 +55,8 @@ class Lease:
         self._message: Message | None = None
         self._until = self._renew_at = 0.0
         """Until the first instant nobody else can have the lease; from the second on it should be renewed."""
+        self._server_ahead_ms = (time.time() - clock()) * 1000
+        """How far the server's clock is ahead of `clock`: a guess until the server took a message."""
 
     def hold(self) -> bool:
         """Whether this process is the one. Raises `Unreachable` or `Unavailable` where the server had to be asked and
@@ -103,6 +106,7 @@ class Lease:
             labels=[self._label],
             deliver_after=timedelta(seconds=self.length_s),
         )
+        self._server_ahead_ms = message.deliver_at_ms - (asked_at + self.length_s) * 1000
         if self._others(message.id):
             with suppress(TooLate, PendingError):
                 message.cancel(wait_s=1.0)
@@ -113,8 +117,9 @@ class Lease:
         return self._clock() < self._until
 
     def _others(self, own: str | None) -> bool:
-        ahead = datetime.now(UTC) + timedelta(seconds=self.length_s + _SKEW_S)
-        messages = self._client.list(topic=self._topic, label=self._label, due_to=ahead)
+        now_ms = self._clock() * 1000 + self._server_ahead_ms
+        until_ms = math.ceil(now_ms + (self.length_s + _SLACK_S) * 1000)
+        messages = self._client.list(topic=self._topic, label=self._label, due_to=until_ms)
         return any(message.id != own for message in messages)
 
 

@@ -13,9 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, Literal, Protocol
+from datetime import timedelta
+from typing import Final, Literal, Protocol, Unpack
 
 from duemq.client.consumer.retry.names import dead_letter_topic
+from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
 from duemq.client.http.client import Client
 from duemq.client.http.errors import (
     BadCursor,
@@ -26,6 +28,7 @@ from duemq.client.http.errors import (
     UnexpectedAnswer,
     Unreachable,
 )
+from duemq.client.http.requests import MessageOptions
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, Alone, Lease
 from duemq.model.errors import DuemqError
@@ -34,11 +37,13 @@ PAGE: Final = 200
 """Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""
 MAX_PAGE: Final = 10_000
 WAIT_MS: Final = 1000
-TRIES: Final = 5
-"""So often is a record given to a broker that answers and will not have it; then it goes to the dead letters."""
+RETRIED: Final = "x-duemq-relay-retried"
+"""The header of a record that the broker refused: how often it came back. After `RETRIES` it is a dead letter."""
 STORE_EVERY_S: Final = 6 * 3600.0
 """So often is the place stored although nothing came: servers before this one let brokers forget it after a week."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_ASKED_S = 60.0
+_FIRST_LEVEL: Final = 3  # as a consumer's retries: 10 s, 30 s, 1 m ... 2 h
 _AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
 
 Start = Literal["first", "last"]
@@ -62,7 +67,8 @@ class Outlet(Protocol):
     """A broker to publish to."""
 
     def publish(self, record: Record) -> None:
-        """Comes back once the broker has it. Raises `BrokerAway`, `NotPublishable`, or what else went wrong."""
+        """Comes back once the broker has it. Raises `BrokerAway` where it could take no record now, `NotPublishable`,
+        or what else is wrong with this record: then it comes back later, and holds up no other."""
 
     def close(self) -> None: ...
 
@@ -120,7 +126,7 @@ class Relay:
                     self._forget_place()
                     self._stop.wait(self._lease.ask_again_s())
                 except (*_AWAY, PendingError) as error:
-                    pause_s = _longer(pause_s)
+                    pause_s = _longer(pause_s, error)
                     log.warning("duemq: %s; again in %.1f s", error, pause_s, extra={"action": "relay_wait"})
                     self._stop.wait(pause_s)
         finally:
@@ -196,7 +202,7 @@ class Relay:
 
     def _relay(self, record: Record) -> bool:
         """Whether the broker or the dead letters have it: not where the relay was stopped or lost its lease."""
-        pause_s, tries = 0.0, 0
+        pause_s = 0.0
         while self._lease.hold():
             try:
                 self._outlet.publish(record)
@@ -208,47 +214,75 @@ class Relay:
                 pause_s = _longer(pause_s)
                 log.warning("broker: %s; again in %.1f s", error, pause_s, extra={"action": "relay_wait"})
             except Exception as error:
-                tries += 1
-                if tries == TRIES:
-                    return self._bury(record, error)
-                pause_s = _longer(pause_s)
-                log.exception("record %s was not published; again in %.1f s", _origin(record), pause_s)
+                return self._return(record, error)
             if self._stop.wait(pause_s):
                 return False
         return False
 
+    def _return(self, record: Record, error: Exception) -> bool:
+        """Whether duemq has it, to deliver it again later. Others are relayed until then."""
+        retried = _retried(record)
+        if retried >= RETRIES:
+            return self._bury(record, error)
+        delay = timedelta(milliseconds=LEVELS_MS[min(_FIRST_LEVEL + retried, len(LEVELS_MS)) - 1])
+        log.warning("record %s: %s; it comes back in %s", _origin(record), _reason(error), delay, exc_info=error)
+        try:
+            return self._given_back(lambda: self._send_again(record, retried + 1, delay))
+        except BadRequest:
+            return self._bury(record, error)
+
     def _bury(self, record: Record, error: Exception) -> bool:
-        """Whether the dead letters have it. Waited for here: the page would be published again from its start."""
+        """Whether the dead letters have it."""
         topic, origin = dead_letter_topic(self._consumer), _origin(record)
         reason = _reason(error)
         log.error("record %s goes to %s: %s", origin, topic, reason, extra={"action": "relay_bury"})
         about = {"reason": reason[:1000], "origin-id": origin}
+        buried = self._given_back(lambda: self._send_dead(topic, record, about))
+        self.buried += buried
+        return buried
+
+    def _given_back(self, send: Callable[[], None]) -> bool:
+        """Whether duemq took it. Waited for here: the page would be published again from its start."""
         pause_s = 0.0
         while self._lease.hold():
             try:
-                self._send_dead(topic, record, about)
-                self.buried += 1
+                send()
                 return True
             except _AWAY as away:
-                pause_s = _longer(pause_s)
+                pause_s = _longer(pause_s, away)
                 log.warning("duemq: %s; again in %.1f s", away, pause_s, extra={"action": "relay_wait"})
             if self._stop.wait(pause_s):
                 return False
         return False
 
+    def _send_again(self, record: Record, retried: int, delay: timedelta) -> None:
+        headers = _own(record) | {RETRIED: str(retried)}
+        self._send(self._topic, record, record.value, key=record.key, headers=headers, deliver_after=delay)
+
     def _send_dead(self, topic: str, record: Record, about: Mapping[str, str]) -> None:
-        """Once, however often it is sent. What duemq does not take from a stranger's record is left out."""
+        """What duemq does not take from a stranger's record is left out."""
+        try:
+            self._send(topic, record, record.value, key=record.key, headers=_own(record) | dict(about))
+        except BadRequest as refused:
+            log.error("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
+            self._send(topic, record, headers=about)
+
+    def _send(self, topic: str, record: Record, payload: bytes | None = b"", **message: Unpack[MessageOptions]) -> None:
+        """Once, however often it is sent, and for whatever reason."""
         place = f"{self._consumer} {record.topic} {record.partition} {record.offset} {record.timestamp_ms}"
         # With the payload: a message under this key is this record, and can differ in the text of the error alone.
         idempotency_key = hashlib.sha256(f"{place} {record.key} ".encode() + record.payload).hexdigest()
-        own = {name: value or "" for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
-        headers = own | dict(about)
         with suppress(IdempotencyConflict):  # it is there, with the text of another error
-            try:
-                self._client.send(topic, record.value, key=record.key, headers=headers, idempotency_key=idempotency_key)
-            except BadRequest as refused:
-                log.error("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
-                self._client.send(topic, headers=about, idempotency_key=idempotency_key)
+            self._client.send(topic, payload, idempotency_key=idempotency_key, **message)
+
+
+def _own(record: Record) -> dict[str, str]:
+    return {name: value or "" for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
+
+
+def _retried(record: Record) -> int:
+    text = record.headers.get(RETRIED) or ""
+    return int(text) if text.isdecimal() and len(text) < 4 else 0
 
 
 def _origin(record: Record) -> str:
@@ -264,5 +298,7 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def _longer(pause_s: float) -> float:
-    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+def _longer(pause_s: float, error: Exception | None = None) -> float:
+    """The next pause, in seconds: twice the last one, and as long as duemq asks for where that is longer."""
+    asked_s = error.retry_after_s if isinstance(error, Unavailable) else 0
+    return min(max(2 * pause_s, _FIRST_PAUSE_S, asked_s), max(_LONGEST_PAUSE_S, min(asked_s, _MOST_ASKED_S)))

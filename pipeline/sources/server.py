@@ -34,7 +34,9 @@ class Server:
 
     def client(self) -> Client:
         tls = self.tls
-        return Client(self.url, self.api_key, self.timeout_s, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key)
+        return Client(
+            self.url, self.api_key, self.timeout_s, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key, retries=0
+        )
 
     def limits(self, patience_s: float = PATIENCE_S) -> Limits:
         """See `limits_of`; asked for again for `patience_s` where the server cannot serve now."""

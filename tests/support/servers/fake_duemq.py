@@ -36,6 +36,10 @@ class Stored:
     status: str = "scheduled"
     idempotency_key: str | None = None
 
+    @property
+    def deliver_at_ms(self) -> int:
+        return self.due
+
     def reschedule(self, *, deliver_after: timedelta) -> None:
         self.server.called("reschedule")
         self.server.tick()
@@ -138,10 +142,11 @@ class FakeDuemq:
             results.append(CancelResult(name, "already_delivered" if status == "delivered" else status))
         return CancelReport(tuple(results), {})
 
-    def list(self, *, topic: str, label: str, due_to: datetime) -> Iterator[Any]:
+    def list(self, *, topic: str, label: str, due_to: int) -> Iterator[Any]:
         self.called("list")
         self.tick()
-        return iter([m for m in self.messages if m.topic == topic and label in m.labels and m.status == "scheduled"])
+        pending = [m for m in self.messages if m.topic == topic and m.status == "scheduled" and m.due < due_to]
+        return iter([m for m in pending if label in m.labels])
 
     def records(
         self, topic: str, *, after: str | None = None, consumer: str = "", max: int, wait: int = 0

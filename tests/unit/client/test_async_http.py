@@ -75,7 +75,7 @@ def test_a_connection_that_is_reset_at_once_is_a_transport_error() -> None:
 
 def test_the_sdk_says_that_nothing_was_sent() -> None:
     async def run(url: str) -> list[BaseException]:
-        async with AsyncClient(url) as client:
+        async with AsyncClient(url, retries=0) as client:
             return await failures(lambda: client.get("x" * 32))
 
     with resetting_server() as url:

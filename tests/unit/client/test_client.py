@@ -46,9 +46,9 @@ class Scripted:
         transport = httpx.MockTransport(self._answer)
         self._runner = asyncio.Runner()
         self.client: Any = (
-            AsyncClient("http://duemq.test", transport=transport)
+            AsyncClient("http://duemq.test", transport=transport, retries=0)
             if asynchronous
-            else Client("http://duemq.test", transport=transport)
+            else Client("http://duemq.test", transport=transport, retries=0)
         )
 
     def __call__(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

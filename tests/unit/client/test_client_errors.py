@@ -16,7 +16,7 @@ CODES = set(
     """missing_topic bad_field bad_query bad_cursor bad_topic both_times bad_time naive_time negative_delay
     delay_too_long past_due bad_level both_payloads bad_base64 needs_key unknown_field bad_header bad_json
     unknown_message unknown_topic already_delivered already_cancelled already_dead name_conflict name_taken
-    payload_too_large batch_too_large idempotency_conflict unauthorised forbidden rate_limited
+    payload_too_large batch_too_large idempotency_conflict unauthorised forbidden
     unknown_node not_supported unknown_import bad_delay_file no_ids unexpected_body unsupported_media_type
     malformed_request head_too_large foreign_origin foreign_host unknown_key conflict not_indexed
     unknown_job job_ended too_many_jobs redrives_exhausted already_purged unknown_destination
@@ -54,6 +54,7 @@ def test_already_delivered_says_when() -> None:
         ("unavailable", errors.Unavailable),
         ("disk_full", errors.DiskFull),
         ("clock_out_of_bounds", errors.ClockOutOfBounds),
+        ("rate_limited", errors.RateLimited),
     ],
 )
 def test_unavailable_says_when_to_try_again(code: str, kind: type[errors.Unavailable]) -> None:
@@ -72,6 +73,8 @@ def test_a_newer_code_is_still_a_rejection() -> None:
 
 def test_answers_of_other_servers_are_told_apart() -> None:
     assert type(error_of(httpx.Response(503, text="no server"))) is errors.Unavailable
+    limited = error_of(httpx.Response(429, text="slow down", headers={"Retry-After": "3"}))
+    assert isinstance(limited, errors.RateLimited) and (limited.status, limited.retry_after_s) == (429, 3)
     fault = httpx.Response(500, json={"code": "internal", "detail": "look for r1 in the log", "status": 500})
     for strange in (httpx.Response(404, text="<html>"), httpx.Response(500, json=["no", "problem"]), fault):
         assert type(error_of(strange)) is errors.UnexpectedAnswer

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from duemq.client.http.errors import BadHeader, DiskFull, Forbidden, Unreachable
+from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
+from duemq.client.http.errors import BadHeader, DiskFull, Forbidden, RateLimited, Unreachable
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
-from duemq.client.relay.relay import TRIES, BrokerAway, NoPlace, NotPublishable, Relay, Start
+from duemq.client.relay.relay import RETRIED, BrokerAway, NoPlace, NotPublishable, Relay, Start
 from tests.support.servers.fake_duemq import FakeDuemq
 
 GONE = Unreachable("gone", outcome_unknown=True)
@@ -99,14 +101,52 @@ def test_a_broker_that_is_away_is_waited_for(duemq: FakeDuemq) -> None:
     assert outlet.got == sent and duemq.of("dlq.r").delivered == []
 
 
-@pytest.mark.parametrize("errors", [[NotPublishable("no")], [RuntimeError("no")] * TRIES])
-def test_what_the_broker_will_never_take_goes_to_the_dead_letters(duemq: FakeDuemq, errors: list[Exception]) -> None:
+def test_what_is_no_message_for_the_broker_goes_to_the_dead_letters(duemq: FakeDuemq) -> None:
     put(duemq, 3)
-    outlet = Outlet(*errors)
+    outlet = Outlet(NotPublishable("no"))
     relay(duemq, outlet, 2).run()
     assert outlet.got == [b"1", b"2"]
     (dead,) = duemq.delivered["dlq.r"]
     assert dead.payload == b"0" and dead.headers["reason"].endswith("no") and dead.headers["origin-id"]
+
+
+class Refusing(Outlet):
+    """Refuses one payload so often."""
+
+    def __init__(self, payload: bytes, times: int = 10**9, error: Exception | None = None) -> None:
+        super().__init__()
+        self.refused, self.left, self.error = payload, times, error or RuntimeError("no")
+        self.at: list[int] = []
+        self.now = lambda: 0
+
+    def publish(self, record: Record) -> None:
+        if record.payload == self.refused and self.left:
+            self.left -= 1
+            self.at.append(self.now())
+            raise self.error
+        super().publish(record)
+
+
+def test_what_the_broker_refuses_comes_back_and_holds_up_no_other(duemq: FakeDuemq) -> None:
+    put(duemq, 3)
+    outlet = Refusing(b"0", times=2)
+    outlet.now = lambda: duemq.now
+    started = duemq.now
+    relay(duemq, outlet, 3).run()
+    assert outlet.got == [b"1", b"2", b"0"] and "dlq.r" not in duemq.delivered
+    assert [at - started for at in outlet.at] == [0, pytest.approx(LEVELS_MS[2], abs=2000)]
+
+
+def test_what_the_broker_never_takes_is_a_dead_letter_after_all_retries(duemq: FakeDuemq) -> None:
+    put(duemq, 2)
+    outlet = Refusing(b"0")
+    made = relay(duemq, outlet, 9)
+    stop_when(made, duemq, lambda: made.buried == 1)
+    made.run()
+    assert outlet.got == [b"1"] and len(outlet.at) == RETRIES + 1
+    (dead,) = duemq.delivered["dlq.r"]
+    assert dead.payload == b"0" and dead.headers["reason"] == "RuntimeError: no"
+    assert dead.headers[RETRIED] == str(RETRIES)
 
 
 def test_records_that_differ_are_no_repeats_of_one_another_whatever_their_places(duemq: FakeDuemq) -> None:
@@ -118,11 +158,40 @@ def test_records_that_differ_are_no_repeats_of_one_another_whatever_their_places
     assert [dead.payload for dead in duemq.delivered["dlq.r"]] == [b"a", b"b"]
 
 
-def test_an_error_that_passes_is_no_dead_letter(duemq: FakeDuemq) -> None:
+def test_a_retry_that_duemq_cannot_take_now_is_waited_for(duemq: FakeDuemq) -> None:
     sent = put(duemq, 2)
-    outlet = Outlet(*[RuntimeError("no")] * (TRIES - 1))
-    relay(duemq, outlet, 2).run()
-    assert outlet.got == sent and "dlq.r" not in duemq.delivered
+    outlet = Refusing(b"0", times=1)
+    made = relay(duemq, outlet, 2)
+    real, failed = duemq.send, [RateLimited("5/s", 2), GONE]
+
+    def send(topic: str, *arguments: Any, **options: Any) -> Any:
+        if RETRIED in options.get("headers", ()) and failed:
+            error = failed.pop()
+            if not failed:
+                real(topic, *arguments, **options)  # it came, and its answer was lost
+            raise error
+        return real(topic, *arguments, **options)
+
+    duemq.send = send  # type: ignore[method-assign]
+    made.run()
+    assert outlet.got == [sent[1], sent[0]] and len(duemq.of("jobs").delivered) == 3
+
+
+def test_a_rate_limit_of_duemq_is_waited_for(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 1)
+    outlet = Outlet()
+    made = relay(duemq, outlet, 1)
+    duemq.away["send"] = RateLimited("the key sends more than 5 messages/s", 3)
+    before, waits = duemq.now, duemq.advance
+
+    def advance(seconds: float) -> None:
+        assert seconds >= 3 or not duemq.away
+        duemq.away.clear()
+        waits(seconds)
+
+    duemq.advance = advance  # type: ignore[method-assign]
+    made.run()
+    assert outlet.got == sent and duemq.now >= before + 3000
 
 
 def test_nothing_is_published_twice_because_a_commit_failed(duemq: FakeDuemq) -> None:
@@ -216,6 +285,16 @@ def test_a_lease_holds_as_long_as_it_was_given_where_duemq_is_away(duemq: FakeDu
     assert held.hold()
 
 
+@pytest.mark.parametrize("behind_s", [-600, 30, 70, 600])
+def test_a_lease_goes_by_the_servers_clock_whatever_this_machines_says(duemq: FakeDuemq, behind_s: int) -> None:
+    duemq.now = int(time.time() + behind_s) * 1000
+    first, second = lease(duemq), lease(duemq)
+    for _ in range(4):
+        assert first.hold() and not second.hold()
+        duemq.advance(LENGTH_S / 2)
+    assert duemq.calls.count("send") <= 2
+
+
 def test_of_two_that_try_at_once_at_most_one_gets_it(duemq: FakeDuemq) -> None:
     first, second = lease(duemq), lease(duemq)
     real = duemq.list
@@ -265,10 +344,16 @@ def test_leases_are_not_relayed_and_a_standby_goes_on(duemq: FakeDuemq) -> None:
 
 
 def stop_after_polls(made: Relay, duemq: FakeDuemq, polls: int) -> None:
-    real, first = duemq.records, len(duemq.calls)
+    first = len(duemq.calls)
+    stop_when(made, duemq, lambda: duemq.calls[first:].count("records") >= polls)
+
+
+def stop_when(made: Relay, duemq: FakeDuemq, holds: Callable[[], bool]) -> None:
+    """Asked at each poll."""
+    real = duemq.records
 
     def records(topic: str, **options: Any) -> Any:
-        if duemq.calls[first:].count("records") >= polls:
+        if holds():
             made.stop()
         return real(topic, **options)
 
@@ -412,8 +497,9 @@ def test_a_strangers_record_that_duemq_does_not_take_stops_nobody(duemq: FakeDue
             raise ValueError
 
     put(duemq, 2)
-    outlet = Outlet(*[Unsayable()] * TRIES)
-    made = relay(duemq, outlet, 1, page=10)
+    outlet = Refusing(b"0", error=Unsayable())
+    made = relay(duemq, outlet, 9, page=10)
+    stop_when(made, duemq, lambda: made.buried == 1)
     real = duemq.send
 
     def send(topic: str, payload: bytes = b"", **options: Any) -> Any:
@@ -424,7 +510,7 @@ def test_a_strangers_record_that_duemq_does_not_take_stops_nobody(duemq: FakeDue
     duemq.send = send  # type: ignore[method-assign]
     made.run()
     (dead,) = duemq.delivered["dlq.r"]
-    assert outlet.got == [b"1"] and dead.payload == b"" and dead.headers["origin-id"] == "id0"
+    assert outlet.got == [b"1"] and dead.payload == b"" and dead.headers["origin-id"].startswith("id")
 
 
 def test_a_refusal_ends_it(duemq: FakeDuemq) -> None:
