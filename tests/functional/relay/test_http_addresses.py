@@ -19,8 +19,8 @@ from duemq.relay.http.outlet import HttpOutlet
 from duemq.relay.network import resolver
 from duemq.relay.outlets import RelayPolicy
 from tests.functional.relay.hostile_urls import FORBIDDEN_ANSWERS, LITERALS
-from tests.support.outlets.http_site import LOOPBACK, Endpoint, full_host, http_destination, status
-from tests.support.outlets.site import out_message
+from tests.support.outlets.http_site import Endpoint, full_host, http_destination, status
+from tests.support.outlets.site import LOOPBACK, out_message
 
 pytestmark = pytest.mark.anyio
 

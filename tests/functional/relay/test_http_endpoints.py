@@ -16,7 +16,6 @@ from duemq.model.destinations.destination import Credentials, read_credentials
 from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.outlet import HttpOutlet
 from tests.support.outlets.http_site import (
-    LOOPBACK,
     Answer,
     Endpoint,
     full_host,
@@ -27,7 +26,7 @@ from tests.support.outlets.http_site import (
     silent,
     status,
 )
-from tests.support.outlets.site import out_message
+from tests.support.outlets.site import LOOPBACK, out_message
 from tests.support.tls.certificates import Authority
 
 pytestmark = pytest.mark.anyio
