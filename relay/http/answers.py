@@ -29,7 +29,7 @@ def answered(status: int, detail: str, retry_after: str, now_s: float, options: 
 
 
 def unanswered(error: PyreqwestError) -> Reply:
-    """The reply where there was no answer, or none that is HTTP. AWAY where nothing was sent."""
+    """The reply if there was no answer, or none that is HTTP. AWAY: nothing was sent."""
     causes = _causes(error)
     detail = (causes[-1] if causes else str(error.message))[:MAX_DETAIL]
     connected = not not_connected(error)

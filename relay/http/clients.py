@@ -35,7 +35,7 @@ class Clients:
         return self._client if not self._failed and self._resolver.fresh(self._host) else None
 
     async def current(self) -> Client:
-        """The client, looked up where it is not `ready`. Raises NoAddress, UnusableCredentials."""
+        """The client, looked up unless it is `ready`. Raises NoAddress, UnusableCredentials."""
         try:
             addresses = await self._resolver.addresses(self._host)
         except ForbiddenAddress:

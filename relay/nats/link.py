@@ -67,7 +67,7 @@ class Link:
     def __init__(self, resolver: Resolver, timeout_s: int) -> None:
         self.lost: Reply | None = None
         self._client = _Client()
-        self._client._transport = _Transport(resolver)  # which it makes itself where there is none
+        self._client._transport = _Transport(resolver)  # else it makes one
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None

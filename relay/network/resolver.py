@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from ipaddress import ip_address
 from threading import BoundedSemaphore, Thread
 from typing import Final
@@ -18,9 +18,9 @@ from typing import Final
 from duemq.relay.network.addresses import ForbiddenAddress, Network, NoAddress, check_address
 
 LOOKUP_S: Final = 15.0
-"""How long the answer of a look-up is good. Then the name is looked up again, while the old answer still serves."""
+"""The answer of a look-up is good for this time. Then the name is resolved again, and the old answer still serves."""
 _STALE_S: Final = 60.0
-_AGAIN_S: Final = 1.0  # a server that refuses at once must not make a look-up of each message
+_AGAIN_S: Final = 1.0  # a server that refuses at once must not cost one look-up per message
 _MAX_NAMES: Final = 64  # of one destination: a cluster tells of its servers
 _MAX_THREADS: Final = 256  # of this process: 200 destinations, and what those that ended still wait for
 
@@ -35,7 +35,7 @@ class LookupFailed(NoAddress):
 
 
 class _Name:
-    """What is known of a name. `addresses`: those that are allowed."""
+    """A name and its answer. `addresses`: those that are allowed."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -112,14 +112,14 @@ class Resolver:
         text = host[1:-1] if host.startswith("[") else host
         try:
             ip_address(text)
-            found: Sequence[str] = [text]
+            addresses: Sequence[str] = [text]
         except ValueError:
             try:
-                found = await self._lookup(host)
+                addresses = await self._lookup(host)
             except (OSError, UnicodeError) as error:
                 raise LookupFailed(f"{host}: {error}") from error
         try:
-            name.addresses = self._checked(host, found)
+            name.addresses = self._checked(host, addresses)
         except ForbiddenAddress:
             name.addresses = []  # also those that were good before the name moved
             name.good_until = 0.0
@@ -128,7 +128,7 @@ class Resolver:
         name.good_until = name.looked_up + LOOKUP_S
 
     def _checked(self, host: str, addresses: Sequence[str]) -> list[str]:
-        """Those that are allowed. Raises NoAddress where none is."""
+        """Those that are allowed. Raises NoAddress if none is left."""
         good: list[str] = []
         refused: NoAddress | None = None
         for address in addresses:
@@ -158,30 +158,19 @@ _threads: Final = BoundedSemaphore(_MAX_THREADS)
 
 async def _look_up(host: str) -> Sequence[str]:
     """As the machine does. The thread outlives a caller that gives up; it keeps no process from ending."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Sequence[str]] = loop.create_future()
-
-    def tell(found: Sequence[str] | Exception) -> None:
-        if answer.done():
-            return
-        if isinstance(found, Exception):
-            answer.set_exception(found)
-        else:
-            answer.set_result(found)
-
-    def ask() -> None:
-        found: Sequence[str] | Exception
-        try:
-            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-            found = list(dict.fromkeys(str(info[4][0]) for info in infos))
-        except Exception as error:
-            found = error
-        finally:
-            _threads.release()
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, found)
-
     if not _threads.acquire(blocking=False):
         raise OSError(f"{_MAX_THREADS} other names are being looked up")
+    answer: Future[Sequence[str]] = Future()
+    answer.set_running_or_notify_cancel()  # a caller that gives up cancels nothing
+
+    def ask() -> None:
+        try:
+            infos = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            answer.set_result(list(dict.fromkeys(str(info[4][0]) for info in infos)))
+        except Exception as error:
+            answer.set_exception(error)
+        finally:
+            _threads.release()
+
     Thread(target=ask, name=f"look up {host}", daemon=True).start()
-    return await answer
+    return await asyncio.wrap_future(answer)

@@ -58,9 +58,10 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         self._host = host
 
         async def checked() -> list[Any]:
-            found = await self._resolver.addresses(host)
-            families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in found]
-            return [(family, socktype, proto, "", (to, port)) for family, to in zip(families, found, strict=True)]
+            return [
+                (socket.AF_INET6 if ":" in address else socket.AF_INET, socktype, proto, "", (address, port))
+                for address in await self._resolver.addresses(host)
+            ]
 
         return self._begin(checked(), on_done)
 

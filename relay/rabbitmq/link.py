@@ -128,9 +128,9 @@ class Publisher:
 
 
 class Link:
-    """A connection. `silent_s`: without a byte of the broker for so long it is lost; heartbeats come more often.
+    """A connection. `silent_s`: it is lost after this time without a byte from the broker; heartbeats come more often.
 
-    `blocked`: the broker takes nothing for want of memory or disk, and says so; else empty."""
+    `blocked`: why the broker takes nothing (it lacks memory or disk); else empty."""
 
     def __init__(self, resolver: Resolver, silent_s: float) -> None:
         self._loop, self._silent_s = asyncio.get_running_loop(), silent_s

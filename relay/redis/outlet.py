@@ -90,7 +90,7 @@ class RedisOutlet:
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            self._answer_waiting(CLOSED)  # where it was cancelled
+            self._answer_waiting(CLOSED)  # if it was cancelled
 
     def _next_batch(self) -> list[_Sending]:
         """Without those that were cancelled."""

@@ -22,7 +22,7 @@ _AWAY: Final = frozenset((
     "MISCONF", "NOREPLICAS", "BUSY", "OOM",
 ))  # fmt: skip
 _NO_COMMAND: Final = ("unknown command", "unknown redis command")  # in lower case; the second in a script
-_COMMAND_REFUSED: Final = ("to run the", "can't run")  # of NOPERM, where no name is at fault
+_COMMAND_REFUSED: Final = ("to run the", "can't run")  # of NOPERM for a command, not a name
 # The client takes the code off the text of these, and before its version 7 keeps it nowhere else.
 _CODES: Final = (
     (exceptions.OutOfMemoryError, "OOM"), (exceptions.NoPermissionError, "NOPERM"),

@@ -1,6 +1,6 @@
 """gRPC channels of Apache's client, to addresses that were checked, and with the credentials of the destination.
 
-The client has gRPC look names up, and knows only the authorities that gRPC has, and no certificate of its own.
+The client has gRPC look names up, and knows only the authorities that gRPC has, and shows no certificate.
 """
 
 from __future__ import annotations
@@ -48,15 +48,18 @@ class Channels:
         return made_by_the_client(endpoints)
 
     def _open(self, places: Sequence[Any]) -> Any:
-        """`places`: those with a host and a port, of which there is at least one."""
-        found: list[tuple[str, int]] = []
+        """`places`: with host and port, at least one."""
+        targets: list[tuple[str, int]] = []
         for place in places:
             if place.host not in self._known:
                 check_address(place.host, self._allowed)
-            found += [(address, place.port) for address in self._known.get(place.host, [place.host])]
-        is_v6 = ":" in found[0][0]
-        same = [(address, port) for address, port in found if (":" in address) == is_v6]
-        texts = [f"[{address}]:{port}" if is_v6 else f"{address}:{port}" for address, port in same]
+            targets += [(address, place.port) for address in self._known.get(place.host, [place.host])]
+        is_v6 = ":" in targets[0][0]  # gRPC takes addresses of one version
+        texts = [
+            f"[{address}]:{port}" if is_v6 else f"{address}:{port}"
+            for address, port in targets
+            if (":" in address) == is_v6
+        ]
         target, name = f"ipv{6 if is_v6 else 4}:{','.join(texts)}", places[0].host
         if self._credentials is None:
             options = (*_OPTIONS, ("grpc.default_authority", f"{name}:{places[0].port}"))
@@ -70,6 +73,6 @@ class _Channel(RpcChannel):  # type: ignore[misc]
         self._open = open_
 
     def _RpcChannel__create_aio_channel(self) -> None:
-        """In place of the client's own."""
+        """Overrides the client's method."""
         channel = self._open()
         self._RpcChannel__async_channel, self._RpcChannel__async_stub = channel, MessagingServiceStub(channel)

@@ -168,10 +168,10 @@ class Link:
         except asyncio.CancelledError:
             if not self._closed:
                 raise
-            return CLOSED  # the client cancels what was asked
+            return CLOSED  # the client cancels its calls
 
     async def _look(self) -> Reply:
-        """Whether the proxy answers at all; what it answers does not matter."""
+        """Whether the proxy answers at all; any answer will do."""
         return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._look_s)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Link:
         reply = await self._reply(batch)
         if reply.status == _TIMED_OUT and lost(await self._looking()):
             reply = silent(reply)
-            for waiting in iter(self._batches.next, []):  # what was not sent waits for a better time
+            for waiting in iter(self._batches.next, []):  # unsent, so they wait
                 for one in waiting:
                     _resolve(one.reply, reply)
         alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault

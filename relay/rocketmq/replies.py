@@ -57,7 +57,7 @@ def failure(error: Exception) -> Reply:
 
 
 def silent(reply: Reply) -> Reply:
-    """The same where no message is at fault, for the proxy answers nothing."""
+    """The same without a message at fault: the proxy does not answer."""
     return (
         reply._replace(result=Result.AWAY, overloaded=False) if reply.result is Result.FAILED and lost(reply) else reply
     )
