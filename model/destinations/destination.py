@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from duemq.model.destinations.body import check_body
 from duemq.model.destinations.http import HttpOptions, check_names
 from duemq.model.destinations.http_headers import legal_value
 from duemq.model.destinations.nats import NatsOptions, read_user_key
@@ -294,9 +295,14 @@ def read_destination(fields: Mapping[str, Any]) -> Destination:
     system = _SYSTEMS.get(url.partition(":")[0]) if isinstance(url, str) else None
     if system is not None and options is not None:
         try:
-            _OPTIONS[system].model_validate(options)
+            given = _OPTIONS[system].model_validate(options)
         except ValidationError as error:
             raise rejection(error, _OPTIONS[system], "options") from None
+        if isinstance(given, HttpOptions):
+            try:
+                check_body(given.body, given.content_type)  # here alone: older declarations stay readable
+            except ValueError as error:
+                raise Rejected("bad_field", f"options.body: {error}", "options.body") from None
     try:
         return Destination.model_validate(dict(fields))
     except ValidationError as error:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
-from duemq.model.destinations.http_headers import framing, legal_name, legal_value, secret
+from duemq.model.destinations.http_headers import framing, legal_name, legal_value, of_messages, secret
 from duemq.model.destinations.template import parse_template
+from duemq.model.timing import shown
 
 OCTETS: Final = "application/octet-stream"
 _VALUE_CHARACTERS: Final = 2_000
@@ -21,8 +30,9 @@ class HttpOptions(BaseModel):
     """`format`: the payload as it is (`raw`), or as a CloudEvent in `binary` or `structured` mode; `type` is the
     event's. `content_type`: where the message has no header of that name.
 
-    `headers`, `body`: templates; an empty body is the payload. `on_4xx`, `on_5xx`: what an answer of these makes of the
-    message. 408, 410, 425, 429 and 503 have a meaning of their own, whatever these say.
+    `headers`, `body`: templates; an empty body is the payload. `message_headers`: names of messages' headers that may
+    be headers of the request; empty: all that a message may set. `on_4xx`, `on_5xx`: what an answer of these makes of
+    the message. 408, 410, 425, 429 and 503 have a meaning of their own, whatever these say.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +44,7 @@ class HttpOptions(BaseModel):
     headers: Annotated[Mapping[str, str], Field(max_length=50, examples=[{"x-team": "billing"}])] = Field(
         default_factory=dict
     )
+    message_headers: Annotated[tuple[str, ...], Field(max_length=50, examples=[["traceparent"]])] = ()
     body: Annotated[str, Field(max_length=_BODY_CHARACTERS)] = ""
     on_4xx: OnError = "retry"
     on_5xx: OnError = "retry"
@@ -61,6 +72,14 @@ class HttpOptions(BaseModel):
                     raise ValueError(f"the payload is no part of a header, such as {name}")
         return headers
 
+    @field_validator("message_headers")
+    @classmethod
+    def _check_message_headers(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not of_messages(name):
+                raise ValueError(f"{shown(name)} is no header that a message may set")
+        return names
+
     @field_validator("body")
     @classmethod
     def _check_body(cls, body: str) -> str:
@@ -72,6 +91,11 @@ class HttpOptions(BaseModel):
         if self.body and self.format != "raw":
             raise ValueError("a body is made of a template or is a CloudEvent, not both")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_default(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Version 0.1.0 reads no declaration with a field that they do not know."""
+        return {name: value for name, value in dump(self).items() if name != "message_headers" or value}
 
 
 def check_names(headers: Mapping[str, object]) -> None:

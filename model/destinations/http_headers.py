@@ -15,11 +15,23 @@ _OURS: Final = ("webhook-", "duemq-", "ce-", ":")
 _SECRET: Final = frozenset(("authorization", "proxy-authorization", "proxy-authenticate", "cookie", "cookie2"))
 _TRUSTED: Final = frozenset((
     # Receivers believe these of whoever stands before them: who sends messages must not speak in that name.
-    "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "x-original-url",
-    "x-rewrite-url", "x-http-method", "x-http-method-override", "x-method-override", "user-agent",
+    "forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip", "fastly-client-ip",
+    "fly-client-ip", "client-ip", "x-cluster-client-ip", "x-host", "x-http-method", "x-http-method-override",
+    "x-method-override", "user-agent",
     "content-type",  # of a message it is read apart; content_type is not
 ))  # fmt: skip
-_TRUSTED_BEGIN: Final = ("x-forwarded-", "proxy-", "sec-")
+_TRUSTED_BEGIN: Final = (
+    "x-forwarded-", "proxy-", "sec-", "x-original-", "x-rewrite-", "x-middleware-", "x-envoy-",
+    # Who the caller is, as access proxies tell it.
+    "remote-", "x-remote-", "x-auth-", "x-authenticated-", "x-authentik-", "x-goog-", "x-amzn-oidc-",
+    "x-ms-client-principal", "x-ms-token-", "cf-access-", "x-pomerium-", "x-vouch-", "x-webauth-", "tailscale-",
+    "ssl-client-", "x-ssl-", "x-client-cert", "x-client-verify", "x-client-dn",
+)  # fmt: skip
+
+
+def plain(name: str) -> str:
+    """A name as receivers may read it: servers that make variables of headers do not tell `_` and `-` apart."""
+    return name.lower().replace("_", "-")
 
 
 def legal_name(name: str) -> bool:
@@ -33,20 +45,19 @@ def legal_value(value: str) -> bool:
 
 
 def framing(name: str) -> bool:
-    """Whether HTTP itself needs it, or duemq gives it: nobody else may. Underscores count as dashes, for servers that
-    make variables of headers do not tell them apart."""
-    plain = name.lower().replace("_", "-")
-    return plain in _FRAMING or plain.startswith(_OURS)
+    """Whether HTTP itself needs it, or duemq alone gives it."""
+    read = plain(name)
+    return read in _FRAMING or read.startswith(_OURS)
 
 
 def secret(name: str) -> bool:
     """Whether it opens the endpoint: it is given with the credentials only."""
-    return name.lower().replace("_", "-") in _SECRET
+    return plain(name) in _SECRET
 
 
 def of_messages(name: str) -> bool:
     """Whether a header of a message may be a header of the request."""
-    plain = name.lower().replace("_", "-")
-    return not (
-        framing(plain) or plain in _SECRET or plain in _TRUSTED or plain.startswith(_TRUSTED_BEGIN)
-    ) and legal_name(name)
+    read = plain(name)
+    return not (framing(read) or read in _SECRET or read in _TRUSTED or read.startswith(_TRUSTED_BEGIN)) and legal_name(
+        name
+    )

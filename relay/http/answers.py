@@ -28,17 +28,16 @@ def answered(status: int, detail: str, retry_after: str, now_s: float, options: 
     return Reply(Result.FAILED, str(status), detail, wait_ms, overloaded=status in _OVERLOADED)
 
 
-def timed_out(detail: str) -> Reply:
-    return Reply(Result.FAILED, "timeout", detail[:MAX_DETAIL], overloaded=True)
-
-
 def unanswered(error: PyreqwestError) -> Reply:
-    """The reply where there was no answer, or none that is HTTP."""
+    """The reply if there was no answer, or none that is HTTP. AWAY: nothing was sent."""
     causes = _causes(error)
-    detail = causes[-1] if causes else str(error.message)
+    detail = (causes[-1] if causes else str(error.message))[:MAX_DETAIL]
+    connected = not not_connected(error)
     if isinstance(error, RequestTimeoutError):
-        return timed_out("no answer in time")
-    return Reply(Result.FAILED, _status(error, causes), detail[:MAX_DETAIL])
+        if not connected:
+            return Reply(Result.AWAY, "timeout", "no connection in time")
+        return Reply(Result.FAILED, "timeout", "no answer in time", overloaded=True)
+    return Reply(Result.FAILED if connected else Result.AWAY, _status(error, causes), detail)
 
 
 def not_connected(error: PyreqwestError) -> bool:

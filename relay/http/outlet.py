@@ -22,10 +22,11 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.http import HttpOptions
 from duemq.relay.base import MAX_DETAIL, Reply, Result
-from duemq.relay.http.addresses import ForbiddenAddress
-from duemq.relay.http.answers import answered, not_connected, timed_out, unanswered
-from duemq.relay.http.clients import Clients, Lookup, LookupFailed
+from duemq.relay.http.answers import answered, not_connected, unanswered
+from duemq.relay.http.clients import Clients
 from duemq.relay.http.request import RequestFormat, fixed_headers
+from duemq.relay.network.addresses import NoAddress
+from duemq.relay.network.resolver import Lookup, Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.tls import UnusableCredentials
 
@@ -54,25 +55,23 @@ class HttpOutlet:
         self._secrets: Final = _secrets(credentials)
         self._url: Final = _url(destination.url)
         host = "" if self._url is None else self._url.host_str or ""
-        self._clients: Final = Clients(host, policy.private_networks, self._builder, lookup)
+        self._clients: Final = Clients(host, Resolver(policy.private_networks, lookup), self._builder)
 
     async def send(self, message: Message) -> Reply:
         if self._url is None:
-            return Reply(Result.FAILED, "bad_url", "the host of its URL is neither a name nor an address")
+            return Reply(Result.AWAY, "bad_url", "the host of its URL is neither a name nor an address")
         headers, body = self._format.request(message, time.time())
         try:
             client = self._clients.ready()
             if client is None:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self._timeout_s / 2):
                     client = await self._clients.current()
-        except ForbiddenAddress as error:
-            return Reply(Result.FAILED, "forbidden_address", str(error))
-        except LookupFailed as error:
-            return Reply(Result.FAILED, "dns_error", str(error)[:MAX_DETAIL])
+        except NoAddress as error:
+            return Reply(Result.AWAY, error.status, str(error)[:MAX_DETAIL])
         except UnusableCredentials as error:
             return Reply(Result.AWAY, "bad_credentials", str(error))
         except TimeoutError:
-            return timed_out("its name was not looked up in time")
+            return Reply(Result.AWAY, "timeout", "its name was not looked up in time")
         request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
             # The answer comes with the first piece of its body: no second way between the threads for short ones.
@@ -102,7 +101,7 @@ class HttpOutlet:
         builder = (
             ClientBuilder().follow_redirects(False).no_proxy().referer(False).http1_only().http1_lower_case_headers()
             .gzip(False).brotli(False).zstd(False).deflate(False)
-            .timeout(timedelta(seconds=self._timeout_s)).connect_timeout(timedelta(seconds=self._timeout_s / 2))
+            .timeout(timedelta(seconds=self._timeout_s)).connect_timeout(timedelta(seconds=self._timeout_s / 3))
             .pool_idle_timeout(_IDLE)
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip

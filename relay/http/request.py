@@ -13,7 +13,7 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Header, Headers
 from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.http import HttpOptions
-from duemq.model.destinations.http_headers import legal_value, of_messages
+from duemq.model.destinations.http_headers import legal_value, of_messages, plain
 from duemq.relay.http.cloudevents import STRUCTURED_TYPE, binary_headers, structured_body
 from duemq.relay.http.signature import Signer
 from duemq.relay.http.template import body_template, header_template
@@ -33,11 +33,12 @@ class RequestFormat:
         self._options: Final = options
         self._signer: Final = Signer([each.get_secret_value() for each in credentials.signing_secrets])
         self._fixed: Final = fixed_headers(credentials)
-        names = {name for name, _ in self._fixed}
+        names = {plain(name) for name, _ in self._fixed}
         self._templates: Final = [
-            (name.lower(), header_template(text)) for name, text in options.headers.items() if name.lower() not in names
+            (name.lower(), header_template(text)) for name, text in options.headers.items() if plain(name) not in names
         ]
-        self._taken: Final = names | {name for name, _ in self._templates}
+        self._taken: Final = names | {plain(name) for name, _ in self._templates}
+        self._allowed: Final = frozenset(map(plain, options.message_headers))
         self._body: Final = body_template(options.body, options.content_type) if options.body else None
 
     def request(self, message: Message, now_s: float) -> Request:
@@ -100,13 +101,17 @@ class RequestFormat:
                 exact = exact and content_type_is_own
                 continue
             text = "" if data is None else data.decode("ascii", errors="replace")
-            if data is not None and of_messages(name) and lower not in self._taken and legal_value(text):
+            if data is not None and self._may_be_header(name) and legal_value(text):
                 headers.append((lower, text))
             else:
                 exact = False
         if not exact:
             headers.append(("duemq-headers", headers_json(own)))
         return headers
+
+    def _may_be_header(self, name: str) -> bool:
+        read = plain(name)
+        return of_messages(name) and read not in self._taken and (not self._allowed or read in self._allowed)
 
 
 def headers_json(headers: Headers) -> str:

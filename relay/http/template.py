@@ -1,13 +1,13 @@
 """Fills the placeholders of `model/destinations/template.py` with what a message has, so that nothing breaks out.
 
-In a body, values are escaped as its content type needs: the inside of a JSON string, of a form field, of XML or HTML.
-In a header, what is not visible ASCII is percent-encoded.
+In a body, values are escaped as its content type needs: the inside of a JSON string, of a form field, of XML or HTML;
+in a form, XML and HTML `payload_json` is text like any other. In a header, all but visible ASCII is percent-encoded.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus
 import orjson
 
 from duemq.client.consumer.message import Message
+from duemq.model.destinations.body import Kind, kind_of
 from duemq.model.destinations.template import Placeholder, parse_template
 from duemq.relay.http.times import timestamp
 
@@ -25,17 +26,17 @@ _VISIBLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) !
 
 
 class Template:
-    """A text with placeholders. Raises ValueError where it has others than there are."""
+    """A text with placeholders. `of_json` escapes JSON. Raises ValueError for an unknown placeholder."""
 
-    def __init__(self, text: str, escape_: Escape) -> None:
+    def __init__(self, text: str, escape_: Escape, of_json: Escape) -> None:
         self._parts: Final = parse_template(text)
-        self._escape: Final = escape_
+        self._escape, self._of_json = escape_, of_json
 
     def render(self, message: Message) -> str:
-        escape_ = self._escape
+        escape_, of_json = self._escape, self._of_json
         return "".join([
             part if isinstance(part, str)
-            else payload_json(message) if part.name == "payload_json"
+            else of_json(payload_json(message)) if part.name == "payload_json"
             else escape_(_value(part, message))
             for part in self._parts
         ])  # fmt: skip
@@ -43,12 +44,15 @@ class Template:
 
 def body_template(text: str, content_type: str) -> Template:
     """Of a body of this content type."""
-    return Template(text, _escape_of(content_type))
+    kind = kind_of(content_type) or _guessed(text)
+    escape_ = _ESCAPES[kind]
+    of_json = _as_it_is if kind in ("json", "plain") else _in_one_line if kind == "lines" else escape_
+    return Template(text, escape_, of_json)
 
 
 def header_template(text: str) -> Template:
     """Of the value of a header."""
-    return Template(text, header_text)
+    return Template(text, header_text, header_text)
 
 
 def header_text(text: str) -> str:
@@ -92,12 +96,29 @@ def _text(data: bytes) -> str:
     return data.decode(errors="replace")
 
 
-def _escape_of(content_type: str) -> Escape:
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind == "application/json" or kind.endswith("+json"):
-        return lambda text: json.dumps(text)[1:-1]
-    if kind == "application/x-www-form-urlencoded":
-        return lambda text: quote_plus(text, errors="replace")
-    if kind in ("text/html", "text/xml", "application/xml") or kind.endswith("+xml"):
-        return escape
-    return lambda text: text
+def _as_it_is(text: str) -> str:
+    return text
+
+
+def _in_one_line(text: str) -> str:
+    """JSON has line ends between its tokens only."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _in_form(text: str) -> str:
+    return quote_plus(text, errors="replace")
+
+
+_ESCAPES: Final[Mapping[Kind, Escape]] = {
+    "json": _in_json, "lines": _in_json, "form": _in_form, "markup": escape, "plain": _as_it_is,
+}  # fmt: skip
+
+
+def _guessed(text: str) -> Kind:
+    """Of a body whose content type does not say it, as version 0.1.0 let it be declared."""
+    first = text.lstrip()[:1]
+    return "json" if first in ("{", "[") else "markup" if first == "<" else "plain"

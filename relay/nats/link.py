@@ -10,18 +10,21 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import ParseResult, urlsplit
 
 from nats import errors
 from nats.aio.client import Client, RawCredentials
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 
 from duemq.model.destinations.destination import Credentials
 from duemq.model.destinations.nats import read_user_key
 from duemq.relay.base import Reply
 from duemq.relay.nats.replies import ACCEPTED, acknowledged, away
 from duemq.relay.nats.tls import ClientContext
+from duemq.relay.network.resolver import Resolver
 
+_PORT: Final = 4222
 _CLOSE_S: Final = 3.0
 _LOOK_S: Final = 0.001
 _WATCH_S: Final = 0.2
@@ -30,6 +33,20 @@ _WATCH_S: Final = 0.2
 class _Waiting(NamedTuple):
     subject: str
     reply: asyncio.Future[Reply]
+
+
+class _Transport(TcpTransport):
+    """To an address that the resolver checked."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        super().__init__()
+        self._resolver = resolver
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        connection = await self._resolver.connect(uri.hostname or "", uri.port or _PORT, connect_timeout)
+        reader, writer = await asyncio.open_connection(sock=connection, limit=buffer_size)
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = writer
 
 
 class _Client(Client):
@@ -47,9 +64,10 @@ class _Client(Client):
 class Link:
     """`timeout_s`: how long a connection may take, and an answer to a ping. `lost`: why it is of no use any more."""
 
-    def __init__(self, timeout_s: int) -> None:
+    def __init__(self, resolver: Resolver, timeout_s: int) -> None:
         self.lost: Reply | None = None
         self._client = _Client()
+        self._client._transport = _Transport(resolver)  # else it makes one
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None

@@ -44,11 +44,11 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """By the options of the destination `name`."""
+    """By the options of the destination `name`. `by_key`: the subject is made of the message's key."""
 
     def __init__(self, name: str, options: NatsOptions) -> None:
         self._name, self._parts = name, parse_name(options.subject, NAMES)
-        self._by_topic, self._by_key = self._parts == (TOPIC,), KEY in self._parts
+        self._by_topic, self.by_key = self._parts == (TOPIC,), KEY in self._parts
         self._jetstream, self._stream = options.jetstream, options.stream
 
     def publication(self, message: Message) -> Publication:
@@ -83,7 +83,7 @@ class Mapping:
     def _subject(self, message: Message) -> str:
         subject = _topic_tokens(message.topic)
         if not self._by_topic:
-            key = key_token(message.key) if self._by_key else ""
+            key = key_token(message.key) if self.by_key else ""
             subject = fill(self._parts, {"topic": subject, "key": key})
         if len(subject) > SUBJECT_BYTES:
             raise NotMapped("bad_subject", f"the subject has {len(subject):,} bytes, more than {SUBJECT_BYTES:,}")

@@ -8,16 +8,17 @@ from urllib.parse import urlsplit
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.nats import NatsOptions
-from duemq.relay.base import Reply
+from duemq.relay.base import Reply, Result
 from duemq.relay.connecting import Connecting
 from duemq.relay.nats.link import Link
 from duemq.relay.nats.mapping import Mapping, NotMapped
-from duemq.relay.nats.replies import away, too_large
+from duemq.relay.nats.replies import PERMISSIONS, away, too_large
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 
 _MAX_CONNECT_S: Final = 5
 _MAX_SERVERS: Final = 16  # of a cluster that are asked, one after another
-_NOBODY: Final = ("unreachable", "connection_lost", "timeout")
+_NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
 
 class NatsOutlet:
@@ -32,6 +33,7 @@ class NatsOutlet:
         self._mapping = Mapping(destination.name, options)
         # A dead connection is noticed after three pings, before its messages time out.
         self._timeout_s = max(1, min(destination.timeout // 5_000, _MAX_CONNECT_S))
+        self._resolver = Resolver(policy.private_networks)
         self._link: Link | None = None
         self._servers: list[str] = []  # the others of the cluster, as the last one told of them
         self._connected = Connecting(self._connect, "NATS")
@@ -51,13 +53,17 @@ class NatsOutlet:
         size += len(payload)
         if size > link.max_bytes:
             return too_large(size, link.max_bytes)
-        return await link.publish(subject, payload, headers, jetstream=self._jetstream)
+        reply = await link.publish(subject, payload, headers, jetstream=self._jetstream)
+        if reply.status == PERMISSIONS and link.lost is None and self._mapping.by_key:
+            return reply._replace(result=Result.FAILED)  # the message's own key made the subject
+        return reply
 
     async def close(self) -> None:
         await self._connected.cancel()
         link, self._link = self._link, None
         if link is not None:
             await link.close()
+        await self._resolver.close()
 
     async def _connect(self) -> Link | Reply:
         if self._link is not None:  # it is lost, and may have a socket still
@@ -79,7 +85,7 @@ class NatsOutlet:
         # Whatever server it is, its certificate has the name that the destination has: what tells of the others may
         # come before TLS, from anybody, and nobody may have a name of his own choice vouched for.
         host = urlsplit(self._url).hostname or ""
-        link = Link(self._timeout_s)
+        link = Link(self._resolver, self._timeout_s)
         failure: Reply | None = away(None, "closed")
         try:
             failure = await link.connect(url, host, self._credentials)

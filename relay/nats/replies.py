@@ -9,6 +9,7 @@ import orjson
 from nats import errors
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.network.addresses import NoAddress
 from duemq.relay.tls import UnusableCredentials
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")
@@ -18,6 +19,9 @@ _NO_STREAM_ANSWER: Final = Reply(Result.FAILED, "no_stream", "a subscriber answe
 _TOO_LARGE, _OTHER_STREAM = 10054, 10060  # error codes of JetStream
 _STATUSES: Final = {_TOO_LARGE: "too_large", _OTHER_STREAM: "other_stream"}
 _BUSY: Final = (429, 503)
+_NO_ROOM: Final = frozenset((10023, 10028, 10047))
+"""Error codes of JetStream: the server, not the stream, lacks memory or disk."""
+PERMISSIONS: Final = "permissions"
 
 
 def acknowledged(data: bytes, headers: dict[str, str] | None) -> Reply:
@@ -36,7 +40,7 @@ def acknowledged(data: bytes, headers: dict[str, str] | None) -> Reply:
 def _refused(error: dict[str, Any]) -> Reply:
     code, error_code = error["code"], error.get("err_code", 0)
     return Reply(
-        Result.REJECTED if error_code == _TOO_LARGE else Result.FAILED,
+        Result.REJECTED if error_code == _TOO_LARGE else Result.AWAY if error_code in _NO_ROOM else Result.FAILED,
         _STATUSES.get(error_code, str(error_code or code)),
         str(error.get("description", ""))[:MAX_DETAIL],
         overloaded=code in _BUSY,
@@ -52,12 +56,14 @@ def away(error: BaseException | None, status: str = "unreachable") -> Reply:
     """Of what ended a connection, or an attempt at one. `status` where the error has no word of its own."""
     text = str(error or "")
     lower = text.lower()
-    if isinstance(error, errors.AuthorizationError) or "authorization" in lower or "authentication" in lower:
+    if isinstance(error, NoAddress):
+        status = error.status
+    elif isinstance(error, errors.AuthorizationError) or "authorization" in lower or "authentication" in lower:
         status = "authorization"
     elif isinstance(error, ssl.SSLError | errors.SecureConnWantedError | UnusableCredentials):
         status = "tls"
     elif isinstance(error, TimeoutError):
         status, text = "timeout", text or "no answer from the server"
     elif "permissions violation" in lower:
-        status = "permissions"
+        status = PERMISSIONS
     return Reply(Result.AWAY, status, text[:MAX_DETAIL])

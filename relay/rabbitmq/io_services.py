@@ -13,21 +13,29 @@ from typing import Any
 
 from pika.adapters.utils import nbio_interface as interface
 
+from duemq.relay.network.resolver import Resolver
+
 
 class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika has no types
     """Of a running event loop, which is not pika's to run or close; for one connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, resolver: Resolver) -> None:
+        self._loop, self._resolver = loop, resolver
+        self._host = ""
         self._work: Work | None = None
         self._stream: Stream | None = None
 
-    def abort(self) -> None:
+    @property
+    def heard_at(self) -> float:
+        """When the broker sent something last, by the loop's clock."""
+        return 0.0 if self._stream is None else self._stream.heard_at
+
+    def abort(self, why: str = "given up") -> None:
         """End what is under way. pika then says that the connection is lost; it says nothing where there was none."""
         if self._work is not None:
             self._work.cancel()
         if self._stream is not None:
-            self._stream.give_up()
+            self._stream.give_up(why)
 
     def get_native_ioloop(self) -> asyncio.AbstractEventLoop:
         return self._loop
@@ -47,11 +55,25 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         self, host: str, port: int, on_done: Callable[..., None], family: int = 0, socktype: int = 0, proto: int = 0,
         flags: int = 0,
     ) -> Work:  # fmt: skip
-        work = self._loop.getaddrinfo(host, port, family=family, type=socktype, proto=proto, flags=flags)
-        return self._begin(work, on_done)
+        self._host = host
+
+        async def checked() -> list[Any]:
+            return [
+                (socket.AF_INET6 if ":" in address else socket.AF_INET, socktype, proto, "", (address, port))
+                for address in await self._resolver.addresses(host)
+            ]
+
+        return self._begin(checked(), on_done)
 
     def connect_socket(self, sock: socket.socket, resolved_addr: Any, on_done: Callable[..., None]) -> Work:
-        return self._begin(self._loop.sock_connect(sock, resolved_addr), on_done)
+        async def connect() -> None:
+            try:
+                await self._loop.sock_connect(sock, resolved_addr)
+            except BaseException:  # the next attempt begins with another address
+                self._resolver.failed(self._host, resolved_addr[0])
+                raise
+
+        return self._begin(connect(), on_done)
 
     def create_streaming_connection(
         self, protocol_factory: Callable[[], Any], sock: socket.socket, on_done: Callable[..., None],
@@ -101,6 +123,7 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         self._protocol: Any = None
         self._pieces: list[bytes] = []
         self._reason: Exception | None = None
+        self.heard_at = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -108,6 +131,7 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         self._protocol.connection_made(self)
 
     def data_received(self, data: bytes) -> None:
+        self.heard_at = self._loop.time()
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool:
@@ -130,9 +154,9 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         self._flush()
         self._transport.abort()
 
-    def give_up(self) -> None:
+    def give_up(self, why: str) -> None:
         """An end that pika has not asked for."""
-        self._reason = ConnectionAbortedError("given up")
+        self._reason = ConnectionAbortedError(why)
         self._transport.abort()
 
     def get_protocol(self) -> Any:

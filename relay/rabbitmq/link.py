@@ -14,9 +14,10 @@ from pika import ConnectionParameters, spec
 from pika.adapters.asyncio_connection import AsyncioConnection
 
 from duemq.relay.base import Reply
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.rabbitmq.io_services import IoServices
 from duemq.relay.rabbitmq.mapping import Publication
-from duemq.relay.rabbitmq.replies import ACCEPTED, NACK, blocked, closed, no_route
+from duemq.relay.rabbitmq.replies import ACCEPTED, NACK, SILENT, blocked, closed, no_route
 
 _CLOSE_S: Final = 5.0
 
@@ -127,13 +128,15 @@ class Publisher:
 
 
 class Link:
-    """A connection. `blocked`: the broker takes nothing for want of memory or disk, and says so; else empty."""
+    """A connection. `silent_s`: it is lost after this time without a byte from the broker; heartbeats come more often.
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    `blocked`: why the broker takes nothing (it lacks memory or disk); else empty."""
+
+    def __init__(self, resolver: Resolver, silent_s: float) -> None:
+        self._loop, self._silent_s = asyncio.get_running_loop(), silent_s
         self._opened: asyncio.Future[Any] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
-        self._io = IoServices(self._loop)
+        self._io = IoServices(self._loop, resolver)
         self._connection: Any = None
         self._publishers: list[Publisher] = []
         self.blocked = ""
@@ -162,6 +165,7 @@ class Link:
             raise
         if reason is not None:
             raise reason
+        self._watch()
 
     async def publisher(self, exchange: str, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
         """A new channel. It may be closed when it comes."""
@@ -190,6 +194,18 @@ class Link:
                 await self._closed
         except TimeoutError:
             self._io.abort()
+
+    def _watch(self, due: float = 0.0) -> None:
+        """`due`: when this was to be called; after that this process may have been busy, and the broker not silent."""
+        if not self.open:
+            return
+        now, pause_s = self._loop.time(), self._silent_s / 4
+        if now - self._io.heard_at > self._silent_s and now - due < pause_s:
+            for publisher in self._publishers:
+                publisher.answer_all(SILENT)
+            self._io.abort(SILENT.detail)
+        else:
+            self._loop.call_later(pause_s, self._watch, now + pause_s)
 
     def _opened_with(self, reason: Any) -> None:
         """None: it is open."""

@@ -42,12 +42,12 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """By the options of a destination."""
+    """By the options of a destination. `by_key`: the routing key is made of the message's key."""
 
     def __init__(self, options: RabbitMqOptions) -> None:
         self._parts = parse_name(options.routing_key, NAMES)
         self._by_topic = self._parts == (TOPIC,)
-        self._by_key = KEY in self._parts
+        self.by_key = KEY in self._parts
         self._mode = _PERSISTENT if options.persistent else 1
 
     def publication(self, message: Message) -> Publication:
@@ -74,7 +74,7 @@ class Mapping:
         if self._by_topic:
             return message.topic
         key = ""
-        if self._by_key:
+        if self.by_key:
             try:
                 key = (message.key or b"").decode()
             except UnicodeDecodeError:

@@ -2,7 +2,8 @@
 
 All messages of a destination go by one channel, as many under way as may be, and the broker confirms them in bulk.
 A broker that dislikes a message (406) closes the channel without telling which one it was; then each of those that were
-under way is published again alone, on a channel for that.
+under way is published again alone, on a channel for that. A routing key that the user may not write to (403) closes it,
+too; the broker mostly names that one, and the others are published again together.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
 from duemq.relay.connecting import Connecting
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.link import Link, Publisher
 from duemq.relay.rabbitmq.mapping import Mapping, NotMapped, Publication
-from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected
+from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked, not_connected, topic_refused
 from duemq.relay.tls import client_context
 
-_HEARTBEAT_S: Final = 10
+_MAX_HEARTBEAT_S: Final = 10
+_LEAST_SILENT_S: Final = 1.0  # twice as long as between two heartbeats of a second
 _MAX_CONNECT_S: Final = 5.0
+_TRIES: Final = 3  # with others, of a message that came with one that was refused
 _MAX_LATE: Final = 10_000  # ids of messages that were accepted after nobody waited for them
 _LOGGER: Final = logging.getLogger("pika")
 
@@ -43,7 +47,11 @@ class RabbitMqOutlet:
         assert isinstance(options, RabbitMqOptions)
         self._options = options
         self._mapping = Mapping(options)
-        self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
+        timeout_s = destination.timeout / 1000
+        self._connect_s = min(timeout_s / 3, _MAX_CONNECT_S)
+        self._silent_s = max(timeout_s / 2, _LEAST_SILENT_S)
+        self._heartbeat_s = max(1, min(int(timeout_s / 3), _MAX_HEARTBEAT_S))
+        self._resolver = Resolver(policy.private_networks)
         self._url, self._credentials = destination.url, credentials
         self._link: Link | None = None
         self._publisher: Publisher | None = None
@@ -54,28 +62,33 @@ class RabbitMqOutlet:
             _LOGGER.setLevel(logging.CRITICAL)
 
     async def send(self, message: Message) -> Reply:
-        publisher, link = self._publisher, self._link
-        if publisher is None or link is None or not publisher.open:
-            if (failure := await self._open()) is not None:
-                return failure
+        for _ in range(_TRIES):
             publisher, link = self._publisher, self._link
             if publisher is None or link is None or not publisher.open:
-                return Reply(Result.AWAY, "connection lost")
-        if self._late and self._late.pop(message.id, 0) is None:
-            return ACCEPTED
-        if link.blocked:
-            return blocked(link.blocked)
-        try:
-            publication = self._mapping.publication(message)
-        except NotMapped as error:
-            return error.reply
-        if publication.header_bytes > link.frame_bytes:
-            detail = f"key and headers may have up to {link.frame_bytes} bytes here"
-            return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-        reply = await publisher.publish(message.id, message.payload, publication)
-        if reply.status == PRECONDITION_FAILED:
-            return await self._send_alone(message, publication)
-        return reply
+                if (failure := await self._open()) is not None:
+                    return failure
+                publisher, link = self._publisher, self._link
+                if publisher is None or link is None or not publisher.open:
+                    return Reply(Result.AWAY, "connection lost")
+            if self._late and self._late.pop(message.id, 0) is None:
+                return ACCEPTED
+            if link.blocked:
+                return blocked(link.blocked)
+            try:
+                publication = self._mapping.publication(message)
+            except NotMapped as error:
+                return error.reply
+            if publication.header_bytes > link.frame_bytes:
+                detail = f"key and headers may have up to {link.frame_bytes} bytes here"
+                return Reply(Result.REJECTED, "FRAME_ERROR", detail)
+            reply = await publisher.publish(message.id, message.payload, publication)
+            if reply.status == PRECONDITION_FAILED:
+                break
+            if not (self._mapping.by_key and topic_refused(reply)):
+                return reply
+            if f"'{publication.routing_key}'" in reply.detail:
+                return reply._replace(result=Result.FAILED)
+        return await self._send_alone(message, publication)
 
     async def _send_alone(self, message: Message, publication: Publication) -> Reply:
         async with self._alone:
@@ -96,26 +109,29 @@ class RabbitMqOutlet:
                 reply = await publisher.publish(message.id, message.payload, publication)
             finally:
                 publisher.close()
-        return reply._replace(result=Result.REJECTED) if reply.status == PRECONDITION_FAILED else reply
+        if reply.status == PRECONDITION_FAILED:
+            return reply._replace(result=Result.REJECTED)
+        return reply._replace(result=Result.FAILED) if self._mapping.by_key and topic_refused(reply) else reply
 
     async def close(self) -> None:
         await self._open.cancel()
         link, self._link, self._publisher = self._link, None, None
         if link is not None:
             await link.close()
+        await self._resolver.close()
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
     async def _open_once(self) -> Reply | None:
         """Returns why it did not work."""
         try:
-            parameters = _parameters(self._url, self._credentials, self._connect_s)
+            parameters = _parameters(self._url, self._credentials, self._connect_s, self._heartbeat_s)
         except ValueError as error:
             return Reply(Result.AWAY, "tls", str(error))
         try:
             async with asyncio.timeout(self._connect_s):
                 if self._link is None or not self._link.open:
-                    link = Link()
+                    link = Link(self._resolver, self._silent_s)
                     await link.connect(parameters)
                     self._link = link
                 self._publisher = await self._link.publisher(
@@ -133,7 +149,7 @@ class RabbitMqOutlet:
             self._late.popitem(last=False)
 
 
-def _parameters(url: str, credentials: Credentials, connect_s: float) -> ConnectionParameters:
+def _parameters(url: str, credentials: Credentials, connect_s: float, heartbeat_s: int) -> ConnectionParameters:
     parts = urlsplit(url)
     tls: Any = None
     if parts.scheme == "amqps":
@@ -145,7 +161,7 @@ def _parameters(url: str, credentials: Credentials, connect_s: float) -> Connect
         login = ExternalCredentials()  # the broker knows the user by the certificate
     return ConnectionParameters(
         host=parts.hostname, port=parts.port or (5671 if tls else 5672),
-        virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=_HEARTBEAT_S,
+        virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=heartbeat_s,
         connection_attempts=1, socket_timeout=2 * connect_s, stack_timeout=2 * connect_s,  # ours are shorter
         client_properties={"connection_name": "duemq relay"},
     )  # fmt: skip

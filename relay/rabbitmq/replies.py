@@ -9,8 +9,10 @@ from typing import Any, Final
 from pika import exceptions
 
 from duemq.relay.base import Reply, Result
+from duemq.relay.network.addresses import NoAddress
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ack")
+SILENT: Final = Reply(Result.AWAY, "heartbeat", "the broker has been silent")
 NACK: Final = Reply(Result.FAILED, "nack", "the broker did not take it: a queue is full, or failed")
 
 _WORDS: Final = {
@@ -19,7 +21,7 @@ _WORDS: Final = {
     505: "UNEXPECTED_FRAME", 506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }  # fmt: skip
 PRECONDITION_FAILED: Final = _WORDS[406]
-_AWAY: Final = (320, 403, 506, 530)
+_AWAY: Final = (320, 403, 404, 506, 530)
 """What the operator mends; nothing is wrong with the message."""
 
 
@@ -40,13 +42,20 @@ def closed(reason: Any) -> Reply:
         result = Result.AWAY if code in _AWAY else Result.FAILED
         return Reply(result, _WORDS.get(code, str(code)), reason.reply_text)
     if isinstance(reason, exceptions.AMQPHeartbeatTimeout):
-        return Reply(Result.AWAY, "heartbeat", "the broker has been silent")
+        return SILENT
     return Reply(Result.AWAY, "connection lost", _root(reason))
+
+
+def topic_refused(reply: Reply) -> bool:
+    """Whether the user may write to the exchange, and not with the routing key of some message."""
+    return reply.status == _WORDS[403] and "access to topic '" in reply.detail
 
 
 def not_connected(reason: BaseException) -> Reply:
     """Why there is no connection."""
     for error in _chain(reason):
+        if isinstance(error, NoAddress):
+            return Reply(Result.AWAY, error.status, str(error))
         if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
             return Reply(Result.AWAY, "ACCESS_REFUSED", f"user or password are wrong: {_root(error)}")
         if isinstance(error, exceptions.ProbableAccessDeniedError):

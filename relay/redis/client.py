@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from redis.backoff import NoBackoff
 
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions, database
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.tls import client_context
 
 _CONNECT_S: Final = 5.0
@@ -20,7 +23,29 @@ _PORT: Final = 6379
 Client = Redis | RedisCluster
 
 
-class _TlsConnection(SSLConnection):
+class _Connection(Connection):
+    """To an address that the resolver checked."""
+
+    def __init__(self, *, resolver: Resolver, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._resolver = resolver
+        self._socket: socket.socket | None = None
+
+    async def _connect(self) -> None:
+        timeout_s = self.socket_connect_timeout or _CONNECT_S
+        self._socket = await self._resolver.connect(str(self.host), int(self.port), timeout_s)
+        await super()._connect()
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        arguments = dict(super()._connection_arguments())
+        host = arguments.pop("host")
+        del arguments["port"]
+        if "ssl" in arguments:
+            arguments["server_hostname"] = host
+        return arguments | {"sock": self._socket}
+
+
+class _TlsConnection(_Connection, SSLConnection):
     """With a context of ours: the client would make one of files, anew for each connection."""
 
     def __init__(self, *, context: ssl.SSLContext, **settings: Any) -> None:
@@ -28,24 +53,26 @@ class _TlsConnection(SSLConnection):
         self.ssl_context.context = context
 
 
-def open_client(destination: Destination, options: RedisOptions, credentials: Credentials) -> Client:
+def open_client(
+    destination: Destination, options: RedisOptions, credentials: Credentials, resolver: Resolver
+) -> Client:
     """Raises UnusableCredentials."""
     parts = urlsplit(destination.url)
     timeout_s = destination.timeout / 1000
     settings: dict[str, Any] = {
         "username": credentials.username or None,
         "password": credentials.password.get_secret_value() or None,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": min(timeout_s, _CONNECT_S),
+        "socket_timeout": timeout_s / 2,
+        "socket_connect_timeout": min(timeout_s / 4, _CONNECT_S),
         "socket_keepalive": True,
         # What is sent again is the relay's business: it knows which messages were not answered.
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }  # fmt: skip
     host, port = parts.hostname or "", parts.port or _PORT
-    connection: dict[str, Any] = {"connection_class": Connection}
+    connection: dict[str, Any] = {"connection_class": _Connection, "resolver": resolver}
     if parts.scheme == "rediss":
-        connection = {"connection_class": _TlsConnection, "context": client_context(credentials)}
+        connection |= {"connection_class": _TlsConnection, "context": client_context(credentials)}
     if options.cluster:
         return _cluster(RedisCluster(host, port, **settings), connection)
     pool = ConnectionPool(host=host, port=port, db=database(destination.url), **settings, **connection)
@@ -57,5 +84,5 @@ def _cluster(cluster: RedisCluster, connection: dict[str, Any]) -> RedisCluster:
     cluster.connection_kwargs.update(connection)  # of the nodes that it finds
     for node in cluster.nodes_manager.startup_nodes.values():
         node.connection_class = connection["connection_class"]
-        node.connection_kwargs.update((name, value) for name, value in connection.items() if name == "context")
+        node.connection_kwargs.update((name, value) for name, value in connection.items() if name != "connection_class")
     return cluster

@@ -9,7 +9,7 @@ import orjson
 
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.redis import NAMES, RedisOptions
-from duemq.model.destinations.template import TOPIC, parse_name
+from duemq.model.destinations.template import KEY, TOPIC, parse_name
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
@@ -25,11 +25,12 @@ class NoKey(Exception):
 
 
 class Commands:
-    """Of one destination."""
+    """Of one destination. `by_key`: the name is made of the message's key."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
         parts = parse_name(options.name, NAMES)
+        self.by_key = KEY in parts
         self._name = [part.encode() if isinstance(part, str) else part for part in parts]
         self._bounded_list = options.kind == "list" and options.max_length > 0
         self._trim: Words = ()

@@ -1,7 +1,8 @@
 """Hands messages on to Redis or Valkey: streams, lists and channels, of one server or of a cluster.
 
 All messages that wait to be sent go as one pipeline, the next when it is answered: so a loop turn, a packet and a sync
-of the server's file serve many.
+of the server's file serve many. A pipeline has half of the destination's time-out for all that it needs, and a message
+waits as long for its own at most. So a server that is silent is AWAY before any message runs out of time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import (
@@ -25,15 +26,20 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
 from duemq.relay.redis.commands import Commands, NoKey, Words, name_of, with_script
-from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, not_durable, refusal
+from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, NOT_WRITTEN, not_durable, refusal
 from duemq.relay.tls import UnusableCredentials
 
 _MAX_BATCH: Final = 500  # messages of one pipeline
 
-_Sending = tuple[Words, asyncio.Future[Reply]]
+
+class _Sending(NamedTuple):
+    words: Words
+    answer: asyncio.Future[Reply]
+    since: float
 
 
 class RedisOutlet:
@@ -43,7 +49,9 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
-        self._wait = _wait(destination.options, destination.timeout // 2)
+        self._wait = _wait(destination.options, destination.timeout // 3)
+        self._batch_s = destination.timeout / 2000
+        self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None
         self._old_layout = False
         self._waiting: deque[_Sending] = deque()
@@ -59,7 +67,7 @@ class RedisOutlet:
             return Reply(Result.REJECTED, "no_key", str(error))
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
-        self._waiting.append((words, answer))
+        self._waiting.append(_Sending(words, answer, loop.time()))
         if self._sender is None:
             # It begins in the next turn of the loop, when all that are sent in this one wait.
             self._sender = loop.create_task(self._send_all(), name=f"Redis of {self._destination.name}")
@@ -73,6 +81,7 @@ class RedisOutlet:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+        await self._resolver.close()
 
     async def _send_all(self) -> None:
         """Ends when nothing waits."""
@@ -81,36 +90,51 @@ class RedisOutlet:
                 await self._send_batch(batch)
         finally:
             self._sender = None
-            for _, answer in self._waiting:  # where it was cancelled
-                _resolve(answer, CLOSED)
-            self._waiting.clear()
+            self._answer_waiting(CLOSED)  # if it was cancelled
 
     def _next_batch(self) -> list[_Sending]:
-        """Without those that were cancelled meanwhile."""
+        """Without those that were cancelled."""
         batch: list[_Sending] = []
+        latest = asyncio.get_running_loop().time() - self._batch_s
         while self._waiting and len(batch) < _MAX_BATCH:
             sending = self._waiting.popleft()
-            if not sending[1].done():
+            if sending.since < latest:
+                _resolve(sending.answer, NOT_WRITTEN)
+            elif not sending.answer.done():
                 batch.append(sending)
         return batch
 
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
         replies = [CLOSED] * len(batch)  # where it is cancelled
         try:
-            replies = await self._replies([words for words, _ in batch])
-        except Exception as error:  # for those who sent, not for a task that nobody awaits
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(error)
+            replies = await self._replies([sending.words for sending in batch])
+        except Exception as error:  # for those who sent: nothing awaits this task
+            for sending in batch:
+                if not sending.answer.done():
+                    sending.answer.set_exception(error)
         finally:
-            for (_, answer), reply in zip(batch, replies, strict=True):
-                _resolve(answer, reply)
+            for sending, reply in zip(batch, replies, strict=True):
+                _resolve(sending.answer, reply)
+
+    def _answer_waiting(self, reply: Reply) -> None:
+        for sending in self._waiting:
+            _resolve(sending.answer, reply)
+        self._waiting.clear()
 
     async def _replies(self, commands: list[Words]) -> list[Reply]:
+        error: Exception | None = None
         try:
-            replies = [self._reply(result) for result in await self._results(commands)]
-        except (RedisError, RedisClusterException, OSError, UnusableCredentials) as error:
-            replies = [refusal(await self._reason(error))] * len(commands)
+            async with asyncio.timeout(self._batch_s):
+                try:
+                    replies = [self._reply(result) for result in await self._results(commands)]
+                except (RedisError, RedisClusterException, OSError, UnusableCredentials) as failure:
+                    error = await self._reason(failure)
+        except TimeoutError:
+            error = error or TimeoutError(f"no answer within {self._batch_s:g} s")
+        if error is not None:  # whatever it is, no message is at fault, nor those that wait for the same connection
+            trouble = refusal(error)._replace(result=Result.AWAY)
+            replies = [trouble] * len(commands)
+            self._answer_waiting(trouble)
         if self._options.cluster:
             self._old_layout = any(reply.result is Result.AWAY for reply in replies)
         return replies
@@ -137,7 +161,7 @@ class RedisOutlet:
 
     async def _pipeline(self, commands: list[Words]) -> list[Any]:
         if self._client is None:
-            self._client = open_client(self._destination, self._options, self._credentials)
+            self._client = open_client(self._destination, self._options, self._credentials, self._resolver)
         if self._old_layout:
             # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
             with suppress(RedisError, OSError):
@@ -177,7 +201,7 @@ class RedisOutlet:
 
     def _reply(self, result: Any) -> Reply:
         if isinstance(result, Exception):
-            return refusal(result, cluster=self._options.cluster)
+            return refusal(result, cluster=self._options.cluster, by_key=self._commands.by_key)
         if isinstance(result, Reply):
             return result
         if result is None:

@@ -8,18 +8,21 @@ from typing import Any, Final
 from redis import exceptions
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.network.addresses import NoAddress
 from duemq.relay.tls import UnusableCredentials
 
 ADDED: Final = Reply(Result.ACCEPTED, "ok")
 KNOWN: Final = Reply(Result.ACCEPTED, "duplicate")
 NO_RECEIVER: Final = Reply(Result.FAILED, "no_receiver", "nobody subscribes to the channel")
 CLOSED: Final = Reply(Result.AWAY, "closed")
+NOT_WRITTEN: Final = Reply(Result.AWAY, "timeout", "the server took too long for those before it")
 
 _AWAY: Final = frozenset((
     "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN",
-    "MISCONF", "NOREPLICAS", "BUSY",
+    "MISCONF", "NOREPLICAS", "BUSY", "OOM",
 ))  # fmt: skip
-_OVERLOADED: Final = frozenset(("OOM", "FULL"))
+_NO_COMMAND: Final = ("unknown command", "unknown redis command")  # in lower case; the second in a script
+_COMMAND_REFUSED: Final = ("to run the", "can't run")  # of NOPERM for a command, not a name
 # The client takes the code off the text of these, and before its version 7 keeps it nowhere else.
 _CODES: Final = (
     (exceptions.OutOfMemoryError, "OOM"), (exceptions.NoPermissionError, "NOPERM"),
@@ -36,8 +39,9 @@ _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure i
 _NO_PASSWORD: Final = ("Protocol error: unauthenticated", "Authentication required")
 
 
-def refusal(error: Exception, *, cluster: bool = False) -> Reply:
-    """The answer of a server that refuses one command, or what came of the connection."""
+def refusal(error: Exception, *, cluster: bool = False, by_key: bool = False) -> Reply:
+    """The answer of a server that refuses one command, or what came of the connection. `by_key`: the name is made of
+    the message's key, so that a right that lacks for it is no reason for other messages to wait."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what the last of its nodes said
     text = str(error)[:MAX_DETAIL]
@@ -45,9 +49,11 @@ def refusal(error: Exception, *, cluster: bool = False) -> Reply:
         return Reply(Result.AWAY, _trouble(error), text)
     if code == "MOVED" and not cluster:
         text = f"this is a cluster, set the option cluster: {text}"
-    if code in _AWAY:
+    if code == "NOPERM" and by_key and not any(words in text for words in _COMMAND_REFUSED):
+        return Reply(Result.FAILED, code, text)
+    if code in _AWAY or text.lower().startswith(_NO_COMMAND):
         return Reply(Result.AWAY, code, text)
-    return Reply(Result.FAILED, code, text, overloaded=code in _OVERLOADED)
+    return Reply(Result.FAILED, code, text, overloaded=code == "FULL")
 
 
 def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
@@ -84,6 +90,8 @@ def _trouble(error: Exception) -> str:
     while cause is not None:
         if isinstance(cause, ssl.SSLError | UnusableCredentials):
             return "tls"
+        if isinstance(cause, NoAddress):
+            return cause.status
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, exceptions.TimeoutError | TimeoutError):
         return "timeout"

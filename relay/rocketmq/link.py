@@ -16,8 +16,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final
 
-from duemq.model.destinations.destination import Credentials
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
+from duemq.relay.network.resolver import Resolver
+from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import (
     ClientConfiguration,
     IllegalArgumentException,
@@ -26,23 +28,30 @@ from duemq.relay.rocketmq.client import (
     QueueSelector,
 )
 from duemq.relay.rocketmq.mapping import Publication
-from duemq.relay.rocketmq.replies import CLOSED, NO_ROUTE, answer, failure, lost, may_be_passed_over
+from duemq.relay.rocketmq.replies import (
+    CLOSED,
+    NO_ROUTE,
+    answer,
+    failure,
+    lost,
+    may_be_passed_over,
+    silent,
+)
 from duemq.relay.rocketmq.requests import Batches, Sending, send_request
-from duemq.relay.rocketmq.tls import secure
 
 _ATTEMPTS: Final = 3  # for each message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
+_TIMED_OUT: Final = "DEADLINE_EXCEEDED"
 _ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
 
 class _Producer(Producer):  # type: ignore[misc]
     """`selectors`: topic -> where to send its messages, as the last route says."""
 
-    def __init__(self, configuration: ClientConfiguration, tls: Credentials | None) -> None:
-        super().__init__(configuration, tls_enable=tls is not None)
+    def __init__(self, configuration: ClientConfiguration, channels: Channels) -> None:
+        super().__init__(configuration)
         self.selectors: dict[str, QueueSelector] = {}
-        if tls is not None:
-            secure(self, tls)
+        channels.serve(self)
 
     def update_queue_selector(self, topic: str, topic_route: Any) -> None:
         """The client calls it with each new route."""
@@ -55,17 +64,22 @@ class _Producer(Producer):  # type: ignore[misc]
 
 
 class Link:
-    """`configuration`: where, and who. `tls`: with those of its credentials; None = without.
-    `timeout_s`: of a request. `requests`: that may be under way at once.
+    """`configuration`: where, and who. `known`: addresses by name, for the channels; names of a route are added.
+    `timeout_s`: of a message; half of it is for a request, and a quarter to see whether the proxy is silent.
+    `requests`: that may be under way at once.
     `lost_at`: when a message failed by the connection first, on the monotonic clock; None while it is of use."""
 
     def __init__(
-        self, configuration: ClientConfiguration, tls: Credentials | None, timeout_s: float, requests: int
-    ) -> None:
+        self, configuration: ClientConfiguration, channels: Channels, resolver: Resolver,
+        known: dict[str, list[str]], timeout_s: float, requests: int,
+    ) -> None:  # fmt: skip
         self.began = time.monotonic()
         self.lost_at: float | None = None
-        self._configuration, self._timeout_s, self._requests = configuration, timeout_s, requests
-        self._producer = _Producer(configuration, tls)
+        self._configuration, self._requests = configuration, requests
+        self._request_s, self._look_s = timeout_s / 2, timeout_s / 4
+        self._resolver, self._known = resolver, known
+        self._producer = _Producer(configuration, channels)
+        self._looking = Connecting(self._look, "RocketMQ")
         self._loop = asyncio.get_running_loop()
         self._finding: dict[str, asyncio.Task[Reply | None]] = {}
         self._batches = Batches()
@@ -97,7 +111,7 @@ class Link:
     async def close(self, *, patient: bool = False) -> None:
         """`patient`: what is under way is answered first, or times out. Idempotent."""
         if patient and self._waiting:
-            await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._timeout_s)
+            await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._request_s)
         if self._closed:
             return
         self._closed = True
@@ -123,20 +137,7 @@ class Link:
         """Ask for the route, for the client does not tell why it has none; then have the client ask, which it does in
         the thread of its caller."""
         producer = self._producer
-        request = QueryRouteRequest()
-        request.topic.name = topic
-        request.endpoints.CopyFrom(self._configuration.rpc_endpoints.endpoints)
-        try:
-            reply = await _answer(producer.rpc_client.query_topic_route_async(
-                self._configuration.rpc_endpoints, request, metadata=producer.sign(),
-                timeout=self._configuration.request_timeout,
-            ))  # fmt: skip
-        except Exception as error:
-            reply = failure(error)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            return CLOSED  # the client cancels what was asked
+        reply = await self._ask_route(topic, min(self._configuration.request_timeout, self._request_s))
         if self._note(reply).result is not Result.ACCEPTED:
             return reply
         for _ in range(_ROUTE_ATTEMPTS):
@@ -147,6 +148,31 @@ class Link:
                 return None
             await asyncio.sleep(_ROUTE_PAUSE_S)
         return NO_ROUTE._replace(detail=f"the client has no route to the topic {topic}")
+
+    async def _ask_route(self, topic: str, timeout_s: float) -> Reply:
+        producer, request = self._producer, QueryRouteRequest()
+        request.topic.name = topic
+        request.endpoints.CopyFrom(self._configuration.rpc_endpoints.endpoints)
+        try:
+            response = await _response(producer.rpc_client.query_topic_route_async(
+                self._configuration.rpc_endpoints, request, metadata=producer.sign(), timeout=timeout_s
+            ))  # fmt: skip
+            for queue in response.message_queues:
+                for place in queue.broker.endpoints.addresses:
+                    if place.host not in self._known:
+                        async with asyncio.timeout(self._look_s):
+                            self._known[place.host] = await self._resolver.addresses(place.host)
+            return answer(response.status)
+        except Exception as error:  # a proxy that tells of no route is silent
+            return silent(failure(error))
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            return CLOSED  # the client cancels its calls
+
+    async def _look(self) -> Reply:
+        """Whether the proxy answers at all; any answer will do."""
+        return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._look_s)
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -163,6 +189,11 @@ class Link:
 
     async def _send(self, batch: Sequence[Sending], attempt: int = 1) -> None:
         reply = await self._reply(batch)
+        if reply.status == _TIMED_OUT and lost(await self._looking()):
+            reply = silent(reply)
+            for waiting in iter(self._batches.next, []):  # unsent, so they wait
+                for one in waiting:
+                    _resolve(one.reply, reply)
         alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault
         if attempt < _ATTEMPTS and (alone or may_be_passed_over(reply)):
             await asyncio.gather(*(self._send([one], attempt + 1) for one in batch if not one.reply.done()))
@@ -175,11 +206,11 @@ class Link:
         try:
             queue = producer.selectors[topic].select_next_queue()
             request = send_request(one.publication for one in batch)
-            reply = await _answer(
+            reply = answer((await _response(
                 producer.rpc_client.send_message_async(
-                    queue.endpoints, request, producer.sign(), timeout=self._timeout_s
+                    queue.endpoints, request, producer.sign(), timeout=self._request_s
                 )
-            )
+            )).status)  # fmt: skip
         except (IllegalArgumentException, LookupError) as error:  # no queue that takes messages
             producer.forget(topic)
             reply = NO_ROUTE._replace(detail=str(error))
@@ -199,11 +230,11 @@ class Link:
         return reply
 
 
-async def _answer(asking: Future[Any]) -> Reply:
+async def _response(asking: Future[Any]) -> Any:
     """Raises AioRpcError."""
     waiting = asyncio.wrap_future(asking)
     try:
-        return answer((await waiting).status)
+        return await waiting
     finally:
         # An error knows this frame, and a future the error: in a circle they would keep the call, and with it the
         # channel, which would connect for ever.

@@ -13,7 +13,9 @@ from duemq.model.destinations.destination import Destination
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.relay.base import Reply, Result
 from duemq.relay.connecting import Connecting
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
+from duemq.relay.rocketmq.channels import Channels
 from duemq.relay.rocketmq.client import ClientConfiguration, Credentials
 from duemq.relay.rocketmq.link import Link
 from duemq.relay.rocketmq.mapping import Mapping, NotMapped
@@ -37,9 +39,11 @@ class RocketMqOutlet:
         assert isinstance(options, RocketMqOptions)
         parts = urlsplit(destination.url)
         self._tls = parts.scheme == "rocketmqs"
-        self._endpoint = f"{parts.hostname}:{parts.port or _PORT}"
+        self._host = parts.hostname or ""
+        self._endpoint = f"{self._host}:{parts.port or _PORT}"
+        self._allowed, self._resolver = policy.private_networks, Resolver(policy.private_networks)
         self._credentials = credentials
-        self._request_s = destination.timeout / 2_000
+        self._timeout_s = destination.timeout / 1_000
         self._requests = _REQUESTS
         if options.fifo:  # a request for each message
             self._requests = self.concurrency = _FIFO_REQUESTS
@@ -74,6 +78,7 @@ class RocketMqOutlet:
         for retiring in self._retiring:
             retiring.cancel()
         await asyncio.gather(*(link.close() for link in links))
+        await self._resolver.close()
 
     async def _connect(self) -> Link | Reply:
         given = self._credentials
@@ -82,9 +87,12 @@ class RocketMqOutlet:
             self._retire(old)
         keys = Credentials(given.username, given.password.get_secret_value())
         try:
-            control_s = max(1, min(int(self._request_s), _MAX_CONTROL_S))
+            async with asyncio.timeout(self._timeout_s / 4):
+                known = {self._host: await self._resolver.addresses(self._host)}
+            control_s = max(1, min(int(self._timeout_s / 2), _MAX_CONTROL_S))
             configuration = ClientConfiguration(self._endpoint, keys, request_timeout=control_s)
-            link = Link(configuration, given if self._tls else None, self._request_s, self._requests)
+            channels = Channels(known, self._allowed, given if self._tls else None)
+            link = Link(configuration, channels, self._resolver, known, self._timeout_s, self._requests)
             await link.start()
         except Exception as error:
             return failure(error)._replace(result=Result.AWAY)

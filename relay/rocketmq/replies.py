@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from duemq.relay.base import MAX_DETAIL, Reply, Result
+from duemq.relay.network.addresses import NoAddress
 from duemq.relay.rocketmq.client import AioRpcError, Code, StatusCode
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "OK")
@@ -24,7 +25,9 @@ _OVERLOADED: Final = frozenset((
 ))  # fmt: skip
 _TAKES_NOTHING: Final = ("service not available now", "RemotingConnectException")
 """Words of an INTERNAL_SERVER_ERROR: the broker's disk is full, or it ends; the proxy does not reach it."""
-_CONNECTION: Final = frozenset(("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed"))
+_CONNECTION: Final = frozenset((
+    "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed", "timeout", "forbidden_address", "dns_error",
+))  # fmt: skip
 _TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
 
@@ -46,7 +49,18 @@ def failure(error: Exception) -> Reply:
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
+    if isinstance(error, NoAddress):
+        return Reply(Result.AWAY, error.status, text)
+    if isinstance(error, TimeoutError):
+        return Reply(Result.AWAY, "timeout", text or "its name was not looked up in time")
     return Reply(Result.FAILED, type(error).__name__, text)
+
+
+def silent(reply: Reply) -> Reply:
+    """The same without a message at fault: the proxy does not answer."""
+    return (
+        reply._replace(result=Result.AWAY, overloaded=False) if reply.result is Result.FAILED and lost(reply) else reply
+    )
 
 
 def lost(reply: Reply) -> bool:

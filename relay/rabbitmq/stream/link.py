@@ -20,9 +20,10 @@ from rstream.constants import SlasMechanism
 from rstream.encoding import decode_frame, encode_frame, encode_publish
 
 from duemq.relay.base import Reply, Result
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.rabbitmq.stream.replies import CLOSED, OK, Lost, refused
 
-HEARTBEAT_S: Final = 10
+_MAX_HEARTBEAT_S: Final = 10
 _FRAME_BYTES: Final = 1 << 20  # what we offer; the broker may want less
 _OWN_FRAME_BYTES: Final = 64 << 10  # a batch that has grown to this is a frame
 _HEAD_BYTES: Final = 13
@@ -43,9 +44,11 @@ class Login(NamedTuple):
 
 
 class Link(asyncio.Protocol):
-    """`on_lost` is called once, with the reason, if the connection ends after `connect` gave it."""
+    """`on_lost` is called once, with the reason, if the connection ends after `connect` gave it. `timeout_s`: of a
+    message; a broker that is silent for half of it, or for two heartbeats, is lost."""
 
-    def __init__(self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None]) -> None:
+    def __init__(self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None], timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._on_confirm, self._on_lost = on_confirm, on_lost
         self._transport: Any = None
@@ -83,10 +86,16 @@ class Link(asyncio.Protocol):
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
-    async def connect(self, host: str, port: int, tls: ssl.SSLContext | None, login: Login) -> None:
+    async def connect(
+        self, resolver: Resolver, place: tuple[str, int], tls: ssl.SSLContext | None, login: Login
+    ) -> None:
         """Raises OSError or Lost; then, and where it is cancelled, nothing is left open."""
+        host, port = place
         try:
-            await self._loop.create_connection(lambda: self, host, port, ssl=tls)
+            connection = await resolver.connect(host, port, self._timeout_s / 3)
+            await self._loop.create_connection(
+                lambda: self, sock=connection, ssl=tls, server_hostname=host if tls is not None else None
+            )
             await self._introduce(login)
         except BaseException:
             self.abort(CLOSED)
@@ -106,7 +115,8 @@ class Link(asyncio.Protocol):
         self._check(answer, f"user {login.username!r}" if login.username else "the user of the certificate")
         tune = await self._or_lost(self._tune)
         self._frame_bytes = min(tune.frame_max or _FRAME_BYTES, _FRAME_BYTES)
-        self._heartbeat_s = float(min(tune.heartbeat or HEARTBEAT_S, HEARTBEAT_S))
+        most_s = max(1, min(int(self._timeout_s / 3), _MAX_HEARTBEAT_S))
+        self._heartbeat_s = float(min(tune.heartbeat or most_s, most_s))
         self._write(encode_frame(schema.Tune(self._frame_bytes, int(self._heartbeat_s))))
         opened = await self.ask(lambda number: schema.Open(number, login.virtual_host), schema.OpenResponse)
         self._check(opened, f"virtual host {login.virtual_host!r}")
@@ -246,7 +256,8 @@ class Link(asyncio.Protocol):
                     on_answer(frame)
 
     def _heartbeat(self) -> None:
-        if self._loop.time() - self._heard_at > 2 * self._heartbeat_s:
+        silent_s = min(max(self._timeout_s / 2, self._heartbeat_s), 2 * self._heartbeat_s)
+        if self._loop.time() - self._heard_at > silent_s:
             self.abort(Reply(Result.AWAY, "heartbeat", "the broker has been silent"))
             return
         self._write(encode_frame(schema.Heartbeat()))

@@ -19,6 +19,7 @@ from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Reply, Result
 from duemq.relay.connecting import Connecting
+from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.link import Link, Login
 from duemq.relay.rabbitmq.stream.mapping import encoded
@@ -47,7 +48,9 @@ class StreamOutlet:
         self._place = parts.hostname or "", options.stream_port or (_TLS_PORT if self._secure else _PORT)
         self._virtual_host = unquote(parts.path[1:]) or "/"
         self._credentials = credentials
-        self._connect_s = min(destination.timeout / 2000, _MAX_CONNECT_S)
+        self._timeout_s = destination.timeout / 1000
+        self._connect_s = min(self._timeout_s / 3, _MAX_CONNECT_S)
+        self._resolver = Resolver(policy.private_networks)
         self._producers = Producers(destination.name, self._stream)
         self._link: Link | None = None
         self._open = Connecting(self._open_once, "RabbitMQ")
@@ -96,6 +99,7 @@ class StreamOutlet:
         link, self._link = self._link, None
         if link is not None:
             await link.close()
+        await self._resolver.close()
 
     # --- connecting -----------------------------------------------------------------------------------------------
 
@@ -137,13 +141,13 @@ class StreamOutlet:
         raise Lost(Reply(Result.AWAY, "leader", detail))
 
     async def _connect(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
-        link = Link(self._producers.confirmed, self._producers.lost)
+        link = Link(self._producers.confirmed, self._producers.lost, self._timeout_s)
         credentials = self._credentials
         username, password = credentials.username, credentials.password.get_secret_value()
         if not username and not credentials.cert:
             username, password = "guest", "guest"
         try:
-            await link.connect(*place, tls, Login(self._virtual_host, username, password))
+            await link.connect(self._resolver, place, tls, Login(self._virtual_host, username, password))
         except OSError as error:
             raise Lost(unreachable(error, f"{place[0]}:{place[1]}")) from error
         return link

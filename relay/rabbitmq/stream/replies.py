@@ -7,6 +7,7 @@ import ssl
 from typing import Final
 
 from duemq.relay.base import Reply, Result
+from duemq.relay.network.addresses import NoAddress
 
 OK: Final = 1
 ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")
@@ -36,6 +37,8 @@ def refused(code: int, detail: str) -> Reply:
 
 def unreachable(error: OSError | ssl.SSLError, place: str) -> Reply:
     """Why a broker cannot be reached. `place`: its host and port."""
+    if isinstance(error, NoAddress):
+        return Reply(Result.AWAY, error.status, str(error))
     if isinstance(error, ssl.SSLCertVerificationError):
         return Reply(Result.AWAY, "certificate", error.verify_message)
     if isinstance(error, ssl.SSLError):

@@ -15,12 +15,12 @@ import pytest
 from duemq.model.destinations.destination import Credentials
 from duemq.model.errors import Rejected
 from duemq.relay.base import Reply, Result
-from duemq.relay.http import clients
 from duemq.relay.http.outlet import HttpOutlet
+from duemq.relay.network import resolver
 from duemq.relay.outlets import RelayPolicy
 from tests.functional.relay.hostile_urls import FORBIDDEN_ANSWERS, LITERALS
-from tests.support.outlets.http_site import LOOPBACK, Endpoint, full_host, http_destination, status
-from tests.support.outlets.site import out_message
+from tests.support.outlets.http_site import Endpoint, full_host, http_destination, status
+from tests.support.outlets.site import LOOPBACK, out_message
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_no_hostile_url_is_connected_to(url: str, sinks: list[Endpoint]) -
     except Rejected as error:
         assert error.field == "url"
     else:
-        assert reply.result is Result.FAILED
+        assert reply.result is Result.AWAY
         assert reply.status in ("forbidden_address", "dns_error", "bad_url"), reply
     await asyncio.sleep(0)
     assert [sink.connections for sink in sinks] == [0, 0]
@@ -103,7 +103,7 @@ async def test_the_same_urls_are_reached_where_the_operator_allows_it(url: str, 
 @pytest.mark.parametrize("answer", FORBIDDEN_ANSWERS, ids=str)
 async def test_no_answer_of_a_name_server_leads_inside(answer: list[str], sinks: list[Endpoint]) -> None:
     reply = await reply_of(f"http://hook.example:{sinks[0].port}/", names=Names(answer))
-    assert (reply.result, reply.status) == (Result.FAILED, "forbidden_address")
+    assert (reply.result, reply.status) == (Result.AWAY, "forbidden_address")
     assert [sink.connections for sink in sinks] == [0, 0]
 
 
@@ -122,7 +122,7 @@ async def test_an_answer_that_changes_after_the_check_changes_nothing(host: str,
     url = f"http://{host}:{sinks[0].port}/"
     outlet = HttpOutlet(http_destination(url, timeout=500), Credentials(), NOTHING_ALLOWED, names)
     reply = await outlet.send(out_message())
-    assert reply.result is Result.FAILED and reply.status in ("timeout", "refused", "unreachable"), reply
+    assert reply.result is Result.AWAY and reply.status in ("timeout", "refused", "unreachable"), reply
     assert [name.rstrip(".") for name in names.asked] == ["localhost"]
     await outlet.close()
     assert [sink.connections for sink in sinks] == [0, 0]
@@ -132,7 +132,7 @@ async def test_a_name_that_moves_inside_is_left_at_the_next_look_up(sinks: list[
     policy = RelayPolicy(private_networks=[ip_network("127.0.0.1/32")])
     names = Names(["127.0.0.1"], ["::1"])
     url = f"http://hook.example:{sinks[0].port}/"
-    with mock.patch.object(clients, "LOOKUP_S", 0.0), mock.patch.object(clients, "_STALE_S", 0.0):
+    with mock.patch.object(resolver, "LOOKUP_S", 0.0), mock.patch.object(resolver, "_STALE_S", 0.0):
         outlet = HttpOutlet(http_destination(url), Credentials(), policy, names)
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
         reply = await outlet.send(out_message())
@@ -144,7 +144,7 @@ async def test_a_name_that_moves_inside_is_left_at_the_next_look_up(sinks: list[
 async def test_an_old_answer_serves_while_the_name_server_is_away(sinks: list[Endpoint]) -> None:
     names = Names(["127.0.0.1"], OSError(errno.EAGAIN, "no answer"))
     url = f"http://hook.example:{sinks[0].port}/"
-    with mock.patch.object(clients, "LOOKUP_S", 0.0):
+    with mock.patch.object(resolver, "LOOKUP_S", 0.0):
         outlet = HttpOutlet(http_destination(url), Credentials(), LOOPBACK, names)
         for _ in range(3):
             assert (await outlet.send(out_message())).result is Result.ACCEPTED
@@ -156,7 +156,7 @@ async def test_an_old_answer_serves_while_the_name_server_is_away(sinks: list[En
 
 async def test_another_address_is_tried_after_one_that_refuses(sinks: list[Endpoint]) -> None:
     names = Names(["127.0.0.3", "127.0.0.1"])
-    with mock.patch.object(clients, "_AGAIN_S", 0.0), mock.patch.object(clients, "_STALE_S", 0.0):
+    with mock.patch.object(resolver, "_AGAIN_S", 0.0), mock.patch.object(resolver, "_STALE_S", 0.0):
         outlet = HttpOutlet(http_destination(f"http://hook.example:{sinks[0].port}/"), Credentials(), LOOPBACK, names)
         assert (await outlet.send(out_message())).status == "refused"
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
@@ -168,8 +168,8 @@ async def test_another_address_is_tried_after_one_that_does_not_answer(sinks: li
     names = Names(["127.0.0.3", "127.0.0.1"])
     with (
         full_host("127.0.0.3", port),
-        mock.patch.object(clients, "_AGAIN_S", 0.0),
-        mock.patch.object(clients, "_STALE_S", 0.0),
+        mock.patch.object(resolver, "_AGAIN_S", 0.0),
+        mock.patch.object(resolver, "_STALE_S", 0.0),
     ):
         outlet = HttpOutlet(
             http_destination(f"http://hook.example:{port}/", timeout=400), Credentials(), LOOPBACK, names
@@ -209,5 +209,5 @@ async def test_a_look_up_that_hangs_is_a_time_out_and_one_look_up(sinks: list[En
     replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(10)))
     replies.append(await outlet.send(out_message()))
     await outlet.close()
-    assert {(reply.result, reply.status, reply.overloaded) for reply in replies} == {(Result.FAILED, "timeout", True)}
+    assert {(reply.result, reply.status, reply.overloaded) for reply in replies} == {(Result.AWAY, "timeout", False)}
     assert len(asked) == 1

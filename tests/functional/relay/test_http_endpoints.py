@@ -16,7 +16,6 @@ from duemq.model.destinations.destination import Credentials, read_credentials
 from duemq.relay.base import MAX_DETAIL, Reply, Result
 from duemq.relay.http.outlet import HttpOutlet
 from tests.support.outlets.http_site import (
-    LOOPBACK,
     Answer,
     Endpoint,
     full_host,
@@ -27,7 +26,7 @@ from tests.support.outlets.http_site import (
     silent,
     status,
 )
-from tests.support.outlets.site import out_message
+from tests.support.outlets.site import LOOPBACK, out_message
 from tests.support.tls.certificates import Authority
 
 pytestmark = pytest.mark.anyio
@@ -177,26 +176,26 @@ async def test_a_body_that_is_cut_counts_by_its_status(endpoint: Endpoint) -> No
     assert (reply.result, reply.status) == (Result.FAILED, "500")
 
 
-async def test_nobody_there_is_refused_and_not_away(endpoint: Endpoint) -> None:
+async def test_where_nobody_listens_the_destination_waits(endpoint: Endpoint) -> None:
     await endpoint.stop()
     async with outlet_to(endpoint.url) as outlet:
         reply = await outlet.send(out_message())
-        assert (reply.result, reply.status, reply.overloaded) == (Result.FAILED, "refused", False)
+        assert (reply.result, reply.status, reply.overloaded) == (Result.AWAY, "refused", False)
         await endpoint.start()
         assert (await outlet.send(out_message())).result is Result.ACCEPTED
 
 
-async def test_a_host_that_does_not_answer_is_a_time_out() -> None:
+async def test_a_host_that_takes_no_connection_is_away() -> None:
     with full_host("127.0.0.1") as port:
         async with outlet_to(f"http://127.0.0.1:{port}/", timeout=400) as outlet:
             reply = await outlet.send(out_message())
-    assert (reply.result, reply.status, reply.overloaded) == (Result.FAILED, "timeout", True)
+    assert (reply.result, reply.status, reply.overloaded) == (Result.AWAY, "timeout", False)
 
 
 async def test_a_name_without_address_is_a_dns_error() -> None:
     async with outlet_to("http://nowhere.invalid/") as outlet:
         reply = await outlet.send(out_message())
-    assert (reply.result, reply.status) == (Result.FAILED, "dns_error")
+    assert (reply.result, reply.status) == (Result.AWAY, "dns_error")
 
 
 @pytest.mark.parametrize("code", [200, 400])
@@ -290,7 +289,7 @@ class TestTls:
         async with outlet_to(endpoint.url, read_credentials({"ca": trusted.ca.read_text()})) as outlet:
             reply = await outlet.send(out_message())
         await endpoint.stop()
-        assert (reply.result, reply.status) == (Result.FAILED, "tls_error")
+        assert (reply.result, reply.status) == (Result.AWAY, "tls_error")
         assert "certificate" in reply.detail
         assert endpoint.requests == []
 

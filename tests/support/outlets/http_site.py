@@ -9,15 +9,12 @@ import ssl
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from ipaddress import ip_network
 from typing import NamedTuple
 
 from duemq.model.destinations.destination import Credentials, Destination, read_destination
 from duemq.relay.http.outlet import HttpOutlet
-from duemq.relay.outlets import RelayPolicy
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 
-LOOPBACK = RelayPolicy(private_networks=[ip_network("127.0.0.0/8"), ip_network("::1/128")])
 _NOT_OF_THE_MESSAGE = ("host", "content-length", "content-type", "accept", "user-agent", "idempotency-key")
 
 

@@ -13,9 +13,8 @@ import orjson
 
 from duemq.model.destinations.destination import Credentials, read_destination
 from duemq.relay.nats.outlet import NatsOutlet
-from duemq.relay.outlets import RelayPolicy
 from tests.support.destinations.nats_node import NatsNode
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 
 STREAM = "ORDERS"
 _WITHIN_S = 30.0
@@ -27,7 +26,7 @@ def nats_outlet(
 ) -> NatsOutlet:
     """An outlet to a server."""
     fields = {"name": name, "url": node.url, "timeout": timeout, "options": options}
-    return NatsOutlet(read_destination(fields), credentials or Credentials(), RelayPolicy())
+    return NatsOutlet(read_destination(fields), credentials or Credentials(), LOOPBACK)
 
 
 def read_headers(lines: bytes) -> list[tuple[str, bytes | None]]:

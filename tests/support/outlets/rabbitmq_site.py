@@ -12,10 +12,9 @@ import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
 from duemq.model.destinations.destination import read_credentials, read_destination
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.outlet import RabbitMqOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 
 _NUMBERS: Final = count()
 _WITHIN_S: Final = 10.0
@@ -32,7 +31,7 @@ def rabbitmq_outlet(
     url: str, credentials: dict[str, str] | None = None, timeout: int = 10_000, **options: Any
 ) -> RabbitMqOutlet:
     destination = read_destination({"name": "rabbit", "url": plain(url), "timeout": timeout, "options": options})
-    return RabbitMqOutlet(destination, read_credentials(GUEST | (credentials or {})), RelayPolicy())
+    return RabbitMqOutlet(destination, read_credentials(GUEST | (credentials or {})), LOOPBACK)
 
 
 class RabbitMQSite:

@@ -17,11 +17,10 @@ from rstream import AMQPMessage, Consumer, ConsumerOffsetSpecification, MessageC
 from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.outlet import StreamOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.outlets.rabbitmq_site import GUEST, plain
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 
 _NUMBERS: Final = count()
 _QUIET_S: Final = 1.0
@@ -37,7 +36,7 @@ def stream_outlet(
         "name": "rabbit", "url": plain(node.tls_url if secure else node.url),
         "options": {"stream": stream, "stream_port": port}, **fields,
     }  # fmt: skip
-    return StreamOutlet(read_destination(declared), read_credentials(GUEST | (credentials or {})), RelayPolicy())
+    return StreamOutlet(read_destination(declared), read_credentials(GUEST | (credentials or {})), LOOPBACK)
 
 
 def declare_stream(node: RabbitMQNode, stream: str) -> None:

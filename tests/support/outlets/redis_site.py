@@ -8,10 +8,9 @@ from itertools import count
 from typing import Any, Final
 
 from duemq.model.destinations.destination import read_credentials, read_destination
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.outlet import RedisOutlet
 from tests.support.destinations.redis_nodes import RedisCluster, RedisNode
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 
 _NUMBERS: Final = count()
 _HEADER: Final = "header:"
@@ -22,7 +21,7 @@ def redis_outlet(
     url: str, credentials: dict[str, str] | None = None, timeout: int = 10_000, **options: Any
 ) -> RedisOutlet:
     destination = read_destination({"name": "redis", "url": url, "timeout": timeout, "options": options})
-    return RedisOutlet(destination, read_credentials(credentials or {}), RelayPolicy())
+    return RedisOutlet(destination, read_credentials(credentials or {}), LOOPBACK)
 
 
 class RedisSite:

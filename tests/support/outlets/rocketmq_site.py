@@ -9,10 +9,9 @@ from itertools import count
 from typing import Any, Final
 
 from duemq.model.destinations.destination import read_credentials, read_destination
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq.mapping import EMPTY_BODY
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
-from tests.support.outlets.site import Received
+from tests.support.outlets.site import LOOPBACK, Received
 from tests.support.rocketmq.server import RocketMQServer
 from tests.support.rocketmq.stored import Stored
 
@@ -26,7 +25,7 @@ def rocketmq_outlet(
 ) -> RocketMqOutlet:  # fmt: skip
     """`endpoint`: HOST:PORT of the proxy."""
     fields = {"name": "rocket", "url": f"{scheme}://{endpoint}", "timeout": timeout, "options": options}
-    return RocketMqOutlet(read_destination(fields), read_credentials(credentials or {}), RelayPolicy())
+    return RocketMqOutlet(read_destination(fields), read_credentials(credentials or {}), LOOPBACK)
 
 
 class RocketMQSite:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import NamedTuple, Protocol
 
 from duemq.client.consumer.message import Message
 from duemq.relay.base import Outlet
 from duemq.relay.memory import MemoryOutlet
+from duemq.relay.outlets import RelayPolicy
+
+LOOPBACK = RelayPolicy(private_networks=[ip_network("127.0.0.0/8"), ip_network("::1/128")])
+"""What the operator allows, for servers of the tests."""
 
 
 class Received(NamedTuple):

@@ -10,8 +10,8 @@ from rstream.encoding import decode_frame, encode_frame
 
 from duemq.dev.servers.ports import HOST
 from duemq.model.destinations.destination import Credentials, read_destination
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.outlet import StreamOutlet
+from tests.support.outlets.site import LOOPBACK
 
 _OK = 1
 
@@ -43,7 +43,7 @@ class StreamBroker:
     def outlet(self, timeout: int = 10_000, virtual_host: str = "") -> StreamOutlet:
         options = {"stream": "orders", "stream_port": self.port}
         fields = {"name": "there", "url": f"amqp://{HOST}/{virtual_host}", "timeout": timeout, "options": options}
-        return StreamOutlet(read_destination(fields), Credentials(username="u"), RelayPolicy())
+        return StreamOutlet(read_destination(fields), Credentials(username="u"), LOOPBACK)
 
     def say(self, frame: schema.Frame) -> None:
         """To the last who connected."""

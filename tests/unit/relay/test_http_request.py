@@ -23,6 +23,8 @@ NEVER = (
     "webhook-signature", "webhook-anything", "duemq-key", "duemq-headers", "proxy-authorization", "te", "upgrade",
     "expect", "x-forwarded-for", "x_forwarded_for", "forwarded", "idempotency-key", "content_length", "ce-id",
     "sec-fetch-site", ":authority", "user-agent", "content_type",
+    "x-remote-user", "Remote_User", "x-auth-request-email", "x-goog-authenticated-user-email", "x-amzn-oidc-identity",
+    "cf-access-authenticated-user-email", "x-ms-client-principal-name", "x-middleware-subrequest", "ssl-client-verify",
 )  # fmt: skip
 FRAMING = {"host", "content-length", "transfer-encoding", "connection", "cookie"}
 
@@ -112,6 +114,29 @@ def test_credentials_win_over_options_and_these_over_messages() -> None:
     assert header(request, "authorization") == "Basic dTpw"
 
 
+@pytest.mark.parametrize("written", ["x_tenant", "X_Kind", "x-Kind", "X_API-KEY", "x_api_key"])
+def test_no_spelling_of_a_header_gets_past_credentials_and_options(written: str) -> None:
+    options = HttpOptions(headers={"x-tenant": "ours", "X_Kind": "ours", "x_api-key": "of the options"})
+    credentials = read_credentials({"headers": {"x-api-key": "ours"}})
+    request = request_of(options, credentials, headers=[(written, b"evil"), ("ok", b"1")])
+    values = [value for name, value in request.headers if name.startswith("x") and name != "x-ok"]
+    assert values == ["ours", "ours", "ours"]
+    assert ["ok", "1"] in json.loads(header(request, "duemq-headers"))
+
+
+def test_only_the_headers_of_messages_that_are_named_become_headers() -> None:
+    options = HttpOptions(message_headers=("Trace_Parent", "x-team"))
+    own = [("trace-parent", b"1"), ("X_Team", b"2"), ("x-other", b"3")]
+    request = request_of(options, headers=own)
+    assert {name for name, _ in request.headers} & {"trace-parent", "x_team", "x-other"} == {"trace-parent", "x_team"}
+    assert json.loads(header(request, "duemq-headers")) == [[name, value.decode()] for name, value in own]
+
+
+def test_a_declaration_without_named_headers_is_as_the_last_version_reads_it() -> None:
+    assert "message_headers" not in HttpOptions().model_dump(mode="json")
+    assert HttpOptions(message_headers=("a",)).model_dump(mode="json")["message_headers"] == ["a"]
+
+
 @given(st.text(max_size=30), values)
 @example('", "admin": true, "x": "', b"\xff")
 @example("</a><script>", b"&admin=1")
@@ -129,6 +154,64 @@ def test_nothing_breaks_out_of_a_body(text: str, value: bytes | None) -> None:
     assert form.count("&") == 1 and form.count("=") == 2
     xml = request_of(HttpOptions(content_type="text/xml", body="<a b='{{ key }}'>{{ payload }}</a>"), **message).body
     assert xml.count(b"<") == xml.count(b">") == 2 and xml.count(b"'") == 2
+
+
+@given(values)
+@example(b"\"</order><order admin='1'>evil\"")
+@example(b'"x&admin=1&y="')
+@example(b'[1,\n"\\n",\r\n{"a": "\\u2028"}]')
+def test_no_json_payload_breaks_out_of_another_form(payload: bytes | None) -> None:
+    def body_of(content_type: str, body: str) -> str:
+        return request_of(HttpOptions(content_type=content_type, body=body), payload=payload).body.decode()
+
+    xml = body_of("application/xml; charset=utf-8", "<a b='{{ payload_json }}'>{{ payload_json }}</a>")
+    assert xml.count("<") == xml.count(">") == 2 and xml.count("'") == 2
+    form = body_of("application/x-www-form-urlencoded", "doc={{ payload_json }}&admin=0")
+    assert form.count("&") == 1 and form.count("=") == 2
+    for content_type in ("application/x-ndjson", "application/jsonl", "application/json-seq"):
+        line = body_of(content_type, '{"text": "{{ payload }}", "doc": {{ payload_json }}}')
+        assert not set(line) & set("\r\n")
+        assert set(json.loads(line)) == {"text", "doc"}
+    assert set(json.loads(body_of("text/json", '{"text": "{{ payload }}"}'))) == {"text"}
+    # Declared before a content type was asked for.
+    assert set(json.loads(body_of("application/octet-stream", ' {"text": "{{ payload }}"}'))) == {"text"}
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "says"),
+    [
+        ("application/octet-stream", '{"text": "{{ payload }}"}', "text/plain"),
+        ("text/csv", "{{ key }},1", "text/plain"),
+        ("application/json; charset=utf-16", '"{{ key }}"', "charset"),
+        ("application/json", '{"n": {{ key }}}', "between quotes"),
+        ("application/x-ndjson", '{"a\\"": 1, "n": {{ header.n }}}', "between quotes"),
+        ("application/json", '{"p": "{{ payload_json }}"}', "outside of quotes"),
+        ("application/json", '{"p": "\\{{ key }}"}', "backslash"),
+        ("text/html", "<a href={{ key }}>", "between quotes"),
+        ("application/soap+xml", "<a b='>' c={{ key }}/>", "between quotes"),
+    ],
+)
+def test_a_body_that_values_could_break_out_of_is_refused(content_type: str, body: str, says: str) -> None:
+    options = {"content_type": content_type, "body": body}
+    with pytest.raises(Rejected, match=says) as refusal:
+        read_destination({"name": "hook", "url": "https://hook.example/", "options": options})
+    assert refusal.value.field == "options.body"
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("text/plain", "{{ key }}"),
+        ("application/octet-stream", "no placeholder"),
+        ("application/json; charset=UTF-8", '{"k\\"": "{{ key }}", "at": {{ due_ms }}, "p": {{ payload_json }}}'),
+        ("application/vnd.api+json", '[{{ attempt }}, "{{ id }}"]'),
+        ("text/html", "<a href=\"{{ key }}\" title='{{ id }}'>{{ payload }}</a>"),
+        ("application/x-www-form-urlencoded", "{{ key }}={{ payload_json }}"),
+    ],
+)
+def test_bodies_that_hold_their_values_are_taken(content_type: str, body: str) -> None:
+    options = {"content_type": content_type, "body": body}
+    read_destination({"name": "hook", "url": "https://hook.example/", "options": options})
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
@@ -179,6 +262,7 @@ def test_json_payloads_stand_in_a_body_as_they_are() -> None:
         ({"content_type": "text/plain\r\nx: y"}, "options.content_type"),
         ({"on_4xx": "drop"}, "options.on_4xx"),
         ({"method": "GET"}, "options.method"),
+        ({"message_headers": ["Authorization"]}, "options.message_headers"),
     ],
 )
 def test_options_that_are_none_are_refused(options: dict[str, Any], field: str) -> None:

@@ -15,8 +15,7 @@ import pytest
 from duemq.model.destinations.destination import Credentials, read_credentials, read_destination
 from duemq.relay.base import Result
 from duemq.relay.nats.outlet import NatsOutlet
-from duemq.relay.outlets import RelayPolicy
-from tests.support.outlets.site import out_message
+from tests.support.outlets.site import LOOPBACK, out_message
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +74,7 @@ class FakeServer:
 
     def outlet(self, scheme: str = "nats", credentials: Credentials | None = None, **options: Any) -> NatsOutlet:
         fields = {"name": "there", "url": f"{scheme}://127.0.0.1:{self.port}", "options": options}
-        return NatsOutlet(read_destination(fields), credentials or Credentials(), RelayPolicy())
+        return NatsOutlet(read_destination(fields), credentials or Credentials(), LOOPBACK)
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ async def test_an_answer_in_between_leaves_it_under_way(site: Site) -> None:
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), (Result.FAILED, "NOT_FOUND")),
+        (exceptions.ChannelClosedByBroker(404, "NOT_FOUND - no exchange"), (Result.AWAY, "NOT_FOUND")),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED"), (Result.AWAY, "ACCESS_REFUSED")),
         (exceptions.ChannelClosedByBroker(406, "too big"), (Result.FAILED, "PRECONDITION_FAILED")),
         (exceptions.ConnectionClosedByBroker(320, "shutdown"), (Result.AWAY, "CONNECTION_FORCED")),

@@ -30,10 +30,13 @@ REFUSALS = [
     ("MISCONF Errors writing to the AOF file: No space left on device", Result.AWAY),
     ("NOREPLICAS Not enough good replicas to write.", Result.AWAY),
     ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", Result.AWAY),
-    ("OOM command not allowed when used memory > 'maxmemory'.", Result.FAILED),
+    ("OOM command not allowed when used memory > 'maxmemory'.", Result.AWAY),
+    ("FULL the list has 10 elements", Result.FAILED),
     ("WRONGTYPE Operation against a key holding the wrong kind of value", Result.FAILED),
     ("CROSSSLOT Keys in request don't hash to the same slot", Result.FAILED),
-    ("ERR unknown command 'EVALSHA'", Result.FAILED),
+    ("ERR unknown command 'EVALSHA', with args beginning with: 'x'", Result.AWAY),
+    ("ERR Unknown Redis command called from script script: 1", Result.AWAY),
+    ("ERR value is not an integer or out of range", Result.FAILED),
 ]
 
 
@@ -61,4 +64,24 @@ async def test_a_refusal_has_the_word_of_the_server(line: str, result: Result) -
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(3)))
         await outlet.close()
     assert {(reply.result, reply.status) for reply in replies} == {(result, line.split()[0])}
-    assert {reply.overloaded for reply in replies} == {line.startswith("OOM")}
+    assert {reply.overloaded for reply in replies} == {line.startswith("FULL")}
+
+
+@pytest.mark.parametrize(
+    ("line", "result"),
+    [
+        ("NOPERM this user has no permissions to access one of the keys used as arguments", Result.FAILED),
+        ("NOPERM No permissions to access a key", Result.FAILED),
+        ("NOPERM User relay has no permissions to access the 'other' key", Result.FAILED),
+        ("NOPERM User relay has no permissions to run the 'evalsha' command", Result.AWAY),
+        ("ERR The user executing the script can't run this command or subcommand script: 1", Result.AWAY),
+        ("ERR The user executing the script can't access at least one of the keys", Result.FAILED),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Result.AWAY),
+    ],
+)
+async def test_a_name_that_the_key_made_is_refused_for_its_message_alone(line: str, result: Result) -> None:
+    async with refusing(line) as url:
+        outlet = redis_outlet(url, name="{{ key }}")
+        reply = await outlet.send(out_message(1, key=b"other"))
+        await outlet.close()
+    assert reply.result is result

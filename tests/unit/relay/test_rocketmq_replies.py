@@ -18,12 +18,11 @@ import pytest
 from duemq.dev.servers.ports import free_port
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
-from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rocketmq import outlet as outlet_module
 from duemq.relay.rocketmq.client import Code, Permission, RpcClient
 from duemq.relay.rocketmq.outlet import RocketMqOutlet
 from tests.support.outlets.rocketmq_site import rocketmq_outlet
-from tests.support.outlets.site import out_message
+from tests.support.outlets.site import LOOPBACK, out_message
 from tests.support.rocketmq.fake_proxy import FakeProxy
 from tests.support.tls.certificates import Authority
 
@@ -46,7 +45,7 @@ def secure_proxy(pems: dict[str, str]) -> Iterator[FakeProxy]:
 
 def outlet_of(proxy: FakeProxy, scheme: str = "rocketmq", **credentials: str) -> RocketMqOutlet:
     fields = {"name": "rocket", "url": f"{scheme}://{proxy.endpoint}", "timeout": 4_000}
-    return RocketMqOutlet(read_destination(fields), read_credentials(credentials), RelayPolicy())
+    return RocketMqOutlet(read_destination(fields), read_credentials(credentials), LOOPBACK)
 
 
 async def reply_of(outlet: RocketMqOutlet) -> Reply:

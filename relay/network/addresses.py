@@ -1,4 +1,4 @@
-"""Which addresses an endpoint may have: public ones, and those that the operator allows.
+"""Which addresses a destination may have: public ones, and those that the operator allows.
 
 Who declares a destination must not reach what only this machine reaches: its loopback, its private network, the
 metadata of its cloud. The lists are those of IANA's special-purpose registries, written out because `ipaddress` of
@@ -30,8 +30,16 @@ _SPECIAL_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002:
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
-class ForbiddenAddress(Exception):
+class NoAddress(OSError):
+    """There is no address to connect to; the message says why, and `status` says it in a word."""
+
+    status: str
+
+
+class ForbiddenAddress(NoAddress):
     """The address is in a network that is not allowed; the message says which."""
+
+    status = "forbidden_address"
 
 
 def check_address(text: str, allowed: Sequence[Network]) -> None:
