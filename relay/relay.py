@@ -12,14 +12,13 @@ from duemq.background.loop import Loop
 from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.relays.figures import RelayFigures
-from duemq.model.destinations.destination import Credentials, Destination, RetryRule
+from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import DuemqError, Rejected
 from duemq.model.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
-from duemq.relay.delivery import Delivery, Disable
+from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures
 
 log = logging.getLogger(__name__)
@@ -279,13 +278,3 @@ async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
     finally:
         waiting.cancel()
         await consumer.stop()
-
-
-def policy_of(rule: RetryRule) -> Policy:
-    match rule.kind:
-        case "delays":
-            return Delays(rule.delays)
-        case "exponential":
-            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
-        case _:
-            return Levels(rule.first_level, rule.retries)
