@@ -201,6 +201,9 @@ class Lanes:
         try:
             self._clear_cancel(lane)
             if isinstance(error, asyncio.CancelledError):
+                if work.book.closed and not late:  # see `release`
+                    self._owner.released(work)
+                    return False
                 error = _cancel_error(error, work.route.timeout_s if late else None)
             if isinstance(error, Pause):
                 return self._pause(work, error)
@@ -290,6 +293,9 @@ class Lanes:
         """Let go of what is not begun of these partitions."""
         for book in books:
             book.closed = True
+        for lane in self._lanes:
+            if (work := lane.work) is not None and work.book.closed and _is_queued(work) and lane.task is not None:
+                lane.task.cancel()
         for key in self._keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:

@@ -80,6 +80,31 @@ async def test_a_paused_destination_gets_nothing_until_it_goes_on(site: Site) ->
         await until(lambda: outlet.messages)
 
 
+@pytest.mark.parametrize("how", ["pause", "removal", "stop"])
+@pytest.mark.parametrize("held", ["rate", "closed"])
+async def test_a_destination_that_ends_hands_out_nothing_that_waits_for_its_turn(
+    site: Site, how: str, held: str
+) -> None:
+    outlet = site.declare("one", topics=["orders"], rate=1 if held == "rate" else 0)
+    if held == "closed":
+        outlet.concurrency = 1
+        outlet.answer = lambda message: Reply(Result.FAILED, "503", "", 600_000, overloaded=True)
+    await site.deliver("orders", *(b"%d" % number for number in range(50)))
+    async with site.relay() as relay:
+        await until(lambda: outlet.messages if held == "rate" else relay.trouble("one").startswith("closed until"))
+        outlet.answer = None
+        ending, sent = time.monotonic(), len(outlet.messages)
+        if how == "pause":
+            site.declare("one", topics=["orders"], paused=True)
+        elif how == "removal":
+            del site.by_name["one"]
+            site.changed()
+        if how != "stop":
+            await until(lambda: outlet.closed)
+    assert time.monotonic() - ending < 5, "a handler that runs has 10 s"
+    assert outlet.closed and len(outlet.messages) == sent
+
+
 async def test_in_order_a_failing_key_holds_up_only_itself(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"], ordered=True, retry={"kind": "delays", "delays": [300, 1]})
     seen = 0
