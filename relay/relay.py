@@ -196,7 +196,8 @@ class Relay:
         for destination in [each for each in self._declared.by_name.values() if not each.active]:
             consumer_log = self._make_log(self._names(destination.group), ConsumerOptions(kafka=self._kafka))
             try:
-                await consumer_log.renew((*destination.topics, self._names(destination.own_topic)))
+                own_topics = map(self._names, (destination.own_topic, destination.retry_topic))
+                await consumer_log.renew((*destination.topics, *own_topics))
             except Exception as error:  # the others are renewed
                 failures.append(error)
         if failures:
@@ -261,6 +262,7 @@ class Relay:
             log_retries=False,
             kafka=self._kafka,
             buffer_topic=self._names(BUFFER),
+            instance=destination.instance,
         )
 
 

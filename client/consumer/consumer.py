@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -37,7 +38,7 @@ from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.room import Room
-from duemq.client.consumer.work.routes import Routes
+from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from duemq.model.errors import Rejected
@@ -341,6 +342,8 @@ class Consumer:
         for record in rest:
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._routes.of(message, retried)
+            if retried and message.origin.instance not in ("", self.options.instance) and self.options.instance:
+                route = FORMER
             if route is not None:
                 size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
                 works.append(Work(message, route, book, record.offset, size, self._key(message) if keyed else None))
@@ -387,7 +390,8 @@ class Consumer:
         message = work.message
         to, text = verdict(self.group, self.options, message, error)
         now = int(time.time() * 1000)
-        message = Message(message.record, message.origin.failed(now, text))
+        origin = replace(message.origin.failed(now, text), instance=self.options.instance)
+        message = Message(message.record, origin)
         if isinstance(to, Wait) and self._in_place:
             if work.book.closed:
                 self.released(work)
