@@ -24,7 +24,7 @@ from duemq.relay.figures import DestinationFigures
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that ended is begun anew
-_IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
+_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # of one; in order some of each failing key
 _COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
 _LOOK_S = 60.0
@@ -255,7 +255,7 @@ class Relay:
             start="first",
             retry=policy_of(destination.retry),
             timeout_s=destination.timeout / 1000 + _TIMEOUT_MARGIN_S,
-            max_in_hand=max(_IN_HAND, 2 * concurrency),
+            max_in_hand=max(_IN_HAND_ORDERED if destination.ordered else _IN_HAND, 2 * concurrency),
             max_in_hand_bytes=_IN_HAND_BYTES,
             commit_pause_s=_COMMIT_PAUSE_S,
             stop_s=_STOP_S,

@@ -41,6 +41,11 @@ class MessageSource(Protocol):
         """Pull nothing of these, and of all others again."""
         ...
 
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        """Have the next pull of a partition start at an offset that was pulled before. False where that is not possible
+        just now."""
+        ...
+
     async def idle(self) -> None:
         """Called now and then while nothing is pulled."""
         ...

@@ -154,6 +154,11 @@ class EmbeddedSource:
         self._held_partitions = frozenset(partitions)
         self._mark_all()
 
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        self._next[partition] = offset
+        self._mark(partition.topic)
+        return True
+
     async def idle(self) -> None:
         """Nobody waits for a sign of life here."""
 

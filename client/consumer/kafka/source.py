@@ -166,6 +166,12 @@ class Source:
         it away if they were paused."""
         self._held_partitions = frozenset(partitions)
 
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        if partition in self._parking.parked or partition not in self.partitions():
+            return False
+        self._kafka.seek(partition, offset)
+        return True
+
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
         partitions = self._kafka.assignment() - self._kafka.paused()

@@ -126,6 +126,22 @@ async def test_in_order_a_failing_key_holds_up_only_itself(site: Site) -> None:
     assert payloads(outlet) == [b"b1", b"b2", b"a1", b"a2"]
 
 
+async def test_in_order_a_failing_key_with_a_long_queue_holds_up_only_itself(site: Site) -> None:
+    outlet, mended = (
+        site.declare("one", topics=["orders"], ordered=True, retry={"kind": "delays", "delays": [50] * 99}),
+        False,
+    )
+    outlet.answer = lambda message: Reply(Result.ACCEPTED, "200") if message.key == b"b" or mended else FAILED
+    await site.deliver("orders", *(b"a%d" % number for number in range(12_000)), key=b"a")
+    await site.deliver("orders", b"b", key=b"b")
+    async with site.relay() as relay:
+        await until(lambda: payloads(outlet) == [b"b"])
+        assert relay.measured()["one"].in_hand < 10 and lag(relay) == 12_000
+        mended = True
+        await until(lambda: len(outlet.messages) == 12_001)
+    assert payloads(outlet)[1:] == [b"a%d" % number for number in range(12_000)]
+
+
 async def test_what_takes_too_long_has_failed_and_slows_the_destination_down(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"], timeout=20, retry={"kind": "delays", "delays": ["1h"]})
     outlet.delay_s = 10

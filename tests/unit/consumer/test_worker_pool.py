@@ -37,6 +37,9 @@ class Owner:
     def released(self, work: Work) -> None:
         self.ends.append(("released", work.message.record.offset))
 
+    def set_aside(self, work: Work) -> None:
+        work.book.aside.add(work.offset, work.key)
+
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
         self.pauses.append(wait_s)
 
