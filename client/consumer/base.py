@@ -71,8 +71,8 @@ class MessageSource(Protocol):
         the record at an offset. Empty where that is not known."""
         ...
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        """Store these; durable when it returns True. False: not now."""
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+        """Store these. Gives the partitions whose places are durable now."""
         ...
 
     async def let_go(self) -> None:

@@ -518,8 +518,11 @@ class Consumer:
                 for partition, book in books.items()
                 if (place := book.position) != book.saved
             }
-            if moved and await source.save({partition: place for partition, (_, place, _) in moved.items()}):
-                for book, place, done in moved.values():
+            if not moved:
+                return
+            saved = await source.save({partition: place for partition, (_, place, _) in moved.items()})
+            if saved:  # a partition whose log is in doubt keeps no other from being stored
+                for book, place, done in map(moved.__getitem__, saved):
                     book.saved = place
                     book.unsaved -= done
                     if book.unsaved and self._saves_soon:  # done meanwhile
