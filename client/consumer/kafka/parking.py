@@ -82,16 +82,11 @@ class Parking:
             self._some.clear()
             await self._some.wait()
         turn, parked = self._changes.turn, dict(self.parked)
-        news = [each for each, offset in parked.items() if offset is None]
-        lost = (
-            []
-            if self._changes.in_doubt.is_set()
-            else [(each, offset) for each, offset in parked.items() if offset is not None]
-        )
-        ends = await asyncio.gather(
-            self._find_starts(news, turn), *(self._restart_lost(each, offset, turn) for each, offset in lost),
-            return_exceptions=True,
-        )  # fmt: skip
+        searches = [self._find_starts([each for each, offset in parked.items() if offset is None], turn)]
+        if not self._changes.in_doubt.is_set():  # else it is not known which topic a commit would be of
+            lost = [(each, offset) for each, offset in parked.items() if offset is not None]
+            searches += [self._restart_lost(each, offset, turn) for each, offset in lost]
+        ends = await asyncio.gather(*searches, return_exceptions=True)
         for error in ends:
             if error is not None:
                 raise error
