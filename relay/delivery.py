@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from duemq.client.consumer.message import Message
-from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
-from duemq.model.destinations.destination import Destination
+from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Policy, Reject, RetryLater
+from duemq.model.destinations.destination import Destination, RetryRule
 from duemq.relay.base import MAX_DETAIL, Outlet, Reply, Result
 from duemq.relay.figures import Attempt, DestinationFigures
 from duemq.relay.throttle import Throttle
@@ -16,13 +17,19 @@ from duemq.relay.throttle import Throttle
 Disable = Callable[[str, str], Awaitable[None]]
 """Disables a destination, by name and for a reason."""
 
-_MAX_CLOSED_S = 3600.0  # a Retry-After that holds up all messages
+_DAY_MS = 86_400_000  # from its first attempt on a message may be postponed without using up retries; the longest hint
 
 
 class Refused(Reject):
     """The other side will never take the message."""
 
     reason = "rejected"
+
+
+class Postponed(RetryLater):
+    """The other side asks for later: that is no failed try."""
+
+    counts = False
 
 
 class Delivery:
@@ -35,8 +42,9 @@ class Delivery:
         self._destination, self._outlet, self._figures = destination, outlet, figures
         self._clock, self._disable = clock, disable
         self.throttle = Throttle(destination.concurrency or outlet.concurrency, destination.rate)
+        self._policy = policy_of(destination.retry)
         self._timeout_s = destination.timeout / 1000
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[asyncio.Future[bool]] = deque()
         self._queued: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -49,33 +57,40 @@ class Delivery:
         loop = asyncio.get_running_loop()
         throttle = self.throttle
         if self._waiting or throttle.wait_s(loop.time()):
-            await self._wait_for_turn(message, loop)
+            tried = await self._wait_for_turn(message, loop)
         else:
-            throttle.begin()
+            tried = throttle.begin()
         began = loop.time()
-        reply = Reply(Result.FAILED, "timeout", f"no answer within {self._timeout_s:g} s", overloaded=True)
         try:
             reply = await self._outlet.send(message)
-        finally:
-            now = loop.time()
-            took_ms = (now - began) * 1000
-            cancelled_early = reply.status == "timeout" and now - began < self._timeout_s  # the consumer stops
-            closed_s = min((reply.retry_after_ms or 0) / 1000, _MAX_CLOSED_S)
-            throttle.end(
-                now, accepted=reply.result is Result.ACCEPTED, overloaded=reply.overloaded and not cancelled_early,
-                closed_s=closed_s,
-            )  # fmt: skip
-            if self._waiting:
+        except asyncio.CancelledError:
+            if loop.time() - began < self._timeout_s:  # the consumer lets go of the message
+                throttle.give_up(tried=tried)
                 self._wake()
-            if reply.result is Result.ACCEPTED:
-                self._figures.accepted(self._clock(), took_ms, message.origin.due_ms, reply.status)
-            elif not cancelled_early:
-                self._note(message, reply, took_ms)
-        if reply.result is not Result.ACCEPTED:
-            await self._refuse(reply, took_ms)
+                raise
+            reply = Reply(Result.FAILED, "timeout", f"no answer within {self._timeout_s:g} s", overloaded=True)
+        except Exception as error:
+            reply = Reply(Result.FAILED, "error", f"{type(error).__qualname__}: {error}")
+        now = loop.time()
+        took_ms = (now - began) * 1000
+        accepted = reply.result is Result.ACCEPTED
+        throttle.end(now, accepted=accepted, overloaded=reply.overloaded, postponed=_postpones(reply), tried=tried)
+        if self._waiting:
+            self._wake()
+        if accepted:
+            self._figures.accepted(self._clock(), took_ms, message.origin.due_ms, reply.status)
+        else:
+            self._note(message, reply, took_ms)
+            if tried:
+                self._figures.trouble = ""
+            await self._refuse(message, reply, took_ms, now)
 
-    async def _refuse(self, reply: Reply, took_ms: float) -> None:
+    async def _refuse(self, message: Message, reply: Reply, took_ms: float, now_s: float) -> None:
         text = f"{reply.status} after {took_ms:.0f} ms" + (f": {reply.detail[:MAX_DETAIL]}" if reply.detail else "")
+        if (closed_until := self.throttle.closed_until) is not None and reply.overloaded:
+            at_ms = self._clock() + (closed_until - now_s) * 1000
+            when = datetime.fromtimestamp(at_ms // 1000, UTC)
+            self._figures.trouble = f"closed until {when:%Y-%m-%dT%H:%M:%SZ}, when one message is tried, by {text}"
         match reply.result:
             case Result.REJECTED:
                 raise Refused(text)
@@ -87,7 +102,20 @@ class Delivery:
                 await self._disable(self._destination.name, text)
                 raise Pause(text, after_s=5.0)
             case _:
-                raise RetryLater(text, delay=reply.retry_after_ms)
+                raise self._later(message, reply, text)
+
+    def _later(self, message: Message, reply: Reply, text: str) -> RetryLater:
+        """After the longer of what the retry rule says and what the other side asks for."""
+        hint_ms = min(reply.retry_after_ms or 0, _DAY_MS)
+        if hint_ms <= 0:
+            return RetryLater(text)
+        now, policy, retried = self._clock(), self._policy, message.retried
+        rule = policy.wait(retried) or policy.wait(max(retried - 1, 0)) or Levels().wait(0)
+        wait_ms = hint_ms if rule is None else max(hint_ms, rule.ms(now))
+        attempts = message.origin.attempts
+        if _postpones(reply) and (not attempts or 0 <= now - attempts[0].at < _DAY_MS):
+            return Postponed(text, delay=wait_ms)
+        return RetryLater(text, delay=wait_ms)
 
     def _note(self, message: Message, reply: Reply, took_ms: float) -> None:
         detail = reply.detail[:MAX_DETAIL]
@@ -96,18 +124,18 @@ class Delivery:
 
     # --- turns ----------------------------------------------------------------------------------------------------
 
-    async def _wait_for_turn(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
-        """Returns once it has begun, as the throttle counts."""
-        turn: asyncio.Future[None] = loop.create_future()
+    async def _wait_for_turn(self, message: Message, loop: asyncio.AbstractEventLoop) -> bool:
+        """Returns once it has begun, as the throttle counts, what that gave."""
+        turn: asyncio.Future[bool] = loop.create_future()
         self._waiting.append(turn)
         self._queued.add(id(message))
         if self._timer is None:
             self._wake()
         try:
-            await turn
+            return await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # its turn came at the same moment
-                self.throttle.end(loop.time(), accepted=False)
+                self.throttle.give_up(tried=turn.result())
                 self._wake()
             raise
         finally:
@@ -127,5 +155,19 @@ class Delivery:
                 return
             turn = self._waiting.popleft()
             if not turn.done():
-                self.throttle.begin()
-                turn.set_result(None)
+                turn.set_result(self.throttle.begin())
+
+
+def _postpones(reply: Reply) -> bool:
+    """Whether the other side asks for later, and says when. Zero and what is past say nothing."""
+    return reply.overloaded and (reply.retry_after_ms or 0) > 0
+
+
+def policy_of(rule: RetryRule) -> Policy:
+    match rule.kind:
+        case "delays":
+            return Delays(rule.delays)
+        case "exponential":
+            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
+        case _:
+            return Levels(rule.first_level, rule.retries)

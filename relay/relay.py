@@ -12,20 +12,19 @@ from duemq.background.loop import Loop
 from duemq.client.consumer.base import ConsumerLog, Watcher
 from duemq.client.consumer.consumer import Consumer
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Policy
 from duemq.cluster.internal_topics import BUFFER
 from duemq.cluster.relays.figures import RelayFigures
-from duemq.model.destinations.destination import Credentials, Destination, RetryRule
+from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.errors import DuemqError, Rejected
 from duemq.model.topic_names import TopicNames
 from duemq.relay.base import Outlet, OutletMissing, Result
-from duemq.relay.delivery import Delivery, Disable
+from duemq.relay.delivery import Delivery, Disable, policy_of
 from duemq.relay.figures import DestinationFigures
 
 log = logging.getLogger(__name__)
 
 _AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that ended is begun anew
-_IN_HAND, _IN_HAND_BYTES = 2_000, 16 << 20  # of one destination
+_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # of one; in order some of each failing key
 _COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
 _STOP_S = 10.0
 _LOOK_S = 60.0
@@ -197,7 +196,8 @@ class Relay:
         for destination in [each for each in self._declared.by_name.values() if not each.active]:
             consumer_log = self._make_log(self._names(destination.group), ConsumerOptions(kafka=self._kafka))
             try:
-                await consumer_log.renew((*destination.topics, self._names(destination.own_topic)))
+                own_topics = map(self._names, (destination.own_topic, destination.retry_topic))
+                await consumer_log.renew((*destination.topics, *own_topics))
             except Exception as error:  # the others are renewed
                 failures.append(error)
         if failures:
@@ -255,13 +255,14 @@ class Relay:
             start="first",
             retry=policy_of(destination.retry),
             timeout_s=destination.timeout / 1000 + _TIMEOUT_MARGIN_S,
-            max_in_hand=max(_IN_HAND, 2 * concurrency),
+            max_in_hand=max(_IN_HAND_ORDERED if destination.ordered else _IN_HAND, 2 * concurrency),
             max_in_hand_bytes=_IN_HAND_BYTES,
             commit_pause_s=_COMMIT_PAUSE_S,
             stop_s=_STOP_S,
             log_retries=False,
             kafka=self._kafka,
             buffer_topic=self._names(BUFFER),
+            instance=destination.instance,
         )
 
 
@@ -279,13 +280,3 @@ async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
     finally:
         waiting.cancel()
         await consumer.stop()
-
-
-def policy_of(rule: RetryRule) -> Policy:
-    match rule.kind:
-        case "delays":
-            return Delays(rule.delays)
-        case "exponential":
-            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
-        case _:
-            return Levels(rule.first_level, rule.retries)

@@ -2,12 +2,17 @@
 
 The limit on what is in flight goes down by half where the other side says that it is too much, and up by one for each
 limit's worth of messages that it took (additive increase, multiplicative decrease, as TCP does since RFC 2581).
+
+    three in a row ask for later -> closed for 1 s -> one message is tried -> it asks for later, too: twice as long
+                                                                           -> any other answer: open
 """
 
 from __future__ import annotations
 
 _LEAST = 1.0
 _CALM_S = 1.0  # the answers to what was in flight say the same once more
+_CLOSES = 3  # answers in a row that ask for later: a single one may be about its message only, such as a tenant's quota
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
 class Throttle:
@@ -18,19 +23,26 @@ class Throttle:
         self.limit = float(concurrency)
         """In flight at most, just now."""
         self.in_flight = 0
+        self.closed_until: float | None = None
+        """While it is closed: from when on one message is tried."""
         self._rate = float(rate)
         self._burst = max(rate / 10, 1.0)
         self._tokens = self._burst
         self._filled_at: float | None = None
-        self._closed_until = 0.0
         self._lowered_at = -_CALM_S
+        self._postponed = 0  # answers in a row
+        self._pause_s = _FIRST_PAUSE_S
+        self._trying = False
 
     def wait_s(self, now: float) -> float:
         """0 where a message may begin now; else after so many s it is worth asking again. Infinite: once one has
         ended."""
-        if now < self._closed_until:
-            return self._closed_until - now
-        if self.in_flight >= int(self.limit):
+        if self.closed_until is not None:
+            if now < self.closed_until:
+                return self.closed_until - now
+            if self._trying:
+                return float("inf")
+        elif self.in_flight >= int(self.limit):
             return float("inf")
         if not self._rate:
             return 0.0
@@ -39,18 +51,38 @@ class Throttle:
         self._filled_at = now
         return 0.0 if self._tokens >= 1 else (1 - self._tokens) / self._rate
 
-    def begin(self) -> None:
-        """One begins, which `wait_s` allowed."""
+    def begin(self) -> bool:
+        """One begins, which `wait_s` allowed. Gives whether it is the one that is tried while the rest waits."""
         self.in_flight += 1
         if self._rate:
             self._tokens -= 1
+        self._trying = self._trying or self.closed_until is not None
+        return self.closed_until is not None
 
-    def end(self, now: float, *, accepted: bool, overloaded: bool = False, closed_s: float = 0.0) -> None:
-        """One has ended. `closed_s`: the other side wants no message for so long."""
+    def end(
+        self, now: float, *, accepted: bool, overloaded: bool = False, postponed: bool = False, tried: bool = False
+    ) -> None:
+        """One has been answered. `postponed`: the other side asks for later. `tried`: what `begin` gave."""
         self.in_flight -= 1
-        if overloaded:
-            if now - self._lowered_at >= _CALM_S:
-                self.limit, self._lowered_at = max(self.limit / 2, _LEAST), now
-            self._closed_until = max(self._closed_until, now + closed_s)
+        if overloaded and now - self._lowered_at >= _CALM_S:
+            self.limit, self._lowered_at = max(self.limit / 2, _LEAST), now
         elif accepted and self.limit < self._most:
             self.limit = min(self.limit + 1 / self.limit, self._most)
+        if tried:
+            self._trying = False
+            if overloaded:
+                self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+                self.closed_until = now + self._pause_s
+            else:
+                self.closed_until, self._postponed, self._pause_s = None, 0, _FIRST_PAUSE_S
+        elif postponed and self.closed_until is None:
+            self._postponed += 1
+            if self._postponed >= _CLOSES:
+                self.closed_until = now + self._pause_s
+        elif accepted:
+            self._postponed = 0
+
+    def give_up(self, *, tried: bool) -> None:
+        """One has ended without an answer, for who sends it ends."""
+        self.in_flight -= 1
+        self._trying = self._trying and not tried

@@ -41,6 +41,11 @@ class MessageSource(Protocol):
         """Pull nothing of these, and of all others again."""
         ...
 
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        """Have the next pull of a partition start at an offset that was pulled before. False where that is not possible
+        just now."""
+        ...
+
     async def idle(self) -> None:
         """Called now and then while nothing is pulled."""
         ...
@@ -66,8 +71,8 @@ class MessageSource(Protocol):
         the record at an offset. Empty where that is not known."""
         ...
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        """Store these; durable when it returns True. False: not now."""
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+        """Store these. Gives the partitions whose places are durable now."""
         ...
 
     async def let_go(self) -> None:

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -37,7 +38,7 @@ from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.room import Room
-from duemq.client.consumer.work.routes import Routes
+from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from duemq.model.errors import Rejected
@@ -50,6 +51,9 @@ H = TypeVar("H", bound=Handler)
 _PULL_MS, _HELD_PULL_MS = 500, 20
 _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
+_AGAIN_S = 0.2  # between looks whether suspended keys are free
+_ASIDE = 10  # times as many messages as may be in hand are set aside at most
+_PLACE_S = 2.5e-6  # a tenth of the time goes into what is stored at most, however many messages are not done
 _SAVE_S = 5.0  # for the last save of a partition
 _CROWDED_S = 1.0  # between tries to store offsets while nothing more is pulled for want of that
 _LEAVE_S = 5.0
@@ -99,6 +103,7 @@ class Consumer:
         self._source: MessageSource | None = None
         self._running: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
+        self._again_at_s = 0.0
 
     def on(self, topic: str, tags: str = ALL, *, timeout_s: float | None = None) -> Callable[[H], H]:
         """Decorate the handler of a topic's messages that have one of the tags (`a || b`; `*` is all).
@@ -310,21 +315,49 @@ class Consumer:
 
     async def _pull(self, source: MessageSource) -> None:
         holding: frozenset[TopicPartition] = frozenset()
+        now = asyncio.get_running_loop().time
+        last_s = now()
         while True:
-            most, full_partitions = self._room.admitted(self._books, source.partitions)
+            full_partitions = self._read_again(source)
+            if full_partitions and full_partitions >= source.partitions():
+                most = 0
+            else:
+                most, stuck_partitions = self._room.admitted(self._books, source.partitions)
+                full_partitions |= stuck_partitions
             if crowded := self._is_crowded():
                 self._moved.set()
             if most <= 0 or crowded or self._lanes.paused:
-                if not await self._room.wait(len(self._books), self._idle_s):
+                wait_s = _AGAIN_S if any(book.aside for book in self._books.values()) else self._idle_s
+                if not await self._room.wait(len(self._books), wait_s) and now() - last_s >= self._idle_s:
                     await source.idle()
+                    last_s = now()
                 continue
             if full_partitions != holding:
                 source.hold(full_partitions)
                 holding = full_partitions
             for partition, records in (await source.pull(_HELD_PULL_MS if full_partitions else _PULL_MS, most)).items():
                 self._take(partition, records)
+            last_s = now()
             self._moved.set()
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
+
+    def _read_again(self, source: MessageSource) -> frozenset[TopicPartition]:
+        """Read partitions again for keys that are free now. Gives those of which as much is set aside as may be."""
+        with_aside = {partition: book for partition, book in self._books.items() if book.aside}
+        if not with_aside:
+            return frozenset()
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._again_at_s and not self._lanes.paused:
+            self._again_at_s = now_s + _AGAIN_S
+            for partition, book in with_aside.items():
+                aside = book.aside
+                keys = {key for key in aside.keys if self._lanes.is_free(key)} if aside.may_read(now_s) else set()
+                if keys and source.rewind(partition, aside.first(keys)):
+                    self._lanes.withdraw(keys)
+                    aside.read_again(keys, book.pull, now_s)
+        if sum(len(book.aside) for book in with_aside.values()) < _ASIDE * self.options.max_in_hand:
+            return frozenset()
+        return frozenset(partition for partition, book in with_aside.items() if not book.aside.reading)
 
     def _is_crowded(self) -> bool:
         """Whether as many messages as may be in hand are done and their offsets not stored. Without a bound on these,
@@ -335,22 +368,37 @@ class Consumer:
         book = self._book(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
-        works: list[Work] = []
+        works, offsets = list[Work](), list[int]()
         total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
-        rest = book.without_done(records)
-        for record in rest:
+        aside, skipped = book.aside, 0
+        for record in book.without_done(records):
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._routes.of(message, retried)
-            if route is not None:
-                size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
-                works.append(Work(message, route, book, record.offset, size, self._key(message) if keyed else None))
-                total += size
+            if retried and message.origin.instance not in ("", self.options.instance) and self.options.instance:
+                route = FORMER
+            if route is None:
+                skipped += record.offset >= aside.until
+                continue
+            key = self._key(message) if keyed else None
+            if record.offset >= aside.until:
+                offsets.append(record.offset)
+                if key in aside.keys:
+                    aside.add(record.offset, key)
+                    continue
+            elif not aside.take(record.offset, key):  # it is done, or in hand
+                continue
+            size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
+            works.append(Work(message, route, book, record.offset, size, key))
+            total += size
         self._room.add(len(works), total)
-        start, offsets = book.commit, [work.offset for work in works]
+        start = book.commit
         book.pulled(offsets, records[-1].offset + 1)
+        if self._in_place:
+            for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
+                book.done(offset)
         if self._watcher is not None and self._source is not None:
             self._watcher.pulled(partition, self._source.log_id(partition.topic), offsets, start)
-        self._counts[partition.topic, "skipped"] += len(rest) - len(works)
+        self._counts[partition.topic, "skipped"] += skipped
         self._lanes.put(works)
 
     def _book(self, partition: TopicPartition, start: int) -> Book:
@@ -387,7 +435,8 @@ class Consumer:
         message = work.message
         to, text = verdict(self.group, self.options, message, error)
         now = int(time.time() * 1000)
-        message = Message(message.record, message.origin.failed(now, text))
+        origin = replace(message.origin.failed(now, text), instance=self.options.instance)
+        message = Message(message.record, origin)
         if isinstance(to, Wait) and self._in_place:
             if work.book.closed:
                 self.released(work)
@@ -398,6 +447,11 @@ class Consumer:
         became = await self._log.send_back(message, to, text)
         self._end(work, "retried" if isinstance(became, Wait) else "dead")
         return None
+
+    def set_aside(self, work: Work) -> None:
+        """See `Owner`."""
+        work.book.aside.add(work.offset, work.key)
+        self.released(work)
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
         """See `Owner`."""
@@ -442,13 +496,14 @@ class Consumer:
                 last_settle_s = loop.time()
             await self._save(source, self._books)
             if self.options.commit_pause_s and not self._is_crowded():
-                await asyncio.sleep(self.options.commit_pause_s)
+                undone = sum(len(book) + len(book.aside) for book in self._books.values())
+                await asyncio.sleep(max(self.options.commit_pause_s, _PLACE_S * undone))
 
     async def _settle(self, source: MessageSource) -> None:
         """A partition at rest is past the markers of transactions, and one without messages has a place, too."""
         for partition in source.partitions():
             book = self._books.get(partition)
-            if book is None or not len(book):
+            if book is None or not (len(book) or book.aside):
                 position = await source.position(partition)
                 if position is None:
                     continue
@@ -463,8 +518,11 @@ class Consumer:
                 for partition, book in books.items()
                 if (place := book.position) != book.saved
             }
-            if moved and await source.save({partition: place for partition, (_, place, _) in moved.items()}):
-                for book, place, done in moved.values():
+            if not moved:
+                return
+            saved = await source.save({partition: place for partition, (_, place, _) in moved.items()})
+            if saved:  # a partition whose log is in doubt keeps no other from being stored
+                for book, place, done in map(moved.__getitem__, saved):
                     book.saved = place
                     book.unsaved -= done
                     if book.unsaved and self._saves_soon:  # done meanwhile

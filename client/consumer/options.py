@@ -79,6 +79,9 @@ class ConsumerOptions:
     buffer_topic: str = "duemq.buffer"
     retry_partitions: int = 4
     """Partitions of the topics for retries, where they have to be made."""
+    instance: str = ""
+    """Tells the group from an earlier one of the same name: what the earlier one sent back becomes a dead
+    letter. Empty: any is taken."""
     session_s: float = 30.0
     """After so long without a sign of life a member's partitions go to others."""
     kafka: Mapping[str, Any] = field(default_factory=dict)

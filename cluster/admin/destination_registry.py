@@ -33,8 +33,9 @@ Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
 """Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
 
 
-def _start_id() -> str:
-    return token_hex(8)
+def _start_id(instance: str = "") -> str:
+    """Another one each time. `instance`: of the destination; empty for one that is declared."""
+    return f"{instance or token_hex(8)}.{token_hex(8)}"
 
 
 async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
@@ -118,7 +119,7 @@ class DestinationRegistry:
             return destination
         if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
             raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, and may not be more")
-        await begin(destination, (destination.own_topic, *destination.topics))
+        await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
         destination = destination.model_copy(update={"start_id": _start_id()})
         # Always, so that of two who declare the same name at the same time one loses before it has done anything.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
@@ -162,7 +163,9 @@ class DestinationRegistry:
         bound = before.topics if before is not None else ()
         if topics := [topic for topic in after.topics if topic not in bound]:
             await begin(after, topics)
-        start_id = before.start_id if before is not None and not topics else _start_id()
+        start_id = before.start_id if before is not None else ""
+        if topics or not start_id:
+            start_id = _start_id(before.instance if before is not None else "")
         after = after.model_copy(update={"start_id": start_id})
         # Whichever comes first, what is between the two counts as disabled.
         if secrets is not None and secrets.names:

@@ -122,7 +122,8 @@ class Destination(_Declared):
     `topics`: what is delivered into these is handed on, besides what is for this destination alone (`own_topic`).
     `ordered`: messages with the same key one after another, and a failing one holds up only its key.
     `disabled`: why the other side wants no more (a sentence); empty where it does. `start_id`: another one each time
-    that its group was put at a start, so that records may come again that it has had.
+    that its group was put at a start, so that records may come again that it has had. It begins with the `instance`
+    and a dot, unless a node of version 0.1.0 wrote it.
     """
 
     name: str
@@ -207,6 +208,17 @@ class Destination(_Declared):
     def group(self) -> str:
         """The consumer group that hands messages on to it."""
         return OWN_TOPIC + self.name
+
+    @property
+    def retry_topic(self) -> str:
+        """Where messages come back that it did not take."""
+        return f"retry.{self.group}"
+
+    @property
+    def instance(self) -> str:
+        """What tells it from one of the same name that was removed. Empty where that is not known."""
+        instance, dot, _ = self.start_id.partition(".")
+        return instance if dot else ""
 
     @property
     def active(self) -> bool:

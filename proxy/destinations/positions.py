@@ -27,7 +27,8 @@ def read_start(value: object) -> Start:
 
 def begin_at(bus: Bus, start: Start, ended: Ended) -> Begin:
     """Puts a group where each topic ends now (`last`), or at the oldest record that is kept (`first`). A topic that is
-    made later is read from its first record.
+    made later is read from its first record. The topic of its retries has those of a former destination of its name:
+    it is read from its end in any case.
 
     `ended`: a relay that was at work for the group before, and has not ended yet, would store where it is behind it.
     """
@@ -35,7 +36,7 @@ def begin_at(bus: Bus, start: Start, ended: Ended) -> Begin:
     async def begin(destination: Destination, topics: Sequence[str]) -> None:
         await ended(destination.name, topics)
         for topic in topics:
-            await _begin(bus, topic, destination.group, start)
+            await _begin(bus, topic, destination.group, "last" if topic == destination.retry_topic else start)
 
     return begin
 

@@ -154,6 +154,11 @@ class EmbeddedSource:
         self._held_partitions = frozenset(partitions)
         self._mark_all()
 
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        self._next[partition] = offset
+        self._mark(partition.topic)
+        return True
+
     async def idle(self) -> None:
         """Nobody waits for a sign of life here."""
 
@@ -175,7 +180,7 @@ class EmbeddedSource:
     def log_id(self, topic: str) -> str:
         return self._log_id
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
         stored = {**self._stored, **places}
         try:
             bus = self._bus()
@@ -185,10 +190,10 @@ class EmbeddedSource:
                 await bus.set_consumer_cursor(topic, self._cursor, cursor)
         except Unavailable as error:
             self._commits.note_failure(error)
-            return False
+            return ()
         self._commits.note_success()
         self._stored = stored
-        return True
+        return places.keys()
 
     async def let_go(self) -> None:
         await self._lost(list(self._next))

@@ -82,8 +82,14 @@ class Parking:
             self._some.clear()
             await self._some.wait()
         turn, parked = self._changes.turn, dict(self.parked)
-        await self._find_starts([each for each, offset in parked.items() if offset is None], turn)
-        await self._restart_lost({each: offset for each, offset in parked.items() if offset is not None}, turn)
+        searches = [self._find_starts([each for each, offset in parked.items() if offset is None], turn)]
+        if not self._changes.in_doubt.is_set():  # else it is not known which topic a commit would be of
+            lost = [(each, offset) for each, offset in parked.items() if offset is not None]
+            searches += [self._restart_lost(each, offset, turn) for each, offset in lost]
+        ends = await asyncio.gather(*searches, return_exceptions=True)
+        for error in ends:
+            if error is not None:
+                raise error
         return _OTHERS_S if self.parked else 0.0
 
     async def _find_starts(self, partitions: Iterable[TopicPartition], turn: int) -> None:
@@ -99,29 +105,26 @@ class Parking:
         if problems:
             raise problems[0]
 
-    async def _restart_lost(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
+    async def _restart_lost(self, partition: TopicPartition, offset: int, turn: int) -> None:
         """Begin anew where retention removed what was to come next, or where the topic is another one by now."""
-        if not offsets or self._changes.in_doubt.is_set():  # a commit has to say of which topic it is
-            return
-        firsts, lasts = await self._starts.firsts(offsets), await self._starts.lasts(offsets)
-        for partition, offset in offsets.items():
-            first, last = firsts[partition], lasts[partition]
-            if first <= offset <= last:
-                first = offset  # a broker was behind for a moment
-            elif offset != ANEW and offset < first:
-                log.error(
-                    "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
-                    named([partition]), offset, first, extra={"action": "out of range"},
-                )  # fmt: skip
-            else:
-                how = "is another one by now" if offset == ANEW else f"ends at {last}, before offset {offset}"
-                log.error(
-                    "topic %s was made anew, or cut: the log of %s %s. It is read from its first record, at %d",
-                    partition.topic, named([partition]), how, first, extra={"action": "made anew"},
-                )  # fmt: skip
-                await self._changes.forget([partition])
-                await self._store({partition: first}, turn)
-            self._place({partition: first}, turn)
+        first = (await self._starts.firsts([partition]))[partition]
+        last = (await self._starts.lasts([partition]))[partition]
+        if first <= offset <= last:
+            first = offset  # a broker was behind for a moment
+        elif offset != ANEW and offset < first:
+            log.error(
+                "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
+                named([partition]), offset, first, extra={"action": "out of range"},
+            )  # fmt: skip
+        else:
+            how = "is another one by now" if offset == ANEW else f"ends at {last}, before offset {offset}"
+            log.error(
+                "topic %s was made anew, or cut: the log of %s %s. It is read from its first record, at %d",
+                partition.topic, named([partition]), how, first, extra={"action": "made anew"},
+            )  # fmt: skip
+            await self._changes.forget([partition])
+            await self._store({partition: first}, turn)
+        self._place({partition: first}, turn)
 
     def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
         """Have partitions go on from these offsets, unless partitions moved since `turn`."""

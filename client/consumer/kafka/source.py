@@ -101,6 +101,7 @@ class Source:
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
+        self._keeps_back = False  # records that a pull has taken and not given yet
         self._metadata_bytes = MAX_BYTES
         self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and what the mark was stored with
 
@@ -154,8 +155,11 @@ class Source:
             self._pulls.note_success()
             if not pulled or self._changes.sure.is_set():
                 return pulled
-            turn = self._changes.turn
-            await self._changes.sure.wait()
+            turn, self._keeps_back = self._changes.turn, True
+            try:
+                await self._changes.sure.wait()
+            finally:
+                self._keeps_back = False
             if self._file is None and turn != self._changes.turn:
                 return {}  # all that came since then begins at what was committed
             return {each: some for each, some in pulled.items() if self._parking.times[each] == parked[each]}
@@ -165,6 +169,12 @@ class Source:
         """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
         it away if they were paused."""
         self._held_partitions = frozenset(partitions)
+
+    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+        if partition in self._parking.parked or partition not in self.partitions():
+            return False
+        self._kafka.seek(partition, offset)
+        return True
 
     async def idle(self) -> None:
         """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
@@ -187,7 +197,8 @@ class Source:
             async with asyncio.timeout(_ASK_S):
                 position: int = await self._kafka.position(partition)
                 is_own = turn == self._changes.turn and partition in self.partitions() and self._changes.sure.is_set()
-                return position if is_own and partition not in self._parking.parked else None
+                is_known = partition not in self._parking.parked and not self._keeps_back
+                return position if is_own and is_known else None
         return None
 
     def end(self, partition: TopicPartition) -> int | None:
@@ -203,22 +214,22 @@ class Source:
         """The topic's id, where the brokers have any."""
         return self._starts.ids.get(topic, "")
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
-        """Store these places; durable when it returns True. False where the partitions are another member's by now,
-        where Kafka is away, and where it is not known whether each is the log that it was."""
+    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+        """Store these places. Gives the partitions whose places are durable now: none where they are another member's
+        by now, or Kafka is away; not one of which it is not known whether it is the log that it was."""
         sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
             await asyncio.to_thread(self._file.save, offsets, self._starts.known_topics)
-            return len(sure) == len(places)
+            return sure.keys()
         async with self._saving:
-            return await self._commit(sure) and len(sure) == len(places)
+            return await self._commit(sure)
 
-    async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> bool:
+    async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
         """Commit as `save` does. With the mark, where the group knows other topics by now than those that it was stored
         with."""
         if not self._changes.sure.is_set():
-            return False
+            return ()
         turn, known_topics, mark, ids = self._changes.turn, self._known_topics(), self._starts.mark, self._starts.ids
         existing_places = {
             each: place for each, place in places.items() if self._kafka.partitions_for_topic(each.topic)
@@ -243,7 +254,7 @@ class Source:
             log.info(
                 "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
             )
-            return False
+            return ()
         except OffsetMetadataTooLargeError:
             if self._metadata_bytes:
                 log.warning(
@@ -251,14 +262,14 @@ class Source:
                     "offset.metadata.max.bytes to that", self._metadata_bytes, extra={"action": "commit"},
                 )  # fmt: skip
                 self._metadata_bytes = 0
-            return False
+            return ()
         except (KafkaError, TimeoutError) as error:
             self._commits.note_failure(error)
-            return False
+            return ()
         self._commits.note_success()
         if mark in existing_places:
             self._marked = turn, existing_places[mark], known_topics
-        return places.keys() <= existing_places.keys()  # a topic that is gone has no offsets
+        return places.keys() & existing_places.keys()  # a topic that is gone has no offsets
 
     def _known_topics(self) -> frozenset[str]:
         return frozenset(self._starts.known_topics.intersection(self._topics))

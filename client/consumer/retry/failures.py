@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
@@ -31,7 +32,7 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
 def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
     """A policy that is broken must not end the consumer, which would meet the same message again and again."""
     try:
-        return decide(error, options.retry, message.retried)
+        return decide(error, options.retry, message.retried, int(time.time() * 1000))
     except Exception:
         log.exception(
             "consumer of group %s: the retry policy fails for %r, and the usual one is taken", group, message,

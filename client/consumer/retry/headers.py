@@ -37,8 +37,10 @@ ATTEMPTS: Final = "x-duemq-attempts"
 """The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
 """Bytes of a value that a dead letter had no room for."""
+INSTANCE: Final = "x-duemq-instance"
+"""The instance of the group that sent it back. See `ConsumerOptions.instance`."""
 _OURS = frozenset(
-    (TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS, RETURN_HEADER)
+    (TOPIC, PARTITION, OFFSET, ID, LABELS, RETRIED, REASON, ERROR, DUE, NULL, SIZE, ATTEMPTS, INSTANCE, RETURN_HEADER)
 )
 _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
@@ -58,8 +60,8 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message was first, how often it was retried since, the attempts that failed, and when the first one was
-    due (epoch ms; None where it did not come by duemq)."""
+    """Where a message was first, how often it was retried since, the attempts that failed, when the first one was due
+    (epoch ms; None where it did not come by duemq), and the instance of the group that sent it back."""
 
     topic: str
     partition: int
@@ -68,6 +70,7 @@ class Origin:
     retried: int = 0
     attempts: tuple[Attempt, ...] = ()
     due_ms: int | None = None
+    instance: str = ""
 
     def failed(self, at: int, error: str) -> Origin:
         """The origin after one failed attempt more, at epoch ms."""
@@ -87,7 +90,7 @@ def origin_in(headers: Headers) -> Origin | None:
         origin = Origin(
             values[TOPIC].decode(), int(values[PARTITION]), int(values[OFFSET]),
             values[ID].decode(errors="replace"), int(values[RETRIED]), _attempts_in(values.get(ATTEMPTS)),
-            epoch_ms(values.get(DUE)),
+            epoch_ms(values.get(DUE)), values.get(INSTANCE, b"").decode(errors="replace"),
         )  # fmt: skip
     except (KeyError, ValueError):
         return None
@@ -121,6 +124,8 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
         pairs.append((ATTEMPTS, orjson.dumps([list(attempt) for attempt in origin.attempts])))
     if origin.due_ms is not None:
         pairs.append((DUE, b"%d" % origin.due_ms))
+    if origin.instance:
+        pairs.append((INSTANCE, origin.instance.encode(errors="replace")))
     if null:
         pairs.append((NULL, b"1"))
     return pairs + list(own(headers))

@@ -61,8 +61,9 @@ class RetryLater(Exception):
     """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
 
     `delay`: a timedelta, ms, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
-    to 18, above is 18, 0 is at once, below 0 to the dead letters. It counts as a retry, except where a subclass says
-    that the message itself has not failed (`counts`).
+    to 18, above is 18, below 0 to the dead letters. What says no wait, such as 0 and a time that is past, leaves it to
+    the policy: such values come from another system that was asked when to try again. It counts as a retry, except
+    where a subclass says that the message itself has not failed (`counts`).
     """
 
     counts = True
@@ -178,8 +179,9 @@ class Delays:
         return Wait("after", _delay(self.delays[retried], "delays")) if retried < len(self.delays) else None
 
 
-def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
-    """What becomes of a message whose handler ended with this error, after it was retried so many times before.
+def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | Dead:
+    """What becomes of a message whose handler ended with this error, after it was retried so many times before. `now`:
+    epoch ms.
 
     Raises what the policy raises, and Rejected `bad_policy` where it gives what is no wait.
     """
@@ -189,10 +191,13 @@ def decide(error: BaseException, policy: Policy, retried: int) -> Wait | Dead:
     if request is not None and request.level is not None and request.level < 0:
         return Dead("rejected")
     counts = request is None or request.counts
-    wait = request.wait if request is not None and request.wait is not None and not counts else policy.wait(retried)
+    asked = None if request is None or request.wait is None else _check(request.wait)
+    if asked is not None and asked.ms(now) == 0:
+        asked = None
+    wait = asked if asked is not None and not counts else policy.wait(retried)
     if wait is None:
         return Dead("retries") if counts else Wait("level", _FIRST_LEVEL, counts=False)
-    wait = _check(wait if request is None or request.wait is None else request.wait)
+    wait = _check(wait) if asked is None else asked
     return wait if counts else replace(wait, counts=False)
 
 

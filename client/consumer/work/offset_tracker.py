@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from duemq.client.consumer.base import FetchPosition
+from duemq.client.consumer.work.aside import Aside
 from duemq.client.consumer.work.done_ranges import Ranges, behind, contains, done_ranges
 
 
@@ -15,7 +16,7 @@ class Book:
     Invariant: everything below `commit` is done, and `commit` itself is not, or was never pulled.
     """
 
-    __slots__ = ("_done_before", "_open", "closed", "pull", "saved", "unsaved")
+    __slots__ = ("_done_before", "_open", "aside", "closed", "pull", "saved", "unsaved")
 
     def __init__(self, start: int, done_before: Ranges = ()) -> None:
         """`done_before`: messages from `start` on that were done before this member had the partition."""
@@ -27,12 +28,14 @@ class Book:
         """Messages done since the position was stored last: they come again if this member is lost."""
         self.closed = False
         """The partition went to another member: what is still in hand is not begun."""
+        self.aside = Aside()
+        """Messages that were read, are not done, and are not in hand."""
         self._open: dict[int, None] = {}  # in ascending order
         self._done_before = done_before
 
     def __len__(self) -> int:
         """Messages in hand."""
-        return len(self._open)
+        return len(self._open) - len(self.aside)
 
     def without_done(self, records: list[Any]) -> list[Any]:
         """Records that were pulled just now, without those that were done before this member had the partition."""
@@ -41,9 +44,9 @@ class Book:
         return [record for record in records if not contains(self._done_before, record.offset)]
 
     def pulled(self, offsets: Iterable[int], position: int) -> None:
-        """More messages are in hand. `position`: where the next pull starts."""
+        """More messages came. `position`: where the next pull starts."""
         self._open.update(dict.fromkeys(offsets))
-        self.pull = position
+        self.pull = max(self.pull, position)
         if self._done_before:
             self._done_before = behind(self._done_before, position)
 

@@ -52,9 +52,21 @@ class NoHandler(Reject):
     reason = "no_handler"
 
 
+class OfFormer(Reject):
+    """It was sent back by an earlier group of the same name."""
+
+    reason = "former_destination"
+
+
+async def _refuse_former(message: Message) -> None:
+    raise OfFormer("a former destination of this name sent it back")
+
+
 async def _refuse(message: Message) -> None:
     raise NoHandler(f"no handler here is for messages of {message.topic}")
 
 
+FORMER = Route(_refuse_former, 60.0)
+"""The route of a message that another instance of the group sent back."""
 UNHANDLED = Route(_refuse, 60.0)
 """The route of a retried message whose topic this consumer does not handle any more."""

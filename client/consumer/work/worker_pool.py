@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.pause import Pauses
 
 _WATCH_S = 0.05
+_KEPT = 4  # messages that wait in memory for a suspended key
 
 
 @dataclass(slots=True, eq=False)
@@ -63,6 +64,10 @@ class Owner(Protocol):
         """A message was not begun, or given up by a stop: somebody else will have it."""
         ...
 
+    def set_aside(self, work: Work) -> None:
+        """A message waits for a suspended key, and is to be read again once that is free."""
+        ...
+
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
         """The handler of a message asked for a pause: nothing else begins until it is tried again, after so many s."""
         ...
@@ -85,6 +90,7 @@ class _Lane:
 @dataclass(slots=True)
 class _Key:
     running: int = 0
+    suspended: int = 0
     waiting: deque[Work] = field(default_factory=deque)
 
 
@@ -201,6 +207,9 @@ class Lanes:
         try:
             self._clear_cancel(lane)
             if isinstance(error, asyncio.CancelledError):
+                if work.book.closed and not late:  # see `release`
+                    self._owner.released(work)
+                    return False
                 error = _cancel_error(error, work.route.timeout_s if late else None)
             if isinstance(error, Pause):
                 return self._pause(work, error)
@@ -215,6 +224,11 @@ class Lanes:
         if again is None:
             return False
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
+        if work.holds_key:
+            key = self._keys[work.key]
+            key.suspended += 1
+            while len(key.waiting) > _KEPT:
+                self._owner.set_aside(key.waiting.pop())
         return True
 
     def _clear_cancel(self, lane: _Lane) -> None:
@@ -252,8 +266,28 @@ class Lanes:
 
     # --- keys -----------------------------------------------------------------------------------------------------
 
+    def is_free(self, key: Hashable) -> bool:
+        """Whether nothing waits for the key."""
+        state = self._keys.get(key)
+        return state is None or not (state.suspended or state.waiting)
+
+    def withdraw(self, keys: Collection[Hashable]) -> None:
+        """Set aside what is not begun of these keys, for messages before it are to come."""
+        works = list(self._ready)
+        self._ready.clear()
+        for work in works:
+            if work.key in keys and not work.holds_key:
+                self._owner.set_aside(work)
+            else:
+                self._ready.append(work)
+
     def _enter(self, work: Work, limit: int) -> Work | None:
-        key = self._keys.setdefault(work.key, _Key())
+        key = self._keys.get(work.key)
+        if work.key in work.book.aside.keys or (key and key.suspended and len(key.waiting) >= _KEPT):
+            self._owner.set_aside(work)
+            return None
+        if key is None:
+            key = self._keys[work.key] = _Key()
         if key.running >= limit:
             key.waiting.append(work)
             return None
@@ -276,8 +310,14 @@ class Lanes:
             del self._keys[work.key]
         return None
 
+    def _wakes(self, work: Work) -> None:
+        """It is suspended no more."""
+        self._suspended.pop(work).cancel()
+        if work.holds_key:
+            self._keys[work.key].suspended -= 1
+
     def _resume(self, work: Work) -> None:
-        del self._suspended[work]
+        self._wakes(work)
         if self._pauses.on:
             self._pauses.hold_first(work)
             return
@@ -290,6 +330,9 @@ class Lanes:
         """Let go of what is not begun of these partitions."""
         for book in books:
             book.closed = True
+        for lane in self._lanes:
+            if (work := lane.work) is not None and work.book.closed and _is_queued(work) and lane.task is not None:
+                lane.task.cancel()
         for key in self._keys.values():
             waiting, key.waiting = key.waiting, deque()
             for work in waiting:
@@ -299,7 +342,7 @@ class Lanes:
         self._ready.clear()
         self._ready.extend(survivors)
         for work in [work for work in self._suspended if work.book.closed]:
-            self._suspended.pop(work).cancel()
+            self._wakes(work)
             dropped.append(work)
         dropped += self._pauses.release()
         for work in dropped:

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message, Pause, Reject, RetryLater
+from duemq.client.consumer.kafka.positions import metadata_of
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.dev.servers.kafka import KafkaServers
 from tests.support.consumer.consumer_site import (
@@ -173,6 +174,33 @@ async def test_an_ordered_partition_that_is_stuck_holds_up_no_other(kafka_with_d
         await until(lambda: len(seen) == 301, "what comes later")
         assert consumer.in_hand <= 20
     assert seen == list(range(301))
+
+
+async def test_in_order_a_failing_key_holds_up_no_other_key_of_its_partition(kafka_with_duemq: str) -> None:
+    """However many messages wait for it: they are read again from Kafka once it is done."""
+    topic, group, seen, mended = await new_topic(kafka_with_duemq), new_group(), list[str](), False
+    options = ConsumerOptions(
+        start="first", ordered=True, retry=Delays([200] * 500), max_in_hand=100, log_retries=False
+    )
+    consumer = Consumer(group, kafka_with_duemq, options)
+
+    @consumer.on(topic)
+    async def handle(message: Message) -> None:
+        if message.key == b"a" and not mended:
+            raise ValueError("not yet")
+        seen.append(message.text)
+
+    await send(kafka_with_duemq, topic, [b"a%d" % n for n in range(600)], key=b"a")
+    await send(kafka_with_duemq, topic, [b"b%d" % n for n in range(300)], key=b"b")
+    async with consumer:
+        await until(lambda: len(seen) == 300, "the other key")
+        await send(kafka_with_duemq, topic, [b"b300"], key=b"b")
+        await until(lambda: len(seen) == 301, "what comes later")
+        assert consumer.in_hand < 10 and consumer.lag == 600
+        mended = True
+        await until(lambda: len(seen) == 901, "the key that failed")
+    assert seen == [*(f"b{n}" for n in range(301)), *(f"a{n}" for n in range(600))]
+    assert await committed(kafka_with_duemq, group, topic) == (901, metadata_of(901))
 
 
 @pytest.mark.parametrize("mode", ["usual", "ordered", "broadcasting"])

@@ -10,11 +10,15 @@ import pytest
 
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.message import Message
+from duemq.client.consumer.retry.headers import Origin, returned
 from duemq.model.destinations.destination import read_destination
 from duemq.model.errors import Rejected
+from duemq.model.message import Draft
 from duemq.model.names import group_cursor
-from duemq.model.record import pack_record
+from duemq.model.record import pack_record, unpack_record
 from duemq.proxy.destinations.positions import Start, begin_at
+from duemq.proxy.destinations.relay_access import none_at_work
+from duemq.proxy.gateway.base import Receipt
 from duemq.relay.base import Reply, Result
 from duemq.relay.embedded.log import EmbeddedLog
 from duemq.relay.embedded.places import decode_places
@@ -80,6 +84,31 @@ async def test_a_paused_destination_gets_nothing_until_it_goes_on(site: Site) ->
         await until(lambda: outlet.messages)
 
 
+@pytest.mark.parametrize("how", ["pause", "removal", "stop"])
+@pytest.mark.parametrize("held", ["rate", "closed"])
+async def test_a_destination_that_ends_hands_out_nothing_that_waits_for_its_turn(
+    site: Site, how: str, held: str
+) -> None:
+    outlet = site.declare("one", topics=["orders"], rate=1 if held == "rate" else 0)
+    if held == "closed":
+        outlet.concurrency = 1
+        outlet.answer = lambda message: Reply(Result.FAILED, "503", "", 600_000, overloaded=True)
+    await site.deliver("orders", *(b"%d" % number for number in range(50)))
+    async with site.relay() as relay:
+        await until(lambda: outlet.messages if held == "rate" else relay.trouble("one").startswith("closed until"))
+        outlet.answer = None
+        ending, sent = time.monotonic(), len(outlet.messages)
+        if how == "pause":
+            site.declare("one", topics=["orders"], paused=True)
+        elif how == "removal":
+            del site.by_name["one"]
+            site.changed()
+        if how != "stop":
+            await until(lambda: outlet.closed)
+    assert time.monotonic() - ending < 5, "a handler that runs has 10 s"
+    assert outlet.closed and len(outlet.messages) == sent
+
+
 async def test_in_order_a_failing_key_holds_up_only_itself(site: Site) -> None:
     outlet = site.declare("one", topics=["orders"], ordered=True, retry={"kind": "delays", "delays": [300, 1]})
     seen = 0
@@ -95,6 +124,22 @@ async def test_in_order_a_failing_key_holds_up_only_itself(site: Site) -> None:
     async with site.relay():
         await until(lambda: len(outlet.messages) == 4)
     assert payloads(outlet) == [b"b1", b"b2", b"a1", b"a2"]
+
+
+async def test_in_order_a_failing_key_with_a_long_queue_holds_up_only_itself(site: Site) -> None:
+    outlet, mended = (
+        site.declare("one", topics=["orders"], ordered=True, retry={"kind": "delays", "delays": [50] * 99}),
+        False,
+    )
+    outlet.answer = lambda message: Reply(Result.ACCEPTED, "200") if message.key == b"b" or mended else FAILED
+    await site.deliver("orders", *(b"a%d" % number for number in range(12_000)), key=b"a")
+    await site.deliver("orders", b"b", key=b"b")
+    async with site.relay() as relay:
+        await until(lambda: payloads(outlet) == [b"b"])
+        assert relay.measured()["one"].in_hand < 10 and lag(relay) == 12_000
+        mended = True
+        await until(lambda: len(outlet.messages) == 12_001)
+    assert payloads(outlet)[1:] == [b"a%d" % number for number in range(12_000)]
 
 
 async def test_what_takes_too_long_has_failed_and_slows_the_destination_down(site: Site) -> None:
@@ -195,6 +240,52 @@ async def test_a_group_begins_where_it_was_put_though_the_one_before_it_ends_slo
     assert payloads(outlet)[1:] == [*again, b"3"]
 
 
+async def test_a_destination_of_a_name_that_was_removed_gets_no_retry_of_the_former_one(site: Site) -> None:
+    """Whether it lies in the topic of retries already, or is still in the wheel."""
+    old = site.declare("one", start_id="a.1")
+    old.answer = lambda message: FAILED
+    schedule, wheel = site.schedule, list[Draft]()
+
+    async def hold(drafts: Sequence[Draft]) -> list[Receipt]:
+        wheel.extend(drafts)
+        return [Receipt("new", "scheduled", draft.topic, 0) for draft in drafts]
+
+    site.schedule = hold  # type: ignore[method-assign]
+    await site.deliver("destination.one", b"read", b"waiting")
+    async with site.relay():
+        await until(lambda: len(wheel) == 2)
+    site.schedule = schedule  # type: ignore[method-assign]
+    await site.schedule(wheel[:1])
+    new = read_destination({"name": "one", "url": "https://h.example/", "topics": ["orders"]})
+    await begin_at(site.bus, "first", none_at_work)(new, [new.retry_topic, "orders"])
+    del site.outlets["one"]
+    outlet = site.declare("one", topics=["orders"], start_id="b.1")
+    outlet.answer = lambda message: FAILED if message.attempt == 1 else Reply(Result.ACCEPTED, "200")
+    async with site.relay():
+        await site.schedule(wheel[1:])
+        await site.deliver("orders", b"its own")
+        await site.filled("dlq.destination.one", 1)
+        await until(lambda: b"its own" in payloads(outlet))
+    letters = [unpack_record(each.frame) for each in await site.bus.read("dlq.destination.one", 0, 0, 10)]
+    assert [(each.value, dict(each.headers)["x-duemq-reason"]) for each in letters] == [
+        (wheel[1].payload, b"former_destination")
+    ]
+    assert payloads(outlet) == [b"its own"]
+
+
+@pytest.mark.parametrize(("by", "now"), [("", "b"), ("b", ""), ("b", "b")])
+async def test_a_retry_counts_where_it_is_not_known_whose_it_is(site: Site, by: str, now: str) -> None:
+    """As versions are mixed: those before wrote none."""
+    outlet = site.declare("one", topics=["orders"], start_id=f"{now}.2" if now else "2")
+    origin = Origin("orders", 0, 7, "id", 1, instance=by)
+    await site.bus.create_topic("retry.destination.one", 1)
+    record = pack_record(None, [*returned((), origin, "failed", "no")], b"again")
+    await site.bus.append({("retry.destination.one", 0): [record]})
+    async with site.relay():
+        await until(lambda: payloads(outlet) == [b"again"])
+    assert outlet.messages[0].headers == []
+
+
 async def test_the_position_of_a_paused_destination_is_renewed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what fails for one fails for no other."""
     renewed = list[tuple[str, Sequence[str]]]()
@@ -210,7 +301,10 @@ async def test_the_position_of_a_paused_destination_is_renewed(site: Site, monke
         site.declare(name, topics=["orders"], **fields)
     async with site.relay():
         await until(lambda: len(renewed) == 2)
-    assert renewed == [(f"destination.{each}", ("orders", f"destination.{each}")) for each in ("bad", "paused")]
+    assert renewed == [
+        (f"destination.{each}", ("orders", f"destination.{each}", f"retry.destination.{each}"))
+        for each in ("bad", "paused")
+    ], "Kafka forgets the offsets of topics that no member subscribes to"
 
 
 async def test_one_that_ends_slowly_holds_up_no_other(site: Site) -> None:

@@ -80,6 +80,9 @@ class Group:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         self.places[partition] = offset
 
+    async def position(self, partition: TopicPartition) -> int:
+        return self.places[partition]
+
     def pause(self, partition: TopicPartition) -> None:
         self.paused.add(partition)
 

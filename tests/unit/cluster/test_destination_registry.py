@@ -185,7 +185,7 @@ def test_topics_that_are_new_begin_before_they_count() -> None:
         await registry.update("shop", {"topics": ["orders", "bills"]}, "ann", begin=begin)
         await registry.update("shop", {"topics": ["bills"], "rate": 1}, "ann", begin=begin)
         await registry.declare(SHOP, None, "ann", replace=True, begin=begin)
-        assert begun == [("destination.shop", "orders"), ("bills",), ("orders",)]
+        assert begun == [("destination.shop", "retry.destination.shop", "orders"), ("bills",), ("orders",)]
 
     run(scenario)
 
@@ -209,10 +209,12 @@ def test_a_group_that_is_put_at_a_start_has_another_start_id() -> None:
             assert await start_id() == seen[0]
         await registry.update("shop", {"topics": ["orders"]}, "ann")
         seen.append(await start_id())
+        assert seen[0].partition(".")[0] == seen[1].partition(".")[0] == registry.by_name["shop"].instance
         await registry.remove("shop", "ann")
         await registry.declare(SHOP, None, "ann")
         seen.append(await start_id())
         assert all(seen) and len(set(seen)) == 3
+        assert not seen[2].startswith(seen[0].partition(".")[0]), "it is another destination of this name"
 
     run(scenario)
 

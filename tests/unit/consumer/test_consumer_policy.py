@@ -22,6 +22,8 @@ from duemq.client.consumer.retry.policy import (
 )
 from duemq.model.errors import Rejected
 
+NOW = 1_900_000_000_000
+
 
 def test_levels_are_rocketmqs() -> None:
     """10 s, 30 s, 1 m to 10 m, 20 m, 30 m, 1 h, 2 h: sixteen of them, and then it was often enough."""
@@ -55,13 +57,18 @@ def test_delays_are_taken_one_after_another() -> None:
         (RetryLater(at=datetime(2031, 1, 1, tzinfo=UTC)), Wait("at", 1_924_992_000_000)),
         (RetryLater(at="2031-01-01T00:00:00Z"), Wait("at", 1_924_992_000_000)),
         (RetryLater(level=7), Wait("level", 7)),
-        (RetryLater(level=0), Wait("level", 0)),
+        (RetryLater(level=0), Wait("level", 4)),
+        (RetryLater(delay=0), Wait("level", 4)),
+        (RetryLater(delay=timedelta()), Wait("level", 4)),
+        (RetryLater(at=NOW), Wait("level", 4)),
+        (RetryLater(at=NOW + 1), Wait("at", NOW + 1)),
         (RetryLater(level=-1), Dead("rejected")),
         (Reject("never"), Dead("rejected")),
     ],
 )
 def test_what_becomes_of_a_failure(error: Exception, expected: Wait | Dead) -> None:
-    assert decide(error, Levels(), 1) == expected
+    """What says no wait leaves it to the policy."""
+    assert decide(error, Levels(), 1, NOW) == expected
 
 
 @pytest.mark.parametrize("error", [ValueError(), RetryLater(delay=5), RetryLater(level=0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
             RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
         }
         source._parking.park({T0: 9})  # its log may be another one by now
-        assert not await source.save({T0: FetchPosition(9, 9), T1: FetchPosition(4, 4)})
+        assert set(await source.save({T0: FetchPosition(9, 9), T1: FetchPosition(4, 4)})) == {T1}
         assert (kafka.commits[T0].offset, kafka.commits[T1].offset) == (3, 4)
         kafka.fails = [IllegalGenerationError()]
         assert not await source.save({T1: FetchPosition(5, 5)})
@@ -208,6 +209,28 @@ def test_a_pull_that_finds_no_place_parks_its_partition() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duemq.client.consumer.kafka.source._AGAIN_S", 0.0)
         with_source(kafka, use)
+
+
+def test_the_place_of_records_that_are_kept_back_is_not_known() -> None:
+    """aiokafka is past them, but no handler has had them: whoever stored that place would skip them after a crash."""
+    kafka: Any = Group()
+    kafka.places = {T0: 7}
+
+    async def getmany(*_: object, **__: object) -> Any:
+        return {T0: ["a record"]}
+
+    async def use(source: Source) -> None:
+        assert await source.position(T0) == 7
+        kafka.getmany = getmany
+        source._changes.doubt()
+        pulling = asyncio.create_task(source.pull(0, 1))
+        await asyncio.sleep(0)
+        source._changes.confirm(source._changes.doubts)
+        assert await source.position(T0) is None, "it is sure which log it is, and the pull has not gone on yet"
+        assert await pulling == {T0: ["a record"]}
+        assert await source.position(T0) == 7
+
+    with_source(kafka, use)
 
 
 def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_now() -> None:
@@ -269,14 +292,14 @@ def test_what_was_read_of_a_log_that_is_gone_is_not_stored_when_partitions_move(
         assert await source._compare()
         kafka.id <<= 40
         assert await source._compare() and source._parking.parked.keys() == {T0, T1, RETRY}
-        stored = list[bool]()
+        stored = list[Collection[TopicPartition]]()
 
         async def leave(_: object) -> None:
             stored.append(await source.save({T0: FetchPosition(15, 15)}))
 
         source._changes._lost = leave
         await source._changes.on_partitions_revoked([T0, T1, RETRY])
-        assert stored == [False] and not kafka.commits
+        assert not any(stored) and len(stored) == 1 and not kafka.commits
         await source._changes.on_partitions_assigned([T0])
         assert await source._compare() and await source.save({T0: FetchPosition(3, 3)})
 

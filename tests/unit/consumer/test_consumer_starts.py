@@ -119,6 +119,29 @@ def test_an_offset_that_is_out_of_range(
     assert told in caplog.text and bool(told) == bool(caplog.text)
 
 
+def test_a_partition_without_a_leader_keeps_no_other_from_beginning() -> None:
+    async def run() -> None:
+        kafka, first_of = Group(), Group.beginning_offsets
+
+        async def beginning_offsets(asked: list[TopicPartition]) -> dict[TopicPartition, int]:
+            if T0 in asked:
+                raise KafkaConnectionError("no leader")
+            return await first_of(kafka, asked)
+
+        kafka.beginning_offsets = beginning_offsets  # type: ignore[method-assign]
+        parking = parking_of(kafka, changes([]))
+        parking.park({T0: 5, T1: 5, RETRY: None})
+        running = asyncio.create_task(parking.run())
+        async with asyncio.timeout(10):
+            while kafka.paused != {T0}:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait([running])
+        assert kafka.places[T1] == 10
+
+    asyncio.run(run())
+
+
 def test_what_is_parked_goes_nowhere_after_a_rebalance() -> None:
     async def run() -> None:
         kafka, turned = Group(), changes([])

@@ -37,6 +37,9 @@ class Owner:
     def released(self, work: Work) -> None:
         self.ends.append(("released", work.message.record.offset))
 
+    def set_aside(self, work: Work) -> None:
+        work.book.aside.add(work.offset, work.key)
+
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
         self.pauses.append(wait_s)
 
@@ -350,3 +353,28 @@ async def test_the_time_of_a_message_that_waits_for_a_thread_does_not_count() ->
         lanes.put(works(Route(handle, 1e-6, queued), Book(0), 1))
         await owner.until(1)
     assert looked == 5 and owner.ends == [("failed", 0)]
+
+
+async def test_what_waits_for_its_turn_is_let_go_with_its_partition() -> None:
+    """It has not begun: it is neither done nor failed, and nobody waits for it."""
+    owner, turn, waiting, going, staying = Owner(), asyncio.Event(), set[int](), Book(0), Book(0)
+
+    async def handle(message: Message) -> None:
+        waiting.add(message.record.offset)
+        await turn.wait()
+        waiting.remove(message.record.offset)
+
+    lanes = Lanes(owner, 3, 1)
+    async with running(lanes):
+        route = Route(handle, 60, lambda message: message.record.offset in waiting)
+        lanes.put(
+            [*works(route, going, 2, "a"), *works(route, going, 1, "b", 100), *works(route, staying, 1, "c", 200)]
+        )
+        while len(waiting) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        lanes.release([going])
+        assert await lanes.finish([going], 10)
+        assert sorted(owner.ends) == [("released", 0), ("released", 1), ("released", 100)]
+        turn.set()
+        await owner.until(4)
+    assert owner.ends[-1] == ("done", 200) and lanes._keys == {}

@@ -40,18 +40,38 @@ def test_overload_halves_the_limit_once_a_second_and_success_raises_it_again() -
     assert 1_500 < messages < 2_500  # the sum of 1 to 63
 
 
-def test_nothing_begins_before_the_other_side_wants_it() -> None:
+def test_three_that_are_postponed_close_it_until_one_is_answered_otherwise() -> None:
+    throttle, now, waits = Throttle(10), 100.0, list[float]()
+    for _ in range(3):
+        assert throttle.wait_s(now) == 0 and not throttle.begin()
+        throttle.end(now, accepted=False, overloaded=True, postponed=True)
+    for _ in range(8):
+        waits.append(throttle.wait_s(now))
+        now += waits[-1]
+        assert throttle.wait_s(now) == 0 and throttle.begin()
+        assert throttle.wait_s(now) == INFINITE, "one at once"
+        throttle.end(now, accepted=False, overloaded=True, tried=True)
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    now += 60
+    assert throttle.begin()
+    throttle.give_up(tried=True)
+    assert throttle.wait_s(now) == 0 and throttle.begin(), "what was given up says nothing"
+    throttle.end(now, accepted=True, tried=True)
+    assert throttle.wait_s(now) == 0 and not throttle.begin()
+
+
+def test_one_that_is_accepted_between_keeps_it_open() -> None:
     throttle = Throttle(10)
-    throttle.begin()
-    throttle.end(100.0, accepted=False, overloaded=True, closed_s=30.0)
-    assert throttle.wait_s(110.0) == 20.0
-    assert throttle.wait_s(130.0) == 0
+    for number in range(30):
+        throttle.begin()
+        throttle.end(float(number), accepted=number % 3 == 2, overloaded=number % 3 < 2, postponed=number % 3 < 2)
+    assert throttle.closed_until is None
 
 
 def test_a_failure_that_is_no_overload_changes_nothing() -> None:
     throttle = Throttle(10)
     throttle.begin()
-    throttle.end(0.0, accepted=False, closed_s=30.0)
+    throttle.end(0.0, accepted=False)
     assert (throttle.limit, throttle.wait_s(0.0)) == (10, 0)
 
 
