@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Final
 
 from duemq.cluster.shard_reader import MessageState, NamedMessage, Query, SearchPart
 from duemq.model.import_command import ImportCommand
@@ -83,13 +83,17 @@ def import_from_json(document: Json) -> ImportRecord:
     return ImportRecord(**(document | {"import_command": ImportCommand(**document["import_command"])}))
 
 
+_LATER: Final = frozenset(("newest", "topic_prefix", "name_prefix", "caller"))
+"""Fields of a query that are younger than the search itself."""
+
+
 def query_to_json(query: Query) -> Json:
     """A query without its `shard`: which shards are searched stands beside it.
 
-    `newest` is left out where it is not set, for nodes that do not know it.
+    Fields that an older node does not know are left out where they are not set. One that is set, such a node refuses.
     """
     document = {name: value for name, value in asdict(query).items() if name != "shard"}
-    return document if query.newest else {name: value for name, value in document.items() if name != "newest"}
+    return {name: value for name, value in document.items() if name not in _LATER or value}
 
 
 def query_from_json(document: Json) -> Query:

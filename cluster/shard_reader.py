@@ -58,6 +58,7 @@ class NamedMessage(NamedTuple):
 class Query:
     """A filter over messages. `due_from` inclusive, `due_to` exclusive (epoch ms); `cursor` from the last page.
 
+    `name_prefix`: of the text of a name in the spaces that `caller` reads (`Grant.namespace`; empty: that of all).
     `status` None: any. `shard`: of this one only. `newest`: those that were placed last come first; for that, key or
     label has to be given, and the topic to be indexed. Else they come in the order of their due times.
     """
@@ -72,6 +73,9 @@ class Query:
     cursor: str | None = None
     shard: int | None = None
     newest: bool = False
+    topic_prefix: str | None = None
+    name_prefix: str | None = None
+    caller: str = ""
 
 
 class SearchPart(NamedTuple):

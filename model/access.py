@@ -80,6 +80,11 @@ class Grant(NamedTuple):
     def covers(self, topic: str) -> bool:
         return not self.topics or topic_matcher(self.topics)(topic) is not None
 
+    def covers_all(self, prefix: str) -> bool:
+        """Whether it covers all topics that begin so."""
+        open_ended = tuple(pattern for pattern in self.topics if pattern.endswith("*"))
+        return not self.topics or (bool(open_ended) and topic_matcher(open_ended)(prefix) is not None)
+
 
 EVERYTHING: Final = Grant("", frozenset((Scope.ADMIN,)))
 NOTHING: Final = Grant("", frozenset())

@@ -79,7 +79,8 @@ class Order:
     """What was asked for. `filter`: fields of the API, as given. `rate`: messages/s; None: as fast as it goes.
 
     `topic`: where redrives go; empty: to the topic of each. `due` (epoch ms) or `shift` (ms): of a move. `source`: the
-    topic whose records are the dead letters; empty: duemq's own.
+    topic whose records are the dead letters; empty: duemq's own. `caller`: of a filter with a prefix, whose names are
+    meant (`Grant.namespace`); None: the filter has no prefix.
     """
 
     kind: str
@@ -89,6 +90,7 @@ class Order:
     due: int = 0
     shift: int = 0
     source: str = ""
+    caller: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +152,15 @@ class Job:
         return f"{self.id}/{step}"
 
     def value(self) -> dict[str, Any]:
-        """As the administrative state has it."""
-        return asdict(self) | {"position": list(self.position)}
+        """As the administrative state has it.
+
+        An older version passes over fields of a filter that it does not know, and would apply the job to more. It
+        cannot read `caller`, so it leaves alone a job that has it.
+        """
+        value = asdict(self) | {"position": list(self.position)}
+        if self.order.caller is None:
+            del value["order"]["caller"]
+        return value
 
     @staticmethod
     def from_value(value: Mapping[str, Any]) -> Job:

@@ -53,6 +53,13 @@ def former_of_caller(name: Name) -> Name | None:
     return Name(CLIENT + name[_CALLER_TEXT:]) if name.startswith(_CALLER) else None
 
 
+def prefixes_of(caller: str, text: str) -> tuple[bytes, ...]:
+    """What the names that begin with `text` begin with, in the spaces where `caller` looks names up. `caller`: empty
+    for one for all topics."""
+    shared = of_client(text)
+    return (of_caller(caller, text), shared) if caller else (shared,)
+
+
 def of_idempotency_key(caller: bytes, key: str) -> Name:
     return Name(_IDEMPOTENCY + fingerprint(caller, key.encode()))
 

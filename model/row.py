@@ -13,6 +13,7 @@ The frame is made once, when the message is scheduled, so that delivering thousa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
@@ -244,6 +245,12 @@ def topics_of(due: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
     """The topics of many messages, given as keys and rows."""
     start = ROW.size
     return {row[start : start + row[TOPIC_BYTES_AT]] for _, row in due}
+
+
+def count_topics(rows: Iterable[bytes]) -> Counter[bytes]:
+    """How many of these messages each topic has."""
+    start = ROW.size
+    return Counter([row[start : start + row[TOPIC_BYTES_AT]] for row in rows])
 
 
 def expires_of(row: bytes) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from duemq.cli.exit_codes import BY_STATUS, Exit
-from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, Topic, filters
+from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix, filters
 from duemq.cli.output import echo_json, instant_text
 from duemq.cli.session import AsJson, Url, connected, examples
 
@@ -35,6 +35,8 @@ def cancel(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before cancelling by filter.")] = False,
     wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer of one message.")] = 10.0,
     url: Url = None,
@@ -45,7 +47,7 @@ def cancel(
     The exit code of one: 0 cancelled (also when it was before), 3 already delivered, 4 unknown, 5 not known yet.
     Of many: the highest of theirs.
     """
-    chosen = filters(topic, key, label, due_from, due_to)
+    chosen = filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     if bool(ids) == bool(chosen):
         raise typer.BadParameter("say which ones: either ids, or a filter such as --topic", param_hint="ID")
     id_list = sys.stdin.read().split() if ids == ["-"] else ids

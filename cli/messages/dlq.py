@@ -10,7 +10,17 @@ import typer
 from duemq.cli.exit_codes import Exit
 from duemq.cli.job_progress import begin_job
 from duemq.cli.messages import pending
-from duemq.cli.messages.pending import DueFrom, DueTo, Everything, Key, Label, Limit, Topic
+from duemq.cli.messages.pending import (
+    DueFrom,
+    DueTo,
+    Everything,
+    Key,
+    Label,
+    Limit,
+    NamePrefix,
+    Topic,
+    TopicPrefix,
+)
 from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
 from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
 from duemq.model.errors import DuemqError
@@ -45,6 +55,8 @@ def list_dead(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     source: Source = None,
     group: Group = None,
     limit: Limit = 100,
@@ -54,7 +66,7 @@ def list_dead(
 ) -> None:
     """List the dead letters and the reason of each. With --json a line for each."""
     most = None if everything else limit
-    chosen = pending.filters(topic, key, label, due_from, due_to)
+    chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     with connected(url, as_json) as client:
         if (whence := _source(source, group)) is not None:
             if chosen:
@@ -102,6 +114,8 @@ def redrive(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     dead_from: DeadFrom = None,
     dead_to: DeadTo = None,
     reason: Reason = None,
@@ -119,7 +133,7 @@ def redrive(
 
     Each id is tried; the exit code is the highest of theirs.
     """
-    chosen = _filter(topic, key, label, due_from, due_to, dead_from, dead_to, reason)
+    chosen = _filter(topic, key, label, due_from, due_to, topic_prefix, name_prefix, dead_from, dead_to, reason)
     whence = _source(source, group)
     with connected(url, as_json) as client:
         if ids and whence is None and not (rate or dry_run or wait or chosen):
@@ -142,6 +156,8 @@ def purge(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     dead_from: DeadFrom = None,
     dead_to: DeadTo = None,
     reason: Reason = None,
@@ -158,7 +174,7 @@ def purge(
 
     A topic of dead letters is purged up to a time, --dead-to.
     """
-    chosen = _filter(topic, key, label, due_from, due_to, dead_from, dead_to, reason)
+    chosen = _filter(topic, key, label, due_from, due_to, topic_prefix, name_prefix, dead_from, dead_to, reason)
     with connected(url, as_json) as client:
         fields = _job(ids, chosen, _source(source, group), rate)
         raise typer.Exit(begin_job(client, "purge", fields, _WHAT, dry_run, wait, yes, as_json))
@@ -176,13 +192,15 @@ def _filter(
     label: str | None,
     due_from: str | None,
     due_to: str | None,
+    topic_prefix: str | None,
+    name_prefix: str | None,
     dead_from: str | None,
     dead_to: str | None,
     reason: str | None,
 ) -> dict[str, Any]:
     more = {"dead_from": instant(dead_from), "dead_to": instant(dead_to), "reason": reason}
     more = {name: value for name, value in more.items() if value is not None}
-    return pending.filters(topic, key, label, due_from, due_to) | more
+    return pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix) | more
 
 
 def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate: float | None) -> dict[str, Any]:

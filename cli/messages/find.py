@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from duemq.cli.messages.pending import Everything, Limit, Topic, filters, page_size, show_list
+from duemq.cli.messages.pending import Everything, Limit, NamePrefix, Topic, TopicPrefix, filters, page_size, show_list
 from duemq.cli.session import AsJson, Url, connected, examples
 
 EXAMPLES = examples(
@@ -27,6 +27,8 @@ def find(
         str | None, typer.Option("--from", help="Due at or after: RFC 3339 with a zone, or epoch ms.")
     ] = None,
     due_to: Annotated[str | None, typer.Option("--to", help="Due before.")] = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     limit: Limit = 100,
     everything: Everything = False,
     url: Url = None,
@@ -39,6 +41,6 @@ def find(
     if key is None and label is None:
         raise typer.BadParameter("give a key or a label", param_hint="--key")
     with connected(url, as_json) as client:
-        matching = filters(topic, key, label, due_from, due_to, status)
+        matching = filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix, status)
         messages = client.list(page_size=page_size(limit, everything), order="newest", **matching)
         show_list(messages, None if everything else limit, as_json)

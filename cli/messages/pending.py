@@ -24,6 +24,8 @@ Key = Annotated[str | None, typer.Option(help="Only with this key.")]
 Label = Annotated[str | None, typer.Option(help="Only with this label.")]
 DueFrom = Annotated[str | None, typer.Option(help="Due at or after: RFC 3339 with a zone, or epoch ms.")]
 DueTo = Annotated[str | None, typer.Option(help="Due before.")]
+TopicPrefix = Annotated[str | None, typer.Option(help="Only of topics whose names begin so.")]
+NamePrefix = Annotated[str | None, typer.Option(help="Only with a name that begins so.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
@@ -61,6 +63,8 @@ def ls(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     limit: Limit = 100,
     everything: Everything = False,
     url: Url = None,
@@ -69,7 +73,8 @@ def ls(
     """List messages, soonest first. In a pipe: tab-separated without a heading; with --json a line for each."""
     with connected(url, as_json) as client:
         messages = client.list(
-            page_size=page_size(limit, everything), **filters(topic, key, label, due_from, due_to, status)
+            page_size=page_size(limit, everything),
+            **filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix, status),
         )
         show_list(messages, None if everything else limit, as_json)
 
@@ -104,11 +109,14 @@ def filters(
     label: str | None,
     due_from: str | None,
     due_to: str | None,
+    topic_prefix: str | None,
+    name_prefix: str | None,
     status: str | None = None,
 ) -> dict[str, Any]:
     """The filter options that were given, as the SDK takes them."""
     due = {"due_from": instant(due_from), "due_to": instant(due_to)}
     options = {"topic": topic, "key": key, "label": label, "status": status, **due}
+    options |= {"topic_prefix": topic_prefix, "name_prefix": name_prefix}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -8,7 +8,7 @@ import typer
 
 from duemq.cli.job_progress import begin_job, tell_job, wait_for_job
 from duemq.cli.messages import pending
-from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, Topic
+from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix
 from duemq.cli.output import echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, instant
 
@@ -35,6 +35,8 @@ def begin(
     label: Label = None,
     due_from: DueFrom = None,
     due_to: DueTo = None,
+    topic_prefix: TopicPrefix = None,
+    name_prefix: NamePrefix = None,
     at: Annotated[str | None, typer.Option(help="Of a move: to this time.")] = None,
     after: Annotated[str | None, typer.Option(help="Of a move: to so long after now.")] = None,
     shift: Annotated[str | None, typer.Option(help="Of a move: each by so much, such as 2h or -30m.")] = None,
@@ -49,7 +51,7 @@ def begin(
 
     Dead letters: `duemq dlq redrive` and `purge`.
     """
-    chosen = pending.filters(topic, key, label, due_from, due_to)
+    chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     given = {"deliver_at": instant(at), "deliver_after": instant(after), "shift": instant(shift), "rate": rate}
     fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
     with connected(url, as_json) as client:

@@ -43,7 +43,8 @@ class MessageOptions(When, total=False):
 
 
 class Filter(TypedDict, total=False):
-    """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive.
+    """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive. `topic_prefix` and
+    `name_prefix`: how topic and name begin.
 
     `shard`, `order`: lists only; of this shard (`Cluster.shards`), and `due` or `newest`. Newest first takes a key or a
     label, needs the server's index (`index.topics`), and without `status` gives messages of any.
@@ -55,6 +56,8 @@ class Filter(TypedDict, total=False):
     label: str | None
     due_from: Instant | None
     due_to: Instant | None
+    topic_prefix: str | None
+    name_prefix: str | None
     shard: int | None
     order: str | None
 

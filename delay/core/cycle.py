@@ -21,6 +21,7 @@ Sets of keys, T = cursor before, T' = cursor after:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from itertools import chain
@@ -31,7 +32,17 @@ from duemq.model.ended import CANCELLED, DEAD, PURGED, EndedMessage
 from duemq.model.errors import CorruptStore
 from duemq.model.ids import IdCodec
 from duemq.model.import_command import ImportCommand
-from duemq.model.key import CHECKSUM_MASK, KEY_BYTES, checksum, due_of, first_key_at, last_key_at, make_key, offset_of
+from duemq.model.key import (
+    CHECKSUM_MASK,
+    HIGHEST,
+    KEY_BYTES,
+    checksum,
+    due_of,
+    first_key_at,
+    last_key_at,
+    make_key,
+    offset_of,
+)
 from duemq.model.ledger import Answer, DeferredMessage, Entry, FileDecision, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, MOVE_WITH_EXPIRY, MOVES, PURGE, REDRIVE, Change, read_name
 from duemq.model.names import Name
@@ -40,12 +51,14 @@ from duemq.model.record import StoredRecord
 from duemq.model.row import (
     attempt_of,
     change_row,
+    count_topics,
     expires_of,
     first_key_of,
     redriven_row,
     redrives_of,
     row_of,
     shown_due,
+    topic_of,
     without_payload,
 )
 from duemq.model.row_notes import Attempt, PastChange, earlier_step, tags_of, with_attempt, with_change
@@ -81,7 +94,8 @@ class Cycle:
         self.applied, self.cursor = before.applied, before.cursor
         self.answers: dict[int, Answer] = {}
         self.placed: dict[bytes, bytes] = {}  # key -> row of every message placed by this cycle and not removed by it
-        self.removed: set[bytes] = set()  # keys of the store's pending rows that this cycle took away
+        # Key of each of the store's pending rows that this cycle took away -> topic; empty where the row was not read.
+        self.removed: dict[bytes, bytes] = {}
         self.endings: dict[bytes, EndedMessage | None] = {}  # key -> how it ended; None = no longer ended (redriven)
         self.current_keys: dict[bytes, bytes] = {}  # first key -> current key
         self.names: dict[bytes, bytes] = {}  # name -> first key | fingerprint
@@ -99,6 +113,7 @@ class Cycle:
         self.overdue: dict[bytes, tuple[int, int]] = {}
         self.due: list[Due] = []  # leaves in this cycle, in order of delivery
         self.scanned: list[bytes] = []  # keys read from the store in (T, T'], whatever became of them
+        self.scanned_rows: Sequence[bytes] = ()  # and their rows
         self._accepted = self._cancelled = self._dead = self._revived = 0
         self._phase = Phase.COMMANDS
         self._floor_ms = window_of(due_of(before.cursor))
@@ -242,7 +257,7 @@ class Cycle:
         else:
             if row is None:
                 raise CorruptStore(f"command {offset} changes a message that is not pending here")
-            self._remove(key)
+            self._remove(key, row)
         if change.kind == CANCEL:
             self.endings[key] = EndedMessage(CANCELLED, 0, tag or by, without_payload(row) if row else b"")
             self._cancelled += 1
@@ -301,9 +316,9 @@ class Cycle:
         self.placed[key] = row
         self.current_keys[first_key_of(row)] = key
 
-    def _remove(self, key: bytes) -> None:
+    def _remove(self, key: bytes, row: bytes) -> None:
         if self.placed.pop(key, None) is None:
-            self.removed.add(key)
+            self.removed[key] = topic_of(row) if row else b""
 
     # --- what is due ----------------------------------------------------------------------------------------------
 
@@ -325,7 +340,7 @@ class Cycle:
         if placed_keys and placed_keys[-1] > self.cursor:
             self.cursor = placed_keys[-1]
         if keys:
-            self.scanned = keys
+            self.scanned, self.scanned_rows = keys, rows
             self.cursor = max(self.cursor, keys[-1])
             removed = self.removed
             if removed:
@@ -342,15 +357,16 @@ class Cycle:
         self._require(Phase.DUE, "rest_at")
         self.cursor = max(self.cursor, key)
 
-    def follow(self, entry: Entry, keys: list[bytes], rows_of_deferred: Mapping[bytes, bytes]) -> None:
+    def follow(self, entry: Entry, keys: list[bytes], rows: list[bytes]) -> None:
         """Do what the ledger says of a cycle whose commands were applied: its deferrals, then its cursor.
 
-        `keys`: the store's keys in (T, T'] before this cycle; `rows_of_deferred`: the store's rows of deferred keys.
+        `keys`, `rows`: the store's in (T, T'] before this cycle.
         """
         self._require(Phase.COMMANDS, "follow")
         self._phase = Phase.DUE
-        self.scanned, self.cursor = keys, entry.cursor
+        self.scanned, self.scanned_rows, self.cursor = keys, rows, entry.cursor
         self.settle(entry.imported)
+        rows_of_deferred = dict(zip(keys, rows, strict=True)) if entry.deferred else {}
         for deferred in entry.deferred:
             row = self.placed.get(deferred.key) or rows_of_deferred[deferred.key]
             self.defer((deferred.key, row), deferred)
@@ -360,7 +376,7 @@ class Cycle:
         self._require(Phase.DUE, "defer")
         key, row = due
         self.deferred.append(deferred)
-        self._remove(key)
+        self._remove(key, row)
         if deferred.to is None:
             self.endings[key] = EndedMessage(DEAD, 0, deferred.reason, row)
             self._dead += 1
@@ -433,6 +449,23 @@ class Cycle:
         """Keys that were pending in the store above T' and no longer are: cancelled, moved."""
         cursor = self.cursor
         return [key for key in self.removed if key > cursor]
+
+    def topic_changes(self, through: bytes = HIGHEST) -> Counter[bytes]:
+        """By how much the pending messages of topics change that have keys up to `through`, imported ones left out.
+
+        A message that was cancelled without its row still counts.
+        """
+        cursor = self.cursor
+        if through < HIGHEST:
+            placed = [row for key, row in self.placed.items() if cursor < key <= through]
+            scanned = [row for key, row in zip(self.scanned, self.scanned_rows, strict=True) if key <= through]
+        else:
+            placed = [row for key, row in self.placed.items() if key > cursor]
+            scanned = self.scanned_rows
+        changes = count_topics(placed)
+        changes.subtract(count_topics(scanned))
+        changes.subtract(topic for key, topic in self.removed.items() if topic and cursor < key <= through)
+        return changes
 
     def entry(self, at: int, horizon: int = 0, end_horizon: int = 0, topics: Iterable[str] = ()) -> Entry:
         """The ledger entry of this cycle, committed `at` ms. The horizons and `topics`: see `Entry`."""

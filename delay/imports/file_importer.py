@@ -312,7 +312,8 @@ class FileImporter:
 
     def _note(self, store: ShardStore, record: ImportRecord, answer: TakenIn | NotTakenIn, now: int) -> None:
         if isinstance(answer, TakenIn):
-            local_file = LocalFile(answer.about, answer.checksum, store.path / CatalogFile(answer.about).name)
+            path = store.path / CatalogFile(answer.about).name
+            local_file = LocalFile(answer.about, answer.checksum, path, answer.topics)
             if record.offset in store.imports.pending:
                 self._failures.pop(record.offset, None)
                 self._settle(record.offset, local_file)

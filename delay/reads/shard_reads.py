@@ -15,7 +15,8 @@ from duemq.model.ended import CANCELLED, PURGED, EndedMessage
 from duemq.model.errors import DamagedFile, Unavailable
 from duemq.model.key import HIGHEST, last_key_at, offset_of
 from duemq.model.message import CANCEL
-from duemq.model.row import read_row, topic_of
+from duemq.model.names import prefixes_of
+from duemq.model.row import name_of, read_row, topic_of
 from duemq.model.row_notes import PastChange, notes_of
 from duemq.storage.shard.keyspace import ENDED, ROW
 from duemq.storage.shard.store import ShardStore
@@ -226,6 +227,10 @@ class Reads:
         if query.label is not None and query.label.encode() not in row:
             return None
         if query.topic is not None and topic_of(row) != query.topic.encode():
+            return None
+        if query.topic_prefix is not None and not topic_of(row).startswith(query.topic_prefix.encode()):
+            return None
+        if query.name_prefix is not None and not name_of(row).startswith(prefixes_of(query.caller, query.name_prefix)):
             return None
         if ended is not None and ended.status == PURGED:
             return None

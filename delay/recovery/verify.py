@@ -6,7 +6,8 @@ The folder is opened as a start would open it (so the ledger is followed to its 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, LOWEST, checksum, read_key
 from duemq.model.ledger import Entry, FileDecision
 from duemq.model.record import unpack_record
-from duemq.model.row import id_of, topic_of
+from duemq.model.row import count_topics, id_of, topic_of
 from duemq.model.timing import window_of
 from duemq.storage.data_folder import Folder, FolderInfo
 from duemq.storage.delay_files.transitions import bounds
@@ -176,6 +177,7 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
     delivered: list[bytes] = []
     others: list[bytes] = []
     topics: set[bytes] = set()
+    waiting_by_topic = Counter[bytes]()
     after = LOWEST
     while True:
         keys, rows = store.scan_all(after, HIGHEST, _PART, 64 << 20)
@@ -185,6 +187,7 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
         waiting = [key for key in keys if key > entry.cursor]
         total = (total + checksum(waiting)) & (1 << 64) - 1
         pending += len(waiting)
+        waiting_by_topic.update(count_topics(rows[len(rows) - len(waiting) :]))
         for key, row in zip(keys, rows, strict=True):
             topics.add(topic_of(row))
             id_ = id_of(row)
@@ -201,10 +204,20 @@ def _verify_store(name: str, replica: Replica, progress: Callable[[str, int], No
     window_counts = store.windows()
     wrong = {start for start in windows.keys() | window_counts.keys() if windows.get(start) != window_counts.get(start)}
     checks.append(Check(f"{name}: rows per 30-minute window", not wrong, _some(wrong) or f"{len(windows)} windows"))
+    checks.append(_topics(name, store, waiting_by_topic))
     checks.append(_outcomes(name, entry))
     others += _verify_ended(name, replica, checks)
     _verify_links(name, store, checks)
     return _ShardIds(np.array(delivered, "S32"), np.array(others, "S32"), frozenset(map(bytes.decode, topics)))
+
+
+def _topics(name: str, store: ShardStore, waiting: Mapping[bytes, int]) -> Check:
+    what, counts = f"{name}: pending messages per topic", store.topic_counts
+    if not counts.built:
+        return Check(what, True, "not checked: they are not counted yet")
+    wrong = [topic.decode() for topic, count in waiting.items() if counts.of(topic.decode()) != (count, 0)]
+    wrong += [topic for topic in counts.listed() or () if topic.encode() not in waiting]
+    return Check(what, not wrong, _some(wrong) or f"{len(waiting)} topics")
 
 
 def _outcomes(name: str, entry: Entry) -> Check:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from duemq.bus.base import Bus, Subscription
@@ -24,7 +24,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import HIGHEST, due_of, first_key_at, last_key_at
 from duemq.model.ledger import Barrier, Entry, FileDecision, read_ledger
 from duemq.model.record import StoredRecord, unpack_record
-from duemq.model.row import without_payload
+from duemq.model.row import topic_of, without_payload
 from duemq.model.timing import window_of
 from duemq.storage.delay_files.catalog import CatalogFile
 from duemq.storage.imports.records import LocalFile
@@ -111,7 +111,14 @@ class Replica:
             imported = [decision.offset for decision in entry.imported if not decision.reason]
             puts += self.store.index.add(cycle.placed_rows(), entry.at, imported)
         windows = self.wheel.window_totals(self.wheel.take_touched_windows())
-        self.store.write(puts, deletes, Position(entry, ledger_offset), windows, rowless)
+        self.store.write(
+            puts,
+            deletes,
+            Position(entry, ledger_offset),
+            windows,
+            rowless,
+            self._topic_changes(cycle, entry, imported_files),
+        )
         self.read_to = ledger_offset
         self.written.note(entry)
         self.store.last_ends.update(last_ends)
@@ -132,7 +139,26 @@ class Replica:
         for key, row in self.store.near_rows(keys).items():
             if (ended := cycle.endings[key]) is not None:
                 cycle.endings[key] = ended._replace(row=without_payload(row))
+                cycle.removed[key] = topic_of(row)
         return [key for key in keys if (ended := cycle.endings[key]) is not None and not ended.row]
+
+    def _topic_changes(
+        self, cycle: Cycle, entry: Entry, imported_files: ImportedFiles | None
+    ) -> Mapping[bytes, int] | None:
+        """By how much the pending messages of topics change, as far as these are counted; None: they are to be counted
+        again."""
+        through = self.store.topic_counts.through
+        changes = cycle.topic_changes(through)
+        for decision in entry.imported:
+            if not decision.reason:
+                assert imported_files is not None
+                local_file = imported_files.local_file(decision.offset)
+                if first_key_at(local_file.about.window) > through:
+                    continue  # not counted yet, as all that is due then
+                if through < HIGHEST or local_file.topics is None:
+                    return None
+                changes.update({topic.encode(): count for topic, count in local_file.topics.items()})
+        return changes
 
     def _count_imports(self, entry: Entry, imported_files: ImportedFiles | None) -> list[CatalogFile]:
         """Count the messages of an entry's files in the wheel; returns these files."""
@@ -268,7 +294,7 @@ class Replica:
                 await tiers.files.have(decision)
         count = before.pending + len(cycle.placed)
         keys, rows = self.store.scan(before.cursor, entry.cursor, count + 1, 1 << 62)
-        cycle.follow(entry, keys, dict(zip(keys, rows, strict=True)) if entry.deferred else {})
+        cycle.follow(entry, keys, rows)
         own = cycle.entry(entry.at, entry.horizon, entry.end_horizon)
         if (own.pending, own.checksum, own.outcomes) != (entry.pending, entry.checksum, entry.outcomes):
             raise Diverged(

@@ -20,6 +20,7 @@ from duemq.delay.core.linger import Linger
 from duemq.delay.imports.copies import Copy
 from duemq.delay.imports.file_importer import FileImporter
 from duemq.delay.indexing.index_worker import IndexWorker
+from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.metrics import ShardGauges, TieringCounts
 from duemq.delay.shard.master import Master
 from duemq.delay.shard.replica import Replica, Tiers
@@ -190,6 +191,7 @@ class Shard:
             self._tiering_task,
             asyncio.create_task(self._importer.run(), name=f"import-{self.number}"),
             asyncio.create_task(IndexWorker(self.number, self.replica).run(), name=f"index-{self.number}"),
+            asyncio.create_task(TopicCounter(self.number, self.replica).run(), name=f"count-{self.number}"),
         ]
         for task in self._workers:
             task.add_done_callback(self._on_worker_end)

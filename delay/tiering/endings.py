@@ -31,10 +31,7 @@ async def complete_part(store: ShardStore, window: int) -> None:
     keys = list(islice(store.rowless_keys(window), _PART))
     if not keys:
         raise CorruptStore(f"{store.path}: endings without rows are counted in window {window}, and there are none")
-    view = PrefetchedView(store)
-    await view.read_endings(keys)
-    endings = zip(keys, view.endings(keys), strict=True)
-    store.complete_endings({key: b"" if ended is None else ended.row for key, ended in endings})
+    store.complete_endings(await PrefetchedView(store).read_unread(keys))
 
 
 class CompletionTimer:

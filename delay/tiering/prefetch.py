@@ -3,7 +3,7 @@ takes milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -77,7 +77,25 @@ class PrefetchedView(View):
 
         Raises DamagedFile, and CorruptStore where no file has a row.
         """
-        while rowless := [key for key, ended in zip(keys, self.endings(keys), strict=True) if ended and not ended.row]:
+
+        def rowless() -> list[bytes]:
+            return [key for key, ended in zip(keys, self.endings(keys), strict=True) if ended and not ended.row]
+
+        await self._read_rows_of_ended(rowless)
+
+    async def read_unread(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The rows, without payloads, of those of the messages that were cancelled in delay files without their rows,
+        also where how they ended is forgotten. Raises what `read_endings` raises."""
+
+        def missing() -> list[bytes]:
+            return [key for key in self._store.unread_keys(keys) if key not in self._rows_of_ended]
+
+        await self._read_rows_of_ended(missing)
+        return {key: self._rows_of_ended[key] for key in self._store.unread_keys(keys)}
+
+    async def _read_rows_of_ended(self, wanted: Callable[[], list[bytes]]) -> None:
+        """Read rows until none is wanted any more."""
+        while rowless := wanted():
             delay_files = self._store.delay_files
             version = delay_files.version
             try:

@@ -13,6 +13,12 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
+TopicPrefix = Annotated[
+    str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="How the topic begins.")
+]
+NamePrefix = Annotated[
+    str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$", description="How the name begins.")
+]
 Instant = Annotated[
     Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=0)],
     Field(description="RFC 3339 with a zone, or epoch ms."),
@@ -107,6 +113,8 @@ class CancelFilter(Closed):
     label: str = ""
     due_from: Instant = Field(default=0, description="Inclusive.")
     due_to: Instant = Field(default=0, description="Exclusive.")
+    topic_prefix: TopicPrefix = ""
+    name_prefix: NamePrefix = ""
 
 
 class CancelMany(Closed):

@@ -36,6 +36,8 @@ _FILTERS = (
     Parameter("label", "With this label.", _TEXT),
     Parameter("due_from", "Due at or after: RFC 3339 with a zone, or epoch ms.", _INSTANT),
     Parameter("due_to", "Due before: RFC 3339 with a zone, or epoch ms.", _INSTANT),
+    Parameter("topic_prefix", "Of topics whose names begin so.", _TEXT),
+    Parameter("name_prefix", "With a name that begins so.", _TEXT),
     Parameter("shard", "Of this shard only, counted from 0.", {"type": "integer", "minimum": 0, "maximum": 65_535}),
     Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
     Parameter("cursor", "From the page before.", _TEXT),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncio import Semaphore, TaskGroup
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from duemq.bus.base import Bus
@@ -145,6 +146,8 @@ class LimitedGateway(Gateway):
     async def find(self, query: Query) -> MessagePage:
         if query.topic is not None and not self._grant.covers(query.topic):
             raise no_topic(query.topic)
+        if query.name_prefix is not None:
+            query = replace(query, caller=self._grant.namespace)
         page = await self._gateway.find(query)
         return page._replace(messages=[state for state in page.messages if self._grant.covers(state.topic)])
 

@@ -15,7 +15,7 @@ from duemq.model.timing import LAST_MS, parse_duration, shown
 from duemq.proxy.jobs.work import dead_range
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.message_ref import check_topic
-from duemq.proxy.request.query import read_filter
+from duemq.proxy.request.query import PREFIXES, read_filter
 from duemq.web.body import check_fields
 
 MAX_IDS: Final = 10_000
@@ -25,7 +25,7 @@ _FIELDS: Final = (
     "kind", "filter", "ids", "rate", "dry_run", "topic", "source", "deliver_at", "deliver_after", "shift",
 )  # fmt: skip
 _WHEN: Final = ("deliver_at", "deliver_after", "shift")
-_PENDING: Final = ("topic", "key", "label", "due_from", "due_to")
+_PENDING: Final = ("topic", "key", "label", "due_from", "due_to", *PREFIXES)
 _TIMES_OF_DEATH: Final = ("dead_from", "dead_to")
 _RANGES: Final = (*_TIMES_OF_DEATH, "due_from", "due_to")
 _PLACE: Final = re.compile(r"[0-9]{1,5}:[0-9]{1,15}")
@@ -41,8 +41,8 @@ class Request(NamedTuple):
     dry_run: bool
 
 
-def read_order(body: Mapping[str, Any], ingress: Ingress, now: int) -> Request:
-    """Raises Rejected. `now`: epoch ms."""
+def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str = "") -> Request:
+    """Raises Rejected. `now`: epoch ms. `caller`: whose names are meant (`Grant.namespace`)."""
     check_fields(body, _FIELDS)
     kind, source, topic = body.get("kind"), _topic(body, "source"), _topic(body, "topic")
     if type(kind) is not str or kind not in KINDS:
@@ -66,7 +66,8 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int) -> Request:
         raise Rejected("bad_field", "ids and filter are both given", "filter")
     else:
         fields = {"ids": len(ids)}
-    return Request(Order(kind, fields, _rate(body), topic, due, shift, source), ids, dry_run)
+    names_of = caller if fields.keys() & set(PREFIXES) else None
+    return Request(Order(kind, fields, _rate(body), topic, due, shift, source, names_of), ids, dry_run)
 
 
 def _topic(body: Mapping[str, Any], name: str) -> str:
@@ -127,7 +128,7 @@ def _filter(fields: Any, kind: str, source: str, now: int) -> dict[str, Any]:
         raise Rejected("bad_field", "filter must be an object; or list ids", "filter")
     known: tuple[str, ...]
     if source:
-        known = ("dead_to",) if kind == "purge" else ("topic", "key", "reason", *_TIMES_OF_DEATH)
+        known = ("dead_to",) if kind == "purge" else ("topic", "topic_prefix", "key", "reason", *_TIMES_OF_DEATH)
     elif kind in OF_THE_DEAD:
         known = (*_PENDING, "reason", *_TIMES_OF_DEATH)
     else:

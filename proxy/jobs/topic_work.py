@@ -6,7 +6,7 @@ shard accepts it once: by whatever job, and however often that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from duemq.bus.base import TopicInfo
@@ -170,15 +170,16 @@ def _matches(stored: StoredRecord, order: Order, created_at: int) -> bool:
     since, until = dead_range(fields, created_at)
     if not since <= stored.timestamp < until:
         return False
-    if not fields.keys() & {"topic", "key", "reason"}:
+    if not fields.keys() & {"topic", "topic_prefix", "key", "reason"}:
         return True
-    return _fits(unpack_record(stored.frame), fields.get("topic"), fields.get("key"), fields.get("reason"))
+    return _fits(unpack_record(stored.frame), fields)
 
 
-def _fits(record: Record, topic: str | None, key: str | None, reason: str | None) -> bool:
-    origin = origin_of(record.headers) or Origin("", "")
+def _fits(record: Record, fields: Mapping[str, str]) -> bool:
+    origin, key, reason = origin_of(record.headers) or Origin("", ""), fields.get("key"), fields.get("reason")
     return (
-        topic in (None, origin.topic)
+        fields.get("topic", origin.topic) == origin.topic
+        and origin.topic.startswith(fields.get("topic_prefix", ""))
         and (key is None or record.key == key.encode())
         and reason in (None, origin.reason)
     )

@@ -66,7 +66,7 @@ class MessageWork:
         fields = {name: value for name, value in order.filter.items() if name not in OWN_FIELDS}
         query = replace(
             read_filter(fields, "bad_field"), status="dead" if of_the_dead else "scheduled", limit=MAX_LIMIT,
-            cursor=cursor,
+            cursor=cursor, caller=order.caller or "",
         )  # fmt: skip
         page = await self._gateway.find(query)
         if not of_the_dead:

@@ -12,10 +12,12 @@ from starlette.requests import Request
 
 from duemq.cluster.shard_reader import Query, Status
 from duemq.model.errors import Rejected
+from duemq.model.rules import NAME, TOPIC
 from duemq.model.timing import parse_duration, parse_instant, shown
 from duemq.proxy.request.message_ref import check_topic
 
-FILTER_FIELDS: Final = ("topic", "status", "key", "label", "due_from", "due_to")
+PREFIXES: Final = ("topic_prefix", "name_prefix")
+FILTER_FIELDS: Final = ("topic", "status", "key", "label", "due_from", "due_to", *PREFIXES)
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 ORDERS: Final = ("due", "newest")
 MAX_LIMIT, DEFAULT_LIMIT = 1000, 100
@@ -69,11 +71,14 @@ def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
 
 def read_filter(fields: Mapping[str, Any], code: str) -> Query:
     """A filter out of texts (a query string) or JSON values. `code` is for values of a wrong type or choice."""
-    for name in ("topic", "key", "label"):
+    for name in ("topic", "key", "label", *PREFIXES):
         if name in fields and type(fields[name]) is not str:
             raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
     if "topic" in fields:
         check_topic(fields["topic"])
+    for name, form in zip(PREFIXES, (TOPIC, NAME), strict=True):
+        if name in fields and not form.fullmatch(fields[name]):
+            raise Rejected(code, f"{name} must be how a {name[:-7]} can begin, not {shown(fields[name])}", name)
     status = fields.get("status", "scheduled")
     if status not in STATUSES:
         raise Rejected(code, f"status must be one of {', '.join(STATUSES)}, not {shown(status)}", "status")
@@ -84,6 +89,8 @@ def read_filter(fields: Mapping[str, Any], code: str) -> Query:
         label=fields.get("label"),
         due_from=_instant(fields, "due_from"),
         due_to=_instant(fields, "due_to"),
+        topic_prefix=fields.get("topic_prefix"),
+        name_prefix=fields.get("name_prefix"),
     )
 
 

@@ -205,6 +205,10 @@ class DelayFileCatalog:
         """How many messages of a window's files were cancelled, and have endings without a row."""
         return self._rowless.get(window, 0)
 
+    def unread(self) -> int:
+        """`rowless` of all windows."""
+        return self._rowless.total()
+
     def rowless_counts(self) -> Counter[int]:
         """`rowless` of each window that has some."""
         return self._rowless

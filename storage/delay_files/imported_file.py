@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,9 @@ from duemq.model.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_files.about import About, Part
 from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.imports.columns import SCHEMA, has_form
+
+MAX_TOPICS: Final = 1_000
+"""Of one file, of which it is told how many messages each has."""
 
 _PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
 _HEAD = [name for name in SCHEMA.names if name != "payload"]
@@ -64,6 +68,20 @@ def checksum_of(path: Path, offset: int) -> int:
         total += checksum_of_rows(some, offset, row)
         row += len(some)
     return total & CHECKSUM_MASK
+
+
+def topics_of(path: Path) -> dict[str, int] | None:
+    """How many messages of an imported file each topic has; None for more than `MAX_TOPICS`. Raises DamagedFile."""
+    topics = Counter[str]()
+    with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(1 << 16, columns=["topic"]):
+            counted = pc.value_counts(batch["topic"])
+            topics.update(
+                dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+            )
+            if len(topics) > MAX_TOPICS:
+                return None
+    return dict(topics)
 
 
 @contextmanager

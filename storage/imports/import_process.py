@@ -21,7 +21,7 @@ from duemq.model.errors import BadDelayFile, DuemqError, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
-from duemq.storage.delay_files.imported_file import checksum_of
+from duemq.storage.delay_files.imported_file import checksum_of, topics_of
 from duemq.storage.imports.importer import Intake, earlier_intake, inspect, take_in
 from duemq.storage.imports.limits import ImportLimits
 from duemq.storage.imports.object_store import ObjectStore, StoreAway, bucket_of, fetch_object, is_object, name_of
@@ -103,7 +103,7 @@ def _answer(
         if (wrong := _mismatch(file, file_intake)) is not None:
             target.unlink(missing_ok=True)
             return NotTakenIn(cut(wrong), final=True)
-        return TakenIn(file_intake.about(file.shard, file.offset), checksum_of(target, file.offset))
+        return TakenIn(file_intake.about(file.shard, file.offset), checksum_of(target, file.offset), topics_of(target))
     except BadDelayFile as error:
         return NotTakenIn(cut(str(error)), final=not error.missing)
     except StoreAway as error:

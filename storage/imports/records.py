@@ -5,7 +5,7 @@ They follow from the logs alone, so that every replica has the same; only the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -153,11 +153,13 @@ class ImportRecords:
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
-    """A file that was taken in: it is in the shard's folder, durable and sound. `checksum`: the sum of its keys."""
+    """A file that was taken in: it is in the shard's folder, durable and sound. `checksum`: the sum of its keys.
+    `topics`: how many messages each topic has; None if there are too many topics to tell."""
 
     about: About
     checksum: int
     path: Path
+    topics: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,10 +192,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """What is at the target now. `checksum`: the sum of its keys."""
+    """What is at the target now. `checksum`, `topics`: see `LocalFile`."""
 
     about: About
     checksum: int
+    topics: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +248,7 @@ def import_answer(line: bytes) -> ImportAnswer:
         return decode(Reading, document)
     if "about" in document:
         answer = decode(TakenIn, document)
-        return TakenIn(decode(About, answer.about), answer.checksum)
+        return TakenIn(decode(About, answer.about), answer.checksum, answer.topics)
     return decode(NotTakenIn, document)
 
 

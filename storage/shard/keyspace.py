@@ -23,6 +23,8 @@ j class | bucket | number | hash | page
                           -> a page of a sorted run of that index
 k                         -> the topics that are indexed, and how far the index is built
 u offset                  -> commit time: when this file was imported, which is to be indexed yet
+q topic                   -> how many messages are pending for it
+q                         -> how far these are counted (topic_counts.py)
 s                         -> position: the last ledger entry and where the next one is to be found
 """
 
@@ -39,6 +41,7 @@ IMPORT, CONTENT = b"a", b"y"
 DELAY_FILE, DROPPED, DROPS, ROWLESS_COUNT, LOADING = b"f", b"d", b"c", b"h", b"g"
 ROWLESS = b"r"
 INDEX_CHUNK, INDEX_RUN, INDEX_STATE, INDEX_FILE = b"i", b"j", b"k", b"u"
+TOPIC_COUNT = b"q"
 POSITION = b"s"
 
 U32, U64 = Struct(">I"), Struct(">Q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from operator import itemgetter
@@ -19,6 +20,7 @@ from duemq.model.errors import CorruptStore, StoreFailed
 from duemq.model.ids import IdCodec
 from duemq.model.key import due_of, dues_of, first_key_at, last_key_at
 from duemq.model.rocksdb_errors import translate_errors
+from duemq.model.row import topic_of
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.delay_files.catalog import DelayFileCatalog
 from duemq.storage.imports.records import ImportRecords
@@ -45,9 +47,11 @@ from duemq.storage.shard.keyspace import (
     Position,
 )
 from duemq.storage.shard.rocksdb import Memory, open_store, without_log
+from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]
 _ROWS_TOGETHER = 64
+_NO_TOPICS: Mapping[bytes, int] = MappingProxyType({})
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
 
@@ -89,6 +93,8 @@ class ShardStore:
             path, self.each(DELAY_FILE), dropped, loading, ids, self._may_be_imported, rowless
         )
         self.index = MessageIndex(self)
+        entry = self.position.entry
+        self.topic_counts = TopicCounts(self, entry.number, entry.pending, self.delay_files.unread)
         self._journals: list[Journal] = []
         self._compacting = threading.Lock()
         self._closing = False
@@ -327,10 +333,12 @@ class ShardStore:
         position: Position,
         windows: dict[int, int],
         rowless: Collection[bytes] = (),
+        topics: Mapping[bytes, int] | None = _NO_TOPICS,
     ) -> None:
         """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`.
 
-        `rowless`: the keys of messages in delay files that are cancelled without their rows.
+        `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: by how much the
+        pending messages of topics change; None where that is not known.
         """
         batch = WriteBatch(raw_mode=True)
         put = batch.put
@@ -354,6 +362,7 @@ class ShardStore:
                 put(WINDOW + U64.pack(start), U64.pack(count))
             else:
                 batch.delete(WINDOW + U64.pack(start))
+        self.topic_counts.move(batch, topics, position.entry.number, position.entry.pending)
         put(POSITION, position.encode())
         self.change(batch)
         self.position = position
@@ -374,9 +383,7 @@ class ShardStore:
 
     def complete_endings(self, rows: Mapping[bytes, bytes]) -> None:
         """Keep these rows, without payloads, with the endings that have none; those that are forgotten stay so."""
-        keys = list(rows)
-        marks = self.get_many([DROPPED + key for key in keys])
-        keys = [key for key, mark in zip(keys, marks, strict=True) if mark == ROWLESS]
+        keys = self.unread_keys(list(rows))
         batch = WriteBatch(raw_mode=True)
         for key, ended in zip(keys, self.endings(keys), strict=True):
             if ended is not None:
@@ -384,6 +391,20 @@ class ShardStore:
             batch.put(DROPPED + key, b"")
         for count_key, number in self.delay_files.complete(keys):
             batch.put(count_key, number)
+        through = self.topic_counts.through
+        read = Counter(topic_of(rows[key]) for key in keys if key <= through)
+        self.topic_counts.change(batch, {topic: -count for topic, count in read.items()})
+        self.change(batch)
+
+    def unread_keys(self, keys: Sequence[bytes]) -> list[bytes]:
+        """The keys among these of messages that were cancelled in delay files, and whose rows are not read yet."""
+        marks = self.get_many([DROPPED + key for key in keys])
+        return [key for key, mark in zip(keys, marks, strict=True) if mark == ROWLESS]
+
+    def count_topics(self, changes: Mapping[bytes, int], through: bytes) -> None:
+        """Count messages by topic that were not counted yet: those with keys up to `through`."""
+        batch = WriteBatch(raw_mode=True)
+        self.topic_counts.change(batch, changes, through)
         self.change(batch)
 
     def change(self, batch: WriteBatch) -> None:

@@ -6,15 +6,27 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from duemq.proxy.api.schemas import Closed, Cursor, Duration, Instant, Ms, Record, Rfc3339, Shape, TopicName
+from duemq.proxy.api.schemas import (
+    Closed,
+    Cursor,
+    Duration,
+    Instant,
+    Ms,
+    NamePrefix,
+    Record,
+    Rfc3339,
+    Shape,
+    TopicName,
+    TopicPrefix,
+)
 
 JobKind = Literal["redrive", "purge", "cancel", "move", "move-with-expiry", "deliver-now"]
 
 
 class JobFilter(Closed):
-    """Jobs of pending messages: topic, key, label, due_from and due_to, at least one. Of dead letters these, reason,
-    dead_from and dead_to, with at least one time. Of a source: topic, key, reason, dead_from and dead_to; purging one
-    takes dead_to alone."""
+    """Jobs of pending messages: topic, key, label, due_from, due_to, topic_prefix and name_prefix, at least one. Of
+    dead letters these, reason, dead_from and dead_to, with at least one time. Of a source: topic, topic_prefix, key,
+    reason, dead_from and dead_to; purging one takes dead_to alone."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -24,6 +36,8 @@ class JobFilter(Closed):
     reason: str = Field(default="", max_length=1_000, description="Why it died, to the letter.")
     due_from: Instant = Field(default=0, description="Inclusive.")
     due_to: Instant = Field(default=0, description="Exclusive.")
+    topic_prefix: TopicPrefix = ""
+    name_prefix: NamePrefix = ""
     dead_from: Instant = Field(default=0, description="When it died; inclusive.")
     dead_to: Instant = Field(default=0, description="Exclusive.")
 

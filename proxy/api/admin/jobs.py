@@ -30,8 +30,8 @@ _MAX_BYTES = 1 << 20
 async def post_job(service: Service, request: Request) -> Response:
     body = await read_json(request, _MAX_BYTES, code="batch_too_large")
     jobs, now = _jobs(service), service.clock()
-    order, ids, dry_run = read_order(body, service.ingress, now)
     grant: Grant = request.scope[GRANT]
+    order, ids, dry_run = read_order(body, service.ingress, now, grant.namespace)
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
         raise Rejected("forbidden", f"this key has not the scope {Scope.CANCEL}")
     if not _is_covered(grant, order):
@@ -57,8 +57,9 @@ def _is_covered(grant: Grant, order: Order) -> bool:
     """Whether a job is no more than what a caller may do who may use some topics only."""
     if not grant.topics:
         return True
-    own = order.source or order.filter.get("topic")
-    covered = own is not None and grant.covers(own) and (not order.topic or grant.covers(order.topic))
+    own, prefix = order.source or order.filter.get("topic"), order.filter.get("topic_prefix")
+    covered = grant.covers(own) if own is not None else prefix is not None and grant.covers_all(prefix)
+    covered = covered and (not order.topic or grant.covers(order.topic))
     return covered and (not order.source or bool(order.topic) or order.kind == "purge")
 
 

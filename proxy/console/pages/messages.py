@@ -18,9 +18,9 @@ from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text
 from duemq.proxy.console.views import redirect, render
-from duemq.proxy.request.query import STATUSES, read_query
+from duemq.proxy.request.query import PREFIXES, STATUSES, read_query
 
-FILTERS: Final = ("topic", "key", "label", "due_from", "due_to")
+FILTERS: Final = ("topic", "key", "label", "due_from", "due_to", *PREFIXES)
 QUERY: Final = f"ref status {' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
 LIMITS: Final = ("25", "50", "100", "250")

@@ -121,6 +121,17 @@ def local_before_commit(patch: Patch) -> None:
     patch.setattr(Replica, "advance", advance_once)
 
 
+def count_cancelled(patch: Patch) -> None:
+    """What is cancelled still counts among the pending messages of its topic."""
+    topic_changes = Cycle.topic_changes
+
+    def changes_of_others(self: Cycle, through: bytes) -> Any:
+        self.removed = dict.fromkeys(self.removed, b"")
+        return topic_changes(self, through)
+
+    patch.setattr(Cycle, "topic_changes", changes_of_others)
+
+
 def decide_after_take(patch: Patch) -> None:
     """What is due is chosen first, the commands of the cycle are answered afterwards."""
     apply, take = Cycle.apply, Cycle.take
@@ -265,7 +276,7 @@ MUTANTS = (
     repeat_changes, only_the_last_job, forget_old_jobs, move_behind_expiry, expiry_stays, senders_headers_count,
     one_answer_for_all_steps, redrive_without_limit, purge_for_show,
     no_fence, early_apply, forget_late, skip_deferrals, cursor_past_undelivered, local_before_commit,
-    decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
+    count_cancelled, decide_after_take, retry_below_cursor, count_from_reading, no_names_of_changes,
 )  # fmt: skip
 
 

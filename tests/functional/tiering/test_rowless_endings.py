@@ -223,13 +223,13 @@ async def test_what_is_cancelled_while_rows_are_read_is_read_too(
     keys = keys_of(node, 0)
     await cancel(node, keys[:2])
     turn = iter([keys[2:4], keys[4:5]])
-    read = PrefetchedView.read_endings
+    read = PrefetchedView._read_rows_of_ended
 
-    async def reading(view: PrefetchedView, wanted: list[bytes]) -> None:
+    async def reading(view: PrefetchedView, wanted: Callable[[], list[bytes]]) -> None:
         await cancel(node, next(turn, []))
         await read(view, wanted)
 
-    monkeypatch.setattr(PrefetchedView, "read_endings", reading)
+    monkeypatch.setattr(PrefetchedView, "_read_rows_of_ended", reading)
     await complete_windows(node.store, [FIRST])
     assert rowless(node, keys) == 0 and node.store.delay_files.drop_count(FIRST) == 5
     node.world.check(node)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from duemq.delay.indexing import topic_counter
+from duemq.delay.indexing.topic_counter import TopicCounter
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering import tiering
 from duemq.delay.tiering.endings import complete_part
@@ -17,8 +19,10 @@ from duemq.model.key import due_of, first_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.timing import WINDOW_MS, window_of
 from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.shard.store import ShardStore
+from duemq.storage.shard.topic_counts import TopicCounts
 from tests.support.shard.shard_schedule import Schedule
-from tests.support.shard.shard_world import Killed, SimNode
+from tests.support.shard.shard_world import SHARD, Killed, SimNode
 
 
 class TieringSchedule(Schedule):
@@ -35,17 +39,22 @@ class TieringSchedule(Schedule):
     async def run(self, steps: int = 70) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tiering, "in_thread", self.in_thread)
-            read_endings = PrefetchedView.read_endings
+            read = PrefetchedView._read_rows_of_ended
 
-            async def reading(view: PrefetchedView, keys: Sequence[bytes]) -> None:
+            async def reading(view: PrefetchedView, wanted: Callable[[], list[bytes]]) -> None:
                 """The shard goes on while a thread reads what is kept of cancelled messages."""
                 nodes = [node for node in self.world.nodes if node.store is view._store]
                 if self.world.meanwhile is not None and self.rng.random() < 0.1:
                     for node in nodes:
                         await self.meanwhile(node)
-                await read_endings(view, keys)
+                await read(view, wanted)
 
-            patch.setattr(PrefetchedView, "read_endings", reading)
+            async def prefetching(store: ShardStore, after: bytes, through: bytes) -> None:
+                await self.in_thread(store.has_row, after)
+
+            patch.setattr(PrefetchedView, "_read_rows_of_ended", reading)
+            patch.setattr(topic_counter, "prefetch_part", prefetching)
+            patch.setattr(topic_counter, "_PART", 3)
             await super().run(steps)
 
     async def in_thread(self, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -64,6 +73,7 @@ class TieringSchedule(Schedule):
     def actions(self) -> dict[Callable[[], Any], int]:
         return super().actions() | {
             self.seal_or_load: 20, self.die_of_it: 6, self.wait_long: 4, self.cancel_sealed: 6, self.complete: 4,
+            self.lose_counts: 6, self.count: 12,
         }  # fmt: skip
 
     def _due(self) -> int:
@@ -97,6 +107,20 @@ class TieringSchedule(Schedule):
         node = self.rng.choice(self.world.nodes)
         for window in list(node.store.delay_files.rowless_counts())[:2]:
             await complete_part(node.store, window)
+        if node is self.node:
+            self.world.check(node)
+
+    async def lose_counts(self) -> None:
+        """As after an older version, which leaves counts of before as they are."""
+        node = self.rng.choice(self.world.nodes)
+        store, node.counts_lost = node.store, True
+        store.topic_counts = TopicCounts(store, -9, store.position.entry.pending, store.delay_files.unread)
+
+    async def count(self) -> None:
+        """Count some of what an older version left."""
+        node = self.rng.choice(self.world.nodes)
+        for _ in range(self.rng.randint(1, 2)):
+            await TopicCounter(SHARD, node.replica).step()
         if node is self.node:
             self.world.check(node)
 

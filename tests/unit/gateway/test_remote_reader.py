@@ -201,6 +201,12 @@ def test_values_come_back_as_they_were() -> None:
     assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
 
 
+def test_an_older_node_is_asked_as_before_and_sees_a_prefix_that_it_must_refuse() -> None:
+    assert not query_to_json(Query("t")).keys() & {"newest", "topic_prefix", "name_prefix", "caller"}
+    query = Query(topic_prefix="orders.", name_prefix="o-", caller="me")
+    assert query_from_json(query_to_json(query)) == query
+
+
 def test_null_comes_back_and_an_older_process_reads_it_as_empty() -> None:
     null = replace(state(1), headers=(("h", None), ("e", b"")), payload=None, has_null=True)
     document = orjson.loads(orjson.dumps(state_to_json(null)))

@@ -172,3 +172,20 @@ def test_a_key_with_a_rate_gets_429_beyond_it_and_is_told_what_is_left(monkeypat
         assert bad.status_code == 400 and bad.headers["RateLimit"] == '"key";r=4;t=1'
 
     with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "status"),
+    [
+        ({"topic_prefix": "reports.x"}, 200), ({"topic_prefix": "reports."}, 200), ({"topic_prefix": "report"}, 403),
+        ({"topic_prefix": "exact"}, 403), ({"name_prefix": "n"}, 403),
+        ({"topic": "payments", "topic_prefix": "reports.x"}, 403),
+    ],
+)  # fmt: skip
+def test_a_job_by_prefix_is_for_a_key_that_covers_all_topics_with_it(chosen: dict[str, str], status: int) -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("cancel", "operate", topics=["reports.*", "exact"])
+        body = {"kind": "cancel", "filter": chosen, "dry_run": True}
+        assert (await site.ask("POST", "/v1/jobs", key, body)).status_code == status
+
+    with_site(scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -88,3 +89,11 @@ def test_a_pace_is_steady_and_catches_up_with_a_second_at_most(rate: float) -> N
 
 def test_without_a_rate_nothing_waits() -> None:
     assert Pacer(None, 0.0).wait(10**9, 0.0) == 0.0
+
+
+def test_an_older_version_cannot_read_a_job_whose_prefix_it_would_pass_over() -> None:
+    """To it such a filter would mean all messages."""
+    assert "caller" not in JOB.value()["order"]
+    job = replace(JOB, order=Order("cancel", {"topic_prefix": "orders."}, caller=""))
+    assert job.value()["order"]["caller"] == ""
+    assert Job.from_value(orjson.loads(orjson.dumps(job.value()))) == job

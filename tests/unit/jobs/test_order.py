@@ -29,6 +29,9 @@ def test_what_can_be_asked_for() -> None:
     assert read(kind="move", filter={"key": "k"}, deliver_after="1h").due == NOW + 3_600_000
     assert read(kind="move", filter={"key": "k"}, shift="-30m").shift == -1_800_000
     assert read(kind="move", filter={"key": "k"}, shift=500).shift == 500
+    by_prefix = {"topic_prefix": "orders.", "name_prefix": "order-1"}
+    body = {"kind": "cancel", "filter": by_prefix}
+    assert read_order(body, INGRESS, NOW, "shopkey").order == Order("cancel", by_prefix, caller="shopkey")
     listed = read_order({"kind": "redrive", "ids": [ID, ID], "dry_run": True}, INGRESS, NOW)
     assert (listed.order.filter, listed.ids, listed.dry_run) == ({"ids": 1}, [ID], True)
     assert read_order({"kind": "redrive", "source": "t", "ids": ["0:17"]}, INGRESS, NOW).ids == ["0:17"]
@@ -44,6 +47,11 @@ def test_what_can_be_asked_for() -> None:
         ({"kind": "cancel", "filter": {}}, "bad_field", "filter"),
         ({"kind": "cancel", "filter": {"dead_from": 5}}, "unknown_field", "filter"),
         ({"kind": "cancel", "filter": {"status": "dead"}}, "unknown_field", "filter"),
+        ({"kind": "cancel", "filter": {"topic_prefix": ""}}, "bad_field", "topic_prefix"),
+        ({"kind": "cancel", "filter": {"topic_prefix": "orders.*"}}, "bad_field", "topic_prefix"),
+        ({"kind": "cancel", "filter": {"name_prefix": 7}}, "bad_field", "name_prefix"),
+        ({"kind": "redrive", "source": "dlq.g", "filter": {"dead_from": 5, "name_prefix": "a"}}, "unknown_field",
+         "filter"),
         ({"kind": "cancel", "filter": {"key": "k"}, "source": "dlq.g"}, "bad_field", "source"),
         ({"kind": "cancel", "filter": {"key": "k"}, "topic": "orders"}, "bad_field", "topic"),
         ({"kind": "purge", "source": "dlq.g", "filter": {"dead_from": 5}}, "unknown_field", "filter"),

@@ -16,9 +16,10 @@ from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import Form, instant_text, read_form
 from duemq.proxy.console.pages.changes import TYPED, question
 from duemq.proxy.console.views import redirect, render
+from duemq.proxy.request.query import PREFIXES
 
 _TIMES: Final = ("due_from", "due_to", "dead_from", "dead_to")
-_FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES)
+_FILTERS: Final = ("topic", "key", "label", "reason", *_TIMES, *PREFIXES)
 _A_RATE: Final = "The rate is a number of messages/s."
 _STEPS: Final = ("pause", "resume", "cancel")
 _ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what the API leaves out of jobs

@@ -1,0 +1,67 @@
+"""Counts by topic what a store holds that an older version wrote (docs/adr/0065). Cycles count what they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import thread_time
+
+from duemq.background.loop import Loop
+from duemq.delay.shard.replica import Replica
+from duemq.delay.tiering.endings import complete_windows
+from duemq.delay.tiering.prefetch import prefetch_part
+from duemq.model.errors import Unavailable
+from duemq.model.key import HIGHEST
+from duemq.model.row import count_topics
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+_AGAIN_S, _LONGEST_S = 30.0, 3600.0
+_PART, _PART_BYTES = 500, 4 << 20  # rows that are counted before others get their turn
+
+
+class TopicCounter:
+    """`replica` stays the shard's as long as this runs."""
+
+    def __init__(self, shard: int, replica: Replica) -> None:
+        self._shard, self._replica = shard, replica
+        self._loop = Loop(
+            "count", self._turn, f"shard {shard}", every_s=_LOOK_S, expected=(Unavailable,), first_s=_AGAIN_S,
+            longest_s=_LONGEST_S,
+        )  # fmt: skip
+
+    async def run(self) -> None:
+        """Work until cancelled. Raises Fatal; whatever else goes wrong is tried again."""
+        await self._loop.run()
+
+    async def _turn(self) -> None:
+        began = thread_time()
+        while await self.step():
+            # Half of a core at most, for the messages that are due go first.
+            await asyncio.sleep(thread_time() - began)
+            began = thread_time()
+
+    async def step(self) -> bool:
+        """Count some messages, if there are any to count; False if not. Raises Unavailable where all were counted, and
+        their number is not what the ledger says."""
+        store = self._replica.store
+        if store.topic_counts.built:
+            return False
+        await prefetch_part(store, self._after(), HIGHEST)
+        while True:
+            window = store.delay_files.next_after(self._after())
+            if window is None or not store.delay_files.rowless(window):
+                break
+            await complete_windows(store, [window])
+        # No await from here on: no message that the part has is unread.
+        _, rows, last = store.scan_part(self._after(), HIGHEST, _PART, _PART_BYTES)
+        store.count_topics(count_topics(rows), HIGHEST if last is None else last)
+        if last is None:
+            if not store.topic_counts.built:
+                raise Unavailable(f"shard {self._shard}: messages counted by topic are not as many as are pending")
+            log.info("shard %d: counted by topic", self._shard, extra={"action": "count", "shard": self._shard})
+        return True
+
+    def _after(self) -> bytes:
+        return max(self._replica.store.topic_counts.through, self._replica.entry.cursor)

@@ -1,0 +1,133 @@
+"""How many messages are pending for each topic in one store (docs/adr/0065).
+
+A batch that changes rows changes their counts. A message that was cancelled in a delay file without its row has no
+known topic yet: it is *unread*, and counts until its row is read. So the sum of all counts is the number of pending
+messages of the ledger entry plus that of the unread.
+
+    q topic -> count
+    q       -> entry number | unread | sum of the counts | through
+
+A store from an older version has none, or some from before it ran. The number of the entry and of the unread show that,
+and all is counted again from the lowest key on. `through`: keys up to this one are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple, Protocol
+
+from duemq.model.key import HIGHEST, LOWEST
+from duemq.storage.shard.keyspace import TOPIC_COUNT, U64
+
+log = logging.getLogger(__name__)
+
+MAX_LISTED: Final = 10_000
+"""Topics that are looked at to find the largest ones."""
+
+_STATE = Struct(">qQQ20s")
+_TOPICS, _AFTER_TOPICS = TOPIC_COUNT + b"\x01", bytes([TOPIC_COUNT[0] + 1])
+_CACHED = 10_000
+
+
+class TopicCount(NamedTuple):
+    """`count` messages are pending, `unread` of which may be cancelled: of all topics together."""
+
+    count: int
+    unread: int
+
+
+class _Store(Protocol):
+    @property
+    def path(self) -> Path: ...
+    def each(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+
+class TopicCounts:
+    """`unread`: how many messages of the store are unread now."""
+
+    def __init__(self, store: _Store, number: int, pending: int, unread: Callable[[], int]) -> None:
+        """`number`, `pending`: of the store's last ledger entry."""
+        self._store, self._unread = store, unread
+        self._cache: dict[bytes, int] = {}
+        self.faults = 0
+        """How often they were not what is pending."""
+        self.through, self._sum = LOWEST, 0
+        raw = store.get_many([TOPIC_COUNT])[0]
+        if raw is not None:
+            state = _STATE.unpack(raw)
+            if state[:2] == (number, unread()) and (state[3] != HIGHEST or state[2] == pending + unread()):
+                self._sum, self.through = state[2:]
+        if pending + unread() == 0:
+            self._sum, self.through = 0, HIGHEST
+        self._is_stale = not self._sum  # a count may be left over from an older version
+        self._number, self._pending = number, pending
+
+    @property
+    def built(self) -> bool:
+        """Whether all messages are counted."""
+        return self.through == HIGHEST
+
+    def of(self, topic: str) -> TopicCount | None:
+        """None while messages are being counted."""
+        if not self.built:
+            return None
+        count = self._count(topic.encode())
+        return TopicCount(count, min(count, self._unread()))
+
+    def listed(self) -> dict[str, int] | None:
+        """The counts of up to `MAX_LISTED` topics; None while messages are being counted."""
+        if not self.built:
+            return None
+        counts = islice(self._store.each(TOPIC_COUNT, b"\x01"), MAX_LISTED)
+        return {} if self._is_stale else {topic.decode(): U64.unpack(count)[0] for topic, count in counts}
+
+    def _count(self, topic: bytes) -> int:
+        if self._is_stale:
+            return 0
+        if (count := self._cache.get(topic)) is None:
+            raw = self._store.get_many([TOPIC_COUNT + topic])[0]
+            count = 0 if raw is None else U64.unpack(raw)[0]
+        return count
+
+    # --- changes, each in a batch of the store -------------------------------------------------------------------
+
+    def move(self, batch: Any, changes: Mapping[bytes, int] | None, number: int, pending: int) -> None:
+        """Write what a ledger entry changes, by topic; None where that is not known. `number`, `pending`: of the
+        entry. Comes after the unread of the batch are noted."""
+        self._number, self._pending = number, pending
+        self.change(batch, changes)
+
+    def change(self, batch: Any, changes: Mapping[bytes, int] | None, through: bytes | None = None) -> None:
+        """Write changes by topic. `through`: keys up to this one are counted by now."""
+        if self._is_stale:
+            batch.delete_range(_TOPICS, _AFTER_TOPICS)
+        counts = {topic: self._count(topic) + change for topic, change in (changes or {}).items() if change}
+        total = self._sum + sum((changes or {}).values())
+        self._is_stale = False
+        self.through = self.through if through is None else through
+        due = self._pending + self._unread()
+        if changes is None or any(count < 0 for count in counts.values()) or (self.built and total != due):
+            if changes is not None:
+                self.faults += 1
+                log.error(
+                    "%s: %d messages are counted by topic, and %d are pending: they are counted again",
+                    self._store.path, total, due, extra={"action": "count"},
+                )  # fmt: skip
+            batch.delete_range(_TOPICS, _AFTER_TOPICS)
+            self._cache, counts, total = {}, {}, 0
+            self.through = LOWEST
+        if len(self._cache) + len(counts) > _CACHED:
+            self._cache = {}
+        for topic, count in counts.items():
+            self._cache[topic] = count
+            if count:
+                batch.put(TOPIC_COUNT + topic, U64.pack(count))
+            else:
+                batch.delete(TOPIC_COUNT + topic)
+        self._sum = total
+        batch.put(TOPIC_COUNT, _STATE.pack(self._number, self._unread(), total, self.through))
