@@ -72,7 +72,7 @@ def _scope(
     headers: Mapping[str, str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     scope = {name: value for name, value in request.scope.items() if name not in ("duemq.headers", "path_params")}
-    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    fields = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     if content:
         fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     return scope | {

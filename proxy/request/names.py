@@ -44,7 +44,10 @@ def name_in_header(request: Request) -> Name:
     keys = [value for name, value in request.scope["headers"] if name == _HEADER]
     if len(keys) > 1:
         raise Rejected("bad_header", "Idempotency-Key is given twice", IDEMPOTENCY_KEY)
-    key = keys[0].decode("latin-1").strip()
+    try:
+        key = keys[0].strip(b" \t").decode()
+    except UnicodeDecodeError as error:
+        raise Rejected("bad_header", f"the value of {IDEMPOTENCY_KEY} is not UTF-8", IDEMPOTENCY_KEY) from error
     if key.startswith('"'):  # a string as RFC 8941 has it; a bare one is taken, too
         quoted = _QUOTED.fullmatch(key)
         if quoted is None:

@@ -31,7 +31,7 @@ _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
     (
         "key", "key_base64", "reason", "delivered_at", "cancelled_at", "dead_at", "expires_at", "attempts",
-        "changes_left_out",
+        "changes_left_out", "header_list",
     )
 )  # fmt: skip  # what the API leaves out of messages
 _DONE: Final = {
