@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from duemq.model.timing import format_duration, format_ms
 
 if TYPE_CHECKING:
     from duemq.client import Node
+    from duemq.client.http.fields import HeaderList
 
 
 def echo_json(document: Any) -> None:
@@ -72,6 +74,19 @@ def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
         else:
             text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
             typer.echo(f"{indent}{name:<{width}}  {escaped(text)}")
+
+
+def echo_headers(headers: HeaderList) -> None:
+    """A header on a line each, in order."""
+    if headers:
+        typer.echo("headers")
+    width = max((len(name) for name, _ in headers), default=0)
+    for name, value in headers:
+        try:
+            text = "<null>" if value is None else escaped(value.decode())
+        except UnicodeDecodeError:
+            text = f"<base64 {b64encode(value or b'').decode()}>"
+        typer.echo(f"  {escaped(name):<{width}}  {text}")
 
 
 def instant_text(ms: int) -> str:

@@ -76,12 +76,12 @@ def instant(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
 
 
-def pairs(items: list[str], option: str) -> dict[str, str]:
-    """`["a=1", "b=2"]` as a mapping."""
-    mapping = {}
+def pairs(items: list[str], option: str) -> list[tuple[str, str]]:
+    """`["a=1", "b=2"]` as names and values."""
+    named = []
     for item in items:
         name, equals, value = item.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{item!r} is not NAME=VALUE", param_hint=option)
-        mapping[name] = value
-    return mapping
+        named.append((name, value))
+    return named

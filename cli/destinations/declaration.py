@@ -26,7 +26,7 @@ _FIELD: Final = re.compile(rf"({'|'.join(_OPTIONS)})\b(?:\.(?:\d+\b)?([\w.-]*))?
 def values_of(items: list[str] | None, option: str) -> dict[str, Any]:
     """`["first=1s", "factor=3"]` as a mapping. A value that is JSON is taken for it, any other is text. A list may have
     commas instead."""
-    return {name: _list(text) if name in _LISTS else _value(text) for name, text in pairs(items or [], option).items()}
+    return {name: _list(text) if name in _LISTS else _value(text) for name, text in pairs(items or [], option)}
 
 
 def _list(text: str) -> list[Any]:

@@ -28,7 +28,7 @@ _COUNTED = 1000
 
 def cancel(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids or names; - reads them from stdin.")
+        list[str] | None, typer.Argument(metavar="ID", help="Ids or names; - reads them from stdin, one a line.")
     ] = None,
     topic: Topic = None,
     key: Key = None,
@@ -50,7 +50,7 @@ def cancel(
     chosen = filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     if bool(ids) == bool(chosen):
         raise typer.BadParameter("say which ones: either ids, or a filter such as --topic", param_hint="ID")
-    id_list = sys.stdin.read().split() if ids == ["-"] else ids
+    id_list = [line.strip() for line in sys.stdin if line.strip()] if ids == ["-"] else ids
     with connected(url, as_json) as client:
         if id_list and len(id_list) == 1:
             cancelled = client.cancel(id_list[0], wait_s=wait)

@@ -21,7 +21,7 @@ from duemq.cli.messages.pending import (
     Topic,
     TopicPrefix,
 )
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped
+from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped
 from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
 from duemq.model.errors import DuemqError
 
@@ -89,11 +89,14 @@ def show(
     whence = _source(source, group)
     with connected(url, as_json) as client:
         if whence is not None:
+            from duemq.client.http.fields import read_header_list
+
             letter = client.dead_letter_in(whence, message)
             if as_json:
                 echo_json(letter)
             else:
-                echo_fields(letter)
+                echo_fields({name: value for name, value in letter.items() if not name.startswith("header")})
+                echo_headers(read_header_list(letter))
             return
         details = client.get(message)
     pending.show(details, as_json)

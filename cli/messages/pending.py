@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text, payload_text
+from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped, instant_text, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples, instant
 from duemq.model.timing import format_ms
 
@@ -151,7 +151,8 @@ def show(message: Message, as_json: bool) -> None:
     fields |= {name: instant_text(ms) for name, ms in ends.items() if ms is not None}
     fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
     fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload, state.is_null)}
-    echo_fields({**fields, "headers": dict(state.headers)})
+    echo_fields(fields)
+    echo_headers(state.header_list)
     for line in _history(state):
         typer.echo(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from binascii import a2b_base64
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ def send(
     expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
     key: Annotated[str | None, typer.Option(help="The record key at the destination.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
+    header_base64: Annotated[list[str] | None, typer.Option(help="NAME=BASE64, for bytes; after the others.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="A word to look it up by; may be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="An id of your own; refused where it is taken.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Sending again under it makes no second one.")] = None,
@@ -57,7 +59,7 @@ def send(
             topic,
             content,
             key=key,
-            headers=pairs(header, "--header") if header else None,
+            headers=_headers(header or [], header_base64 or []) or None,
             labels=label,
             deliver_after=instant(after),
             deliver_at=instant(at),
@@ -73,6 +75,16 @@ def send(
     else:
         again = " (it was there already)" if message.duplicate else ""
         typer.echo(f"{message.id}  {message.status} to {topic}, due {instant_text(message.deliver_at_ms)}{again}")
+
+
+def _headers(texts: list[str], encoded: list[str]) -> list[tuple[str, bytes]]:
+    headers = [(name, value.encode("utf-8", "surrogateescape")) for name, value in pairs(texts, "--header")]
+    for name, value in pairs(encoded, "--header-base64"):
+        try:
+            headers.append((name, a2b_base64(value, strict_mode=True)))
+        except ValueError as error:
+            raise typer.BadParameter(f"the value of {name} is not base64", param_hint="--header-base64") from error
+    return headers
 
 
 def _payload(payload: str | None, file: Path | None) -> bytes:

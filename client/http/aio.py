@@ -19,8 +19,9 @@ from duemq.client.http.async_http import AsyncHttp
 from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
+from duemq.client.http.fields import Payload, Text
 from duemq.client.http.handle import Handle
-from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
+from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
     Cancelled,
@@ -110,12 +111,12 @@ class AsyncClient:
         topic: str,
         payload: Payload = b"",
         *,
-        name: str | None = None,
+        name: Text | None = None,
         if_new: bool = True,
-        idempotency_key: str | None = None,
+        idempotency_key: Text | None = None,
         **message: Unpack[MessageOptions],
     ) -> AsyncMessage:
-        draft = Draft(topic, payload, **message)
+        draft = new_draft(topic, payload, message)
         return AsyncMessage(self, await self._run(operations.send(draft, name, if_new, idempotency_key)))
 
     async def send_batch(self, drafts: Iterable[Draft]) -> _BatchResults:

@@ -16,8 +16,9 @@ from duemq.client.http import operations
 from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
+from duemq.client.http.fields import Payload, Text
 from duemq.client.http.handle import Handle
-from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
+from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
     Cancelled,
@@ -114,9 +115,9 @@ class Client:
         topic: str,
         payload: Payload = b"",
         *,
-        name: str | None = None,
+        name: Text | None = None,
         if_new: bool = True,
-        idempotency_key: str | None = None,
+        idempotency_key: Text | None = None,
         **message: Unpack[MessageOptions],
     ) -> Message:
         """Schedule a message; it is durable when this returns.
@@ -130,7 +131,7 @@ class Client:
         `idempotency_key` makes a repeat harmless: the first message is returned, with `duplicate` true.
         """
         return Message(
-            self, self._run(operations.send(Draft(topic, payload, **message), name, if_new, idempotency_key))
+            self, self._run(operations.send(new_draft(topic, payload, message), name, if_new, idempotency_key))
         )
 
     def send_batch(self, drafts: Iterable[Draft]) -> _BatchResults:

@@ -57,7 +57,7 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
     parts = urlsplit(base)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_server(base):
         raise ValueError(f"{base!r} is not the URL of a server, such as {DEFAULT_URL}")
     headers = {"User-Agent": f"duemq-python/{duemq.__version__}"}
     if key := api_key or os.environ.get("DUEMQ_API_KEY"):
@@ -72,6 +72,16 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
         # The certificates that the environment names are for this host, too: only its proxies are not.
         return options | {"verify": httpx.create_ssl_context(), "trust_env": False}
     return options
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts, _ = urlsplit(url), httpx.URL(url)
+        host = "" if parts.port == 0 else parts.hostname or ""  # the port is judged when it is read
+    except (ValueError, httpx.InvalidURL):
+        return False
+    # httpx takes a space for a part of a name.
+    return parts.scheme in ("http", "https") and host != "" and all(char.isalnum() or char in "-._:%" for char in host)
 
 
 def _is_loopback(host: str) -> bool:

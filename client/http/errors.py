@@ -48,6 +48,10 @@ class MissingTopic(BadRequest): ...
 class BadField(BadRequest): ...
 
 
+class BadPayload(BadField, TypeError):
+    """A payload that JSON cannot say."""
+
+
 class UnknownField(BadRequest): ...
 
 

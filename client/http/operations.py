@@ -21,6 +21,7 @@ from duemq.client.http.errors import (
     from_problem,
 )
 from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
+from duemq.client.http.fields import Text, check_arguments, idempotency_header, text_list, text_of
 from duemq.client.http.requests import Draft, Filter, When, filter_fields, message_body, when_fields
 from duemq.client.http.times import delay_ms
 from duemq.client.http.values import (
@@ -55,14 +56,17 @@ REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
 """After each of them a batch that does no harm twice is sent again where nobody knows what became of it."""
 
 
-def send(draft: Draft, name: str | None, if_new: bool, idempotency_key: str | None) -> Plan[MessageState]:
-    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | None) -> Plan[MessageState]:
+    headers: dict[str, str] = {}
+    if idempotency_key is not None:
+        headers["Idempotency-Key"] = idempotency_header(idempotency_key)
     if name is None:
         safe = idempotency_key is not None
         call = Call("POST", "/v1/messages", body=message_body(draft), headers=headers, safe=safe)
     else:
-        headers |= {"If-None-Match": "*"} if if_new else {}
-        call = Call("PUT", _message(name), body=message_body(draft), headers=headers, safe=True)
+        if if_new:
+            headers["If-None-Match"] = "*"
+        call = Call("PUT", _message(text_of("name", name)), body=message_body(draft), headers=headers, safe=True)
     response = yield call
     try:
         return MessageState.from_json(json_of(response), duplicate=response.status_code == 200)
@@ -183,7 +187,7 @@ def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) 
         return (yield from _cancel_request({"filter": filter_fields(filters)} | more, _CANCEL_ALL_S))
     results: list[CancelResult] = []
     counts = Counter[str]()
-    id_list = list(ids or ())
+    id_list = text_list("ids", ids)
     for start in range(0, len(id_list), BATCH_ITEMS):
         report = yield from _cancel_request({"ids": id_list[start : start + BATCH_ITEMS]} | more)
         results += report.results
@@ -201,7 +205,7 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
     """Reschedule in requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
-    move_items = [{"id": id_, **when_fields(**when)} for id_, when in moves]
+    move_items = [{"id": text_of("id", id_), **when_fields(**when)} for id_, when in moves]
     for start in range(0, len(move_items), BATCH_ITEMS):
         body = {"moves": move_items[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
         body |= _SHIFT_EXPIRY if shift_expiry else {}
@@ -216,6 +220,7 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
 
 
 def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageState]:
+    check_arguments("reschedule", when, When.__annotations__)
     fields = when_fields(**when) | (_SHIFT_EXPIRY if shift_expiry else {})
     safe = not shift_expiry and "deliver_at" in fields
     return _change(Call("PATCH", _message(message_id), body=orjson.dumps(fields), safe=safe), message_id)
@@ -437,7 +442,7 @@ def key_fields(
 ) -> dict[str, Any]:
     """What is said of a new key, as the server reads it. Scopes beside a role are for the server to refuse."""
     fields: dict[str, Any] = {"name": name}
-    allowed, patterns = list(scopes), list(topics)
+    allowed, patterns = text_list("scopes", scopes), text_list("topics", topics)
     if allowed or role is None:
         fields["scopes"] = allowed
     if role is not None:
@@ -476,7 +481,7 @@ def _operate(node: str, what: str) -> Plan[None]:
 
 
 def _message(message_id: str) -> str:
-    return f"/v1/messages/{quoted(message_id)}"
+    return f"/v1/messages/{quoted(text_of('id', message_id))}"
 
 
 def _place(topic: str, consumer: str) -> str:

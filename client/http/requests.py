@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from typing import Any, Final, TypedDict
 
 import orjson
 
-from duemq.client.http.errors import NaiveTimeError
+from duemq.client.http.errors import BadField, NaiveTimeError
+from duemq.client.http.fields import (
+    Headers,
+    Payload,
+    Text,
+    check_arguments,
+    header_fields,
+    payload_fields,
+    text_list,
+    text_of,
+)
 from duemq.client.http.times import delay_ms, is_naive, to_ms
 
-Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | None
-"""None is null, as the tombstone of a compacted topic has it: neither empty nor the text `null`."""
 Instant = datetime | int | str
 """An aware datetime, epoch milliseconds, or RFC 3339 text with a zone."""
 Delay = timedelta | int | str
@@ -33,13 +40,18 @@ class When(TypedDict, total=False):
 class MessageOptions(When, total=False):
     """What may be said of a message beside its topic and payload."""
 
-    key: str | None
-    """The record key at the target, and a business key to look messages up by."""
-    headers: Mapping[str, str] | None
-    labels: Sequence[str] | None
-    """At most 16 words to look messages up by."""
+    key: Text | None
+    """The record key at the target, and a business key to look messages up by. An int is sent as its digits."""
+    headers: Headers | None
+    """By name, or pairs of name and value, which keep repeated names; values are text, ints, bytes or None (null)."""
+    labels: Sequence[str] | str | None
+    """At most 16 words to look messages up by; a single text is one."""
     expires_at: Instant | None
     """Where the message could only be delivered after this, it goes to the dead letters instead."""
+
+
+_SEND_ARGUMENTS: Final = frozenset((*MessageOptions.__annotations__, "name", "if_new", "idempotency_key"))
+_TEXT_FILTERS: Final = ("key", "label")
 
 
 class Filter(TypedDict, total=False):
@@ -50,16 +62,16 @@ class Filter(TypedDict, total=False):
     label, needs the server's index (`index.topics`), and without `status` gives messages of any.
     """
 
-    topic: str | None
-    status: str | None
-    key: str | None
-    label: str | None
+    topic: str
+    status: str
+    key: Text
+    label: Text
     due_from: Instant | None
     due_to: Instant | None
-    topic_prefix: str | None
-    name_prefix: str | None
-    shard: int | None
-    order: str | None
+    topic_prefix: str
+    name_prefix: str
+    shard: int
+    order: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +84,15 @@ class Draft:
 
     topic: str
     payload: Payload = b""
-    key: str | None = None
-    headers: Mapping[str, str] | None = None
-    labels: Sequence[str] | None = None
+    key: Text | None = None
+    headers: Headers | None = None
+    labels: Sequence[str] | str | None = None
     deliver_at: Instant | None = None
     deliver_after: Delay | None = None
     delay_level: int | None = None
     expires_at: Instant | None = None
-    name: str | None = None
-    idempotency_key: str | None = None
+    name: Text | None = None
+    idempotency_key: Text | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -88,22 +100,25 @@ class Draft:
         return self.name is not None or self.idempotency_key is not None
 
 
+def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft:
+    """The draft of a `send` with these options."""
+    check_arguments("send", options, _SEND_ARGUMENTS)
+    return Draft(topic, payload, **options)
+
+
 def message_body(draft: Draft) -> bytes:
     """The JSON of one message.
 
-    Raises `NaiveTimeError` for a datetime without a zone and `TypeError` for what JSON cannot say.
+    Raises a `RejectedError` for what cannot be sent: `BadField`, `BadHeader`, `BadPayload` or `NaiveTimeError`.
     """
-    body = {"topic": draft.topic, **_payload_fields(draft.payload)}
-    if draft.name is not None:
-        body["name"] = draft.name
-    if draft.idempotency_key is not None:
-        body["idempotency_key"] = draft.idempotency_key
-    if draft.key is not None:
-        body["key"] = draft.key
+    body = {"topic": text_of("topic", draft.topic), **payload_fields(draft.payload)}
+    for field in ("name", "idempotency_key", "key"):
+        if (value := getattr(draft, field)) is not None:
+            body[field] = text_of(field, value)
     if draft.headers is not None:
-        body["headers"] = dict(draft.headers)
+        body |= header_fields(draft.headers)
     if draft.labels is not None:
-        body["labels"] = list(draft.labels)
+        body["labels"] = text_list("labels", draft.labels)
     body |= when_fields(deliver_at=draft.deliver_at, deliver_after=draft.deliver_after, delay_level=draft.delay_level)
     if draft.expires_at is not None:
         body["expires_at"] = _instant("expires_at", draft.expires_at)
@@ -125,23 +140,21 @@ def when_fields(
 
 
 def filter_fields(filters: Filter) -> dict[str, int | str]:
-    """The filter fields that were given, for a query string or a cancel's `filter`."""
-    fields: dict[str, int | str] = {}
+    """The filter fields that were given, for a query string or a cancel's `filter`.
+
+    Raises `BadField` for a value that is none: a filter without it would match more.
+    """
+    given: dict[str, int | str] = {}
     for name, value in filters.items():
-        if isinstance(value, str | int | datetime):
-            fields[name] = _instant(name, value)
-    return fields
-
-
-def _payload_fields(payload: Payload) -> dict[str, Any]:
-    if payload is None or isinstance(payload, str):
-        return {"payload": payload}
-    if not isinstance(payload, bytes):
-        return {"payload": orjson.dumps(payload).decode()}
-    try:
-        return {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(payload).decode()}
+        if isinstance(value, datetime):
+            given[name] = _instant(name, value)
+        elif value is None:
+            raise BadField("bad_field", f"{name} is None: leave it out, if any will do", name)
+        elif type(value) is int and name not in _TEXT_FILTERS:
+            given[name] = value
+        else:
+            given[name] = text_of(name, value)
+    return given
 
 
 def _instant(field: str, value: Instant) -> int | str:

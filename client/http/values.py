@@ -11,6 +11,7 @@ from typing import Any, Self
 import orjson
 
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.fields import HeaderList, read_header_list
 from duemq.client.http.times import from_ms
 
 Json = dict[str, Any]
@@ -37,6 +38,7 @@ class MessageState:
     """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
 
     A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
+    `headers`: of repeated names the last value, bytes beyond UTF-8 as `\\xNN`; `header_list` has all as they were.
     `payload` is None if it was not sent along, is not held any more, or is null (then `is_null`).
     `changes`: the first one and the last 15.
     """
@@ -82,6 +84,11 @@ class MessageState:
             changes=tuple(map(MessageChange.from_json, body.get("changes") or ())),
             raw=body,
         )
+
+    @property
+    def header_list(self) -> HeaderList:
+        """All headers in order, with their bytes; None is null. `send` takes it as `headers`."""
+        return read_header_list(self.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,7 @@ class MoveReport:
 class Record:
     """A delivered message as a consumer gets it. `payload` is empty if it is null (then `is_null`).
 
+    `headers`: of repeated names the last value, bytes beyond UTF-8 as `\\xNN`; `header_list` has all as they were.
     `cursor` is the place just after it, where the server said so (it does in `tail`).
     """
 
@@ -188,6 +196,11 @@ class Record:
             is_null=_is_null(body),
             raw=body,
         )
+
+    @property
+    def header_list(self) -> HeaderList:
+        """All headers in order, with their bytes; None is null."""
+        return read_header_list(self.raw)
 
     @property
     def value(self) -> bytes | None:

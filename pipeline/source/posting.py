@@ -153,11 +153,9 @@ def _draft(row: dict[str, Any]) -> Draft | str:
         topic = row["topic"].decode()
         what = "key"
         key = None if row.get("key") is None else row["key"].decode()
-        what = "headers"
-        headers = _headers(row.get("headers"))
-        labels = row.get("labels") or None
     except UnicodeDecodeError:
         return f"{what}: is not UTF-8, which HTTP cannot say: send it through Kafka (docs/pipeline/send.md)"
+    headers, labels = _headers(row.get("headers")), row.get("labels") or None
     if isinstance(headers, str):
         return headers
     if labels is not None and None in labels:
@@ -168,16 +166,14 @@ def _draft(row: dict[str, Any]) -> Draft | str:
     )  # fmt: skip
 
 
-def _headers(pairs: Any) -> dict[str, str] | str | None:
+def _headers(pairs: Any) -> list[tuple[str, bytes]] | str | None:
     """The headers of a map, which Arrow gives as pairs, or of structs of name and value; a text says why not."""
     if not pairs:
         return None
-    headers: dict[str, str] = {}
+    headers: list[tuple[str, bytes]] = []
     for one in pairs:
         name, value = (one["name"], one["value"]) if isinstance(one, dict) else one
         if name is None or value is None:
             return "headers: the name or the value of a header is null"
-        if name in headers:
-            return f"headers: {name} is there twice, which HTTP cannot say: send it through Kafka"
-        headers[name] = value.decode() if isinstance(value, bytes) else value
+        headers.append((name, value))
     return headers

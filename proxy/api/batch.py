@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -16,7 +17,8 @@ from duemq.model.timing import shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.send import idempotency_conflict, name_conflict
 from duemq.proxy.gateway.base import Receipt
-from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.json_body import read_both
+from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_texts
 from duemq.proxy.request.names import client_name, idempotency_name
 from duemq.proxy.request.sent_message import canonical
 from duemq.proxy.response.render import receipt_json
@@ -43,15 +45,19 @@ async def post_batch(service: Service, request: Request) -> Response:
         detail = "a batch has no Idempotency-Key: give each message its own idempotency_key or name"
         raise Rejected("bad_header", detail, "Idempotency-Key")
     ingress = service.ingress
-    body = await read_json(request, ingress.limits.max_batch_bytes, ingress.most_values, "batch_too_large")
+    body, raw = await read_both(request, ingress.limits.max_batch_bytes, ingress.most_values, "batch_too_large")
     items = ingress.batch(body)
+    has_json = any(type(item) is dict and PAYLOAD_JSON in item for item in items)
+    payloads = payload_texts(raw) if has_json else repeat(None)
     now, draft_of = service.clock(), ingress.draft
     drafts: list[Draft] = []
     places: list[int] = []
     results: list[Any] = [None] * len(items)
     namings: dict[int, _Naming] = {}
     answers: dict[int, Receipt | Rejected] = {}
-    for at, item in enumerate(items):
+    for at, (item, payload) in enumerate(zip(items, payloads, strict=False)):
+        if payload is not None:
+            item[PAYLOAD_JSON] = payload
         try:
             if type(item) is dict and ("name" in item or "idempotency_key" in item):
                 naming, message = _naming_of(request, item)
@@ -64,6 +70,8 @@ async def post_batch(service: Service, request: Request) -> Response:
             answers[at] = error
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
+    for _ in payloads if has_json else ():
+        pass  # to the end, where it is judged
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:

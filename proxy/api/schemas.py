@@ -31,6 +31,14 @@ Level = Annotated[int, Field(description="A place in the table of delay levels, 
 Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
 
 
+HeaderValue = Annotated[
+    str | dict[Literal["base64"], str] | None, Field(description="Text, null, or bytes as base64 (RFC 4648).")
+]
+HeaderList = list[tuple[str, HeaderValue]]
+_HEADERS = "Of repeated names the last value; bytes that are not UTF-8 as \\xNN."
+_HEADER_LIST = "All headers in order, if headers does not say all."
+
+
 class Shape(BaseModel):
     model_config = ConfigDict(defer_build=True)  # the document is made when somebody asks for it, and seldom is
 
@@ -40,14 +48,17 @@ class Closed(Shape):
 
 
 class Message(Closed):
-    """Exactly one of topic and destination, at most one of payload and payload_base64, and at most one of deliver_at,
-    deliver_after and delay_level."""
+    """Exactly one of topic and destination, and at most one of payload, payload_base64 and payload_json, of headers and
+    header_list, and of deliver_at, deliver_after and delay_level."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
             "allOf": [
                 {"not": {"required": ["payload", "payload_base64"]}},
+                {"not": {"required": ["payload", "payload_json"]}},
+                {"not": {"required": ["payload_base64", "payload_json"]}},
+                {"not": {"required": ["headers", "header_list"]}},
                 {"not": {"required": ["deliver_at", "deliver_after"]}},
                 {"not": {"required": ["deliver_at", "delay_level"]}},
                 {"not": {"required": ["deliver_after", "delay_level"]}},
@@ -65,7 +76,9 @@ class Message(Closed):
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
     key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
+    payload_json: Any = Field(default=None, description="Any JSON value. The payload is its text as it stands here.")
     headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
+    header_list: HeaderList = Field(default=[], description="Headers of repeated names, with bytes or null.")
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0
@@ -92,7 +105,7 @@ class BatchMessage(Message):
     """At most one of name and idempotency_key, and the fields of a message."""
 
     name: str = Field(
-        default="", min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$",
+        default="", min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
         description="As in PUT /v1/messages/{name}.", examples=["order-17"],
     )  # fmt: skip
     idempotency_key: str = Field(
@@ -233,7 +246,8 @@ class MessageState(Shape):
     key: str | None = None
     key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
     labels: list[str]
-    headers: dict[str, str | None]
+    headers: dict[str, str | None] = Field(description=_HEADERS)
+    header_list: HeaderList = Field(default=[], description=_HEADER_LIST)
     attempt: int = Field(description="How many deliveries were tried; 0 before the first.")
     payload: str | None = Field(default="", description="While the message is held. Not in lists.")
     payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
@@ -364,7 +378,10 @@ class Record(Shape):
     key_base64: str = ""
     payload: str | None = ""
     payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
-    headers: dict[str, str | None] = Field(description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own.")
+    headers: dict[str, str | None] = Field(
+        description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own. " + _HEADERS
+    )
+    header_list: HeaderList = Field(default=[], description=_HEADER_LIST)
 
 
 class Records(Shape):

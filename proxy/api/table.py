@@ -74,6 +74,10 @@ _MESSAGE_EXAMPLES = {
         "topic": "orders", "payload_base64": "AAEC/w==", "deliver_at": "2026-11-21T10:00:00+01:00", "key": "order-17",
         "headers": {"trace-id": "4711"}, "labels": ["reminder"], "expires_at": "2026-11-22T10:00:00+01:00",
     },
+    "JSON, with a repeated header and bytes": {
+        "topic": "orders", "payload_json": {"order": 17}, "deliver_after": "1h",
+        "header_list": [["tag", "a"], ["tag", "b"], ["signature", {"base64": "AAEC/w=="}], ["note", None]],
+    },
     "for one destination": {"destination": "billing", "payload": "{}", "deliver_after": "1h"},
     "at delay level 3": {"topic": "orders", "payload": "", "delay_level": 3},
 }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import orjson
 from starlette.requests import Request
@@ -35,7 +35,7 @@ async def call_api(
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """What an endpoint of the API answers, as JSON values.
+    """What an endpoint of the API answers, as JSON values. `path` is percent-encoded.
 
     Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` where there is no such endpoint.
     """
@@ -72,11 +72,11 @@ def _scope(
     headers: Mapping[str, str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     scope = {name: value for name, value in request.scope.items() if name not in ("duemq.headers", "path_params")}
-    fields = [(name.lower().encode(), value.encode("latin-1")) for name, value in (headers or {}).items()]
+    fields = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
     if content:
         fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     return scope | {
-        "method": method, "path": path, "raw_path": path.encode(), "headers": fields,
+        "method": method, "path": unquote(path), "raw_path": path.encode(), "headers": fields,
         "query_string": urlencode(query or {}).encode(),
     }  # fmt: skip
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
 from duemq.model.message import Draft
-from duemq.model.record import pack_headers
+from duemq.model.record import Header, pack_headers
 from duemq.model.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
@@ -29,11 +31,13 @@ from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, 
 from duemq.model.topic_names import is_of_another
 from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
+from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
 
-_RARE = frozenset(("key", "headers", "labels", "expires_at", "destination"))
-FIELDS = _RARE | {"topic", "payload", "payload_base64", *TIME_FIELDS}
+_RARE = frozenset(("key", "headers", "header_list", "labels", "expires_at", "destination"))
+_OTHER_PAYLOADS = ("payload_base64", PAYLOAD_JSON)
+FIELDS = _RARE | {"topic", "payload", *_OTHER_PAYLOADS, *TIME_FIELDS}
 _KNOWN_TOPICS = 10_000
 _WHEN_FIELDS = frozenset(TIME_FIELDS)
 _CLOCK_RETRY_S = 5
@@ -76,21 +80,20 @@ class Ingress:
         self._known_topics: set[str] = set()
 
     def draft(self, item: Mapping[str, Any], now: int) -> Draft:
-        """A message from parsed JSON."""
+        """A message from parsed JSON. `payload_json` is the text where it was kept (`json_text.py`)."""
         if type(item) is not dict:
             raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
         if not item.keys() <= FIELDS:
             check_fields(item, sorted(FIELDS))
-        if "payload_base64" in item:
-            if "payload" in item:
-                raise Rejected("both_payloads", "payload and payload_base64 are both given", "payload_base64")
-            payload: bytes | None = _decode(item["payload_base64"])
-            source = "payload_base64"
+        payload: bytes | None
+        if "payload_base64" in item or PAYLOAD_JSON in item:
+            payload, source = _other_payload(item)
         else:
             source = "payload"
             text = item.get("payload", "")
             if type(text) is not str and text is not None:
-                raise Rejected("bad_field", "payload must be text or null; send bytes as payload_base64", "payload")
+                detail = f"payload must be text or null; send JSON as {PAYLOAD_JSON}, bytes as payload_base64"
+                raise Rejected("bad_field", f"{detail}, not {shown(text)}", "payload")
             payload = None if text is None else text.encode()
         return self._draft(item, payload, source, now)
 
@@ -148,7 +151,9 @@ class Ingress:
         key = None
         if "key" in item:
             key = self._key(item["key"])
-        count, packed = self._headers(item["headers"]) if "headers" in item else (0, b"")
+        count, packed = 0, b""
+        if "headers" in item or "header_list" in item:
+            count, packed = self._pack(*_headers(item))
         labels = _labels(item["labels"]) if "labels" in item else ()
         expires = 0
         if "expires_at" in item:
@@ -201,24 +206,73 @@ class Ingress:
             raise RejectedNow("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
         return key
 
-    def _headers(self, headers: object) -> tuple[int, bytes]:
-        if type(headers) is not dict:
-            raise _bad_header(f"headers must be an object of names and texts, not {shown(headers)}")
+    def _pack(self, field: str, headers: list[Header]) -> tuple[int, bytes]:
         if len(headers) > (most := self.limits.max_headers):
-            raise _too_many(f"{len(headers)} headers are given, the limit is {most}")
-        pairs = []
-        for name, value in headers.items():
-            if type(value) is not str:
-                raise _bad_header(f"the value of header {shown(name)} must be text, not {shown(value)}")
+            raise RejectedNow("bad_header", f"{len(headers)} headers are given, the limit is {most}", field)
+        for name, _ in headers:
             if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
-                raise _bad_header(f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}")
+                detail = f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}"
+                raise Rejected("bad_header", detail, field)
             if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
-                raise _bad_header(f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own")
-            pairs.append((name, value.encode()))
-        count, packed = pack_headers(pairs)
+                detail = f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own"
+                raise Rejected("bad_header", detail, field)
+        count, packed = pack_headers(headers)
         if len(packed) > (limit := self.limits.max_headers_bytes):
-            raise _too_many(f"the headers have {len(packed)} bytes, the limit is {limit}")
+            raise RejectedNow("bad_header", f"the headers have {len(packed)} bytes, the limit is {limit}", field)
         return count, packed
+
+
+def _headers(item: Mapping[str, Any]) -> tuple[str, list[Header]]:
+    """The headers of a message, and the field that has them."""
+    if "header_list" in item:
+        return "header_list", _header_list(item)
+    headers = item["headers"]
+    if type(headers) is not dict:
+        raise Rejected("bad_header", f"headers must be an object of names and texts, not {shown(headers)}", "headers")
+    pairs: list[Header] = []
+    for name, value in headers.items():
+        if type(value) is not str:
+            detail = f"the value of header {shown(name)} must be text, not {shown(value)}; header_list takes others"
+            raise Rejected("bad_header", detail, "headers")
+        pairs.append((name, value.encode()))
+    return "headers", pairs
+
+
+def _header_list(item: Mapping[str, Any]) -> list[Header]:
+    if "headers" in item:
+        raise Rejected("bad_header", "headers and header_list are both given", "header_list")
+    listed = item["header_list"]
+    if type(listed) is not list:
+        detail = f"header_list must be a list of names and values, not {shown(listed)}"
+        raise Rejected("bad_header", detail, "header_list")
+    pairs: list[Header] = []
+    for one in listed:
+        match one:
+            case [str(name), str(text)]:
+                pairs.append((name, text.encode()))
+            case [str(name), None]:
+                pairs.append((name, None))
+            case [str(name), {"base64": str(encoded), **more}] if not more:
+                try:
+                    pairs.append((name, a2b_base64(encoded, strict_mode=True)))
+                except ValueError as error:
+                    detail = f"the value of header {shown(name)} is not base64 (RFC 4648): {error}"
+                    raise Rejected("bad_header", detail, "header_list") from error
+            case _:
+                detail = f'a header is [name, value] with text, null or {{"base64": text}}, not {shown(one)}'
+                raise Rejected("bad_header", detail, "header_list")
+    return pairs
+
+
+def _other_payload(item: Mapping[str, Any]) -> tuple[bytes, str]:
+    """A payload that is not in `payload`, and the field that has it."""
+    first, *more = (field for field in _OTHER_PAYLOADS if field in item)
+    if more or "payload" in item:
+        raise Rejected("both_payloads", f"{more[0] if more else 'payload'} and {first} are both given", first)
+    if first == PAYLOAD_JSON:
+        value = item[first]
+        return value.encode() if type(value) is JsonText else orjson.dumps(value), first
+    return _decode(item[first]), first
 
 
 def _labels(labels: object) -> tuple[str, ...]:
@@ -241,11 +295,3 @@ def _decode(value: object) -> bytes:
         return a2b_base64(value, strict_mode=True)
     except ValueError as error:
         raise Rejected("bad_base64", f"payload_base64 is not base64 (RFC 4648): {error}", "payload_base64") from error
-
-
-def _bad_header(detail: str) -> Rejected:
-    return Rejected("bad_header", detail, "headers")
-
-
-def _too_many(detail: str) -> RejectedNow:
-    return RejectedNow("bad_header", detail, "headers")

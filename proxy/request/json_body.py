@@ -36,12 +36,12 @@ async def read_json(
 
 async def read_both(
     request: Request, limit: int, most_values: int = MAX_VALUES, code: str = "payload_too_large"
-) -> tuple[dict[str, Any], bytes]:
+) -> tuple[dict[str, Any], bytes | bytearray]:
     """As `read_json`, with the body as it was sent."""
     body = await read_body(request, limit, code)
     if len(body) > 2 * most_values:
         await check_values(body, most_values, code)
-    return parse_json(body), bytes(body)
+    return parse_json(body), body
 
 
 async def check_values(body: bytes | bytearray, most: int = MAX_VALUES, code: str = "payload_too_large") -> None:

@@ -26,13 +26,13 @@ _KNOWN = ", ".join(name.decode() for name in _FIELD_OF) + ", duemq-header-NAME"
 
 
 def read_dashed(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
-    """The fields of a message among ASGI headers, values as text (labels as a list, own headers as a dict).
+    """The fields of a message among ASGI headers, values as text (labels as a list, own headers as a `header_list`).
 
     Header names come in lower case from ASGI, and so do those of the message's own headers.
-    Codes: `unknown_field`, and `bad_header` for what is given twice or is not UTF-8.
+    Codes: `unknown_field`, and `bad_header` for a field that is given twice or is not UTF-8.
     """
     fields: dict[str, Any] = {}
-    own: dict[str, Any] = {}
+    own: list[list[str]] = []
     for raw_name, raw_value in headers:
         raw_name = raw_name.lower()
         if not raw_name.startswith(_PREFIX):
@@ -43,16 +43,15 @@ def read_dashed(headers: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
         except UnicodeDecodeError as error:
             raise Rejected("bad_header", f"the value of {name} is not UTF-8", name) from error
         if raw_name.startswith(_OWN_HEADER):
-            target, field = own, name[len(_OWN_HEADER) :]
-        elif raw_name in _FIELD_OF:
-            target, field = fields, _FIELD_OF[raw_name]
-        else:
+            own.append([name[len(_OWN_HEADER) :], value])
+            continue
+        if raw_name not in _FIELD_OF:
             raise Rejected("unknown_field", f"{name} is not a field; known are {_KNOWN}", name)
-        if field in target:
+        if (field := _FIELD_OF[raw_name]) in fields:
             raise Rejected("bad_header", f"{name} is given twice", name)
-        target[field] = value
+        fields[field] = value
     if "labels" in fields:
         fields["labels"] = [label.strip() for label in fields["labels"].split(",")] if fields["labels"] else []
     if own:
-        fields["headers"] = own
+        fields["header_list"] = own
     return fields

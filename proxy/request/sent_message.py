@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,6 +14,7 @@ from duemq.model.message import Draft
 from duemq.model.names import fingerprint
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.request.json_body import is_json, not_json, read_both
+from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_text
 from duemq.web.body import headers_of, read_body
 
 _FIELD_BYTES = 256 << 10  # of a JSON message, for all but its payload
@@ -21,7 +23,8 @@ _OURS = b"duemq-"
 
 
 class SentMessage(NamedTuple):
-    """`parsed`: a JSON message; None for a raw one, whose payload is `body` and whose fields are `fields`.
+    """`parsed`: a JSON message, with `payload_json` as it was spelt; None for a raw one, whose payload is
+    `body` and whose fields are `fields`.
 
     `fields`: the duemq-* headers that came before the body: what comes behind it is no header.
     """
@@ -49,8 +52,9 @@ class SentMessage(NamedTuple):
 
     def fingerprint(self, *, as_spelt: bool) -> bytes:
         """Differs where another message was sent; `as_spelt`: also where its JSON was spelt in another way."""
+        named = [(name + b":", value) for name, value in self.fields]  # those of one name stay in their order
         content = self.body if as_spelt or self.parsed is None else canonical(self.parsed)
-        return fingerprint(content, b"\n".join(sorted(name + b":" + value for name, value in self.fields)))
+        return fingerprint(content, b"\n".join(name + value for name, value in sorted(named, key=itemgetter(0))))
 
 
 async def read_message(request: Request, limits: MessageLimits) -> SentMessage:
@@ -62,7 +66,9 @@ async def read_message(request: Request, limits: MessageLimits) -> SentMessage:
             first = fields[0][0].decode("latin-1")[:80]
             raise Rejected("bad_header", f"{first}: a JSON message has its fields in its body", first)
         parsed, body = await read_both(request, _ESCAPED * limits.max_payload_bytes + _FIELD_BYTES)
-        return SentMessage(parsed, body, media)
+        if PAYLOAD_JSON in parsed:
+            parsed[PAYLOAD_JSON] = payload_text(body)
+        return SentMessage(parsed, bytes(body), media)
     if media is None and not fields:
         raise not_json(media)
     return SentMessage(None, bytes(await read_body(request, limits.max_payload_bytes)), media, fields)

@@ -47,7 +47,7 @@ def state_json(state: MessageState, *, payload: bool) -> Json:
     """`payload` says whether to show it: lists leave it out, a page of them could have a gigabyte."""
     document: Json = {"id": state.id, "status": state.status, "topic": state.topic, **times("deliver_at", state.due)}
     document |= _key_json(state.key)
-    document |= {"labels": state.labels, "headers": headers_json(state.headers), "attempt": state.attempt}
+    document |= {"labels": state.labels, **headers_json(state.headers), "attempt": state.attempt}
     for name in ("expires", "delivered", "cancelled", "dead"):
         ms = state.expires if name == "expires" else getattr(state, f"{name}_at")
         if ms:
@@ -74,9 +74,23 @@ def _change_json(change: PastChange) -> Json:
     return document | {"by": change.by} if change.by else document
 
 
-def headers_json(headers: Headers) -> dict[str, str | None]:
-    """Bytes that are not UTF-8 are shown as `\\xNN`; of headers with one name the last counts."""
-    return {name: None if value is None else value.decode(errors="backslashreplace") for name, value in headers}
+def headers_json(headers: Headers) -> Json:
+    """`headers`, where of headers with one name the last counts and bytes that are not UTF-8 are shown as `\\xNN`; if
+    there are such, `header_list` has all of them."""
+    try:
+        by_name = {name: None if value is None else value.decode() for name, value in headers}
+        if len(by_name) == len(headers):
+            return {"headers": by_name}
+    except UnicodeDecodeError:
+        by_name = {name: None if value is None else value.decode(errors="backslashreplace") for name, value in headers}
+    return {"headers": by_name, "header_list": [[name, _value_json(value)] for name, value in headers]}
+
+
+def _value_json(value: bytes | None) -> str | Json | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return {"base64": b64encode(value or b"").decode()}
 
 
 def _key_json(key: bytes | None) -> Json:
@@ -135,8 +149,11 @@ def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]
             continue
         more = b""
         if count > _SYSTEM_HEADERS:
-            own = unpack_headers(frame, match.end(), count - _SYSTEM_HEADERS, end)
-            more = b"," + _dumps(headers_json(own))[1:-1]
+            own = headers_json(unpack_headers(frame, match.end(), count - _SYSTEM_HEADERS, end))
+            if len(own) > 1:
+                texts.append(_any_record(partition, offset, timestamp, frame))
+                continue
+            more = b"," + _dumps(own["headers"])[1:-1]
         texts.append(_RECORD % (partition, offset, timestamp, key, payload, *match.groups(), more))
     return texts
 
@@ -144,6 +161,5 @@ def records_bytes(partition: int, stored: Iterable[StoredRecord]) -> list[bytes]
 def _any_record(partition: int, offset: int, timestamp: int, frame: bytes) -> bytes:
     record = unpack_record(frame)
     document: Json = {"partition": partition, "offset": offset, "timestamp_ms": timestamp, **_key_json(record.key)}
-    document |= _payload_json(record.value)
-    document["headers"] = headers_json(record.headers)
+    document |= _payload_json(record.value) | headers_json(record.headers)
     return _dumps(document)

@@ -32,13 +32,13 @@ async def post_schedule(service: Service, request: Request) -> Response:
     try:
         body, name = _message(form), form.get("name")
         if name:
-            receipt = await call_api(service, request, "PUT", f"/v1/messages/{name}", body=body)
+            receipt = await call_api(service, request, "PUT", f"/v1/messages/{quote(name, safe='')}", body=body)
         else:
             once = {"Idempotency-Key": form.get("once") or secrets.token_hex(16)}
             receipt = await call_api(service, request, "POST", "/v1/messages", body=body, headers=once)
     except Rejected as error:
         fields = {name: form.text(name) for name in _FIELDS}
-        field = error.field or ""
+        field = "headers" if error.field == "header_list" else error.field or ""
         return render(request, "schedule.html", 400, fields=fields, wrong=error.detail, field=field)
     done = "duplicate" if receipt.get("duplicate") else "schedule"
     return redirect(request, f"messages/{quote(receipt['id'])}?done={done}")
@@ -55,19 +55,19 @@ def _message(form: Form) -> dict[str, Any]:
         ("key", form.get("key")),
         ("expires_at", instant_text(form.get("expires"))),
         ("labels", [label.strip() for label in form.get("labels").split(",") if label.strip()]),
-        ("headers", _headers(form.text("headers"))),
+        ("header_list", _headers(form.text("headers"))),
     ):
         if value:
             message[name] = value
     return message
 
 
-def _headers(text: str) -> dict[str, str]:
-    headers = {}
+def _headers(text: str) -> list[tuple[str, str]]:
+    headers = []
     for line in text.splitlines():
         if line.strip():
             name, colon, value = line.partition(":")
             if not colon:
                 raise Rejected("bad_field", f"A header is NAME: VALUE, one per line, not {line[:40]}", "headers")
-            headers[name.strip()] = value.strip()
+            headers.append((name.strip(), value.strip()))
     return headers

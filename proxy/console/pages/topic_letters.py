@@ -33,7 +33,7 @@ _TIMES: Final = ("dead_from", "dead_to")
 FILTERS: Final = (*_TIMES, "topic", "key", "reason")
 QUERY: Final = f"{' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
-_ABSENT: Final = dict.fromkeys(("key", "key_base64"))  # the API has one of them
+_ABSENT: Final = dict.fromkeys(("key", "key_base64", "header_list"))  # the API leaves some of them out
 _NO_ORIGIN: Final = {"topic": "", "reason": "", "error": ""}
 
 

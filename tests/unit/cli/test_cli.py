@@ -87,6 +87,20 @@ def test_send_says_everything_it_was_told(shell: Shell) -> None:
     }
 
 
+def test_headers_are_sent_and_shown_as_they_are(shell: Shell) -> None:
+    listed = [["a", "1"], ["a", "x=y"], ["b", {"base64": "/wA="}]]
+    shell.answers = [httpx.Response(201, json=STATE)]
+    shell("send", "orders", "hi", "--header", "a=1", "--header-base64", "b=/wA=", "--header", "a=x=y")
+    assert shell.body()["header_list"] == listed
+    assert shell("send", "orders", "hi", "--header-base64", "b=/w").code == 2
+    assert shell("send", "orders", "hi", "--key", "\udcff").code == 7
+    shown = {"headers": {"a": "x=y", "b": "\\xff\x00", "n": None}, "header_list": [*listed, ["n", None]]}
+    shell.answers = [httpx.Response(200, json=STATE | shown), httpx.Response(200, json={"id": "0:1"} | shown)]
+    for words in (("get", "m1"), ("dlq", "show", "0:1", "--group", "g")):
+        lines = shell(*words).out.splitlines()
+        assert lines[-5:] == ["headers", "  a  1", "  a  x=y", "  b  <base64 /wA=>", "  n  <null>"]
+
+
 def test_send_takes_bytes_from_stdin_and_files(shell: Shell, tmp_path: Path) -> None:
     shell.answers = [httpx.Response(201, json=STATE) for _ in range(2)]
     assert shell("send", "orders", "--at", "90000", stdin=b"\xff\n").code == 0
@@ -124,12 +138,12 @@ def test_exit_codes_tell_the_fates_apart(shell: Shell, answer: httpx.Response | 
 
 
 def test_of_many_the_highest_code_wins(shell: Shell) -> None:
-    statuses = {"a": "cancelled", "b": "unknown", "c": "already_delivered"}
+    statuses = {"a": "cancelled", "b 2": "unknown", "c": "already_delivered"}
     results = [{"id": name, "status": status} for name, status in statuses.items()]
     shell.answers = [httpx.Response(200, json={"results": results, "counts": {"cancelled": 1, "unknown": 1}})]
-    shell("cancel", "-", stdin="a b\nc\n")
-    assert shell.body() == {"ids": ["a", "b", "c"]}
-    assert shell.out == "a\tcancelled\nb\tunknown\nc\talready_delivered\n"
+    shell("cancel", "-", stdin="a\nb 2\r\n\nc\n")
+    assert shell.body() == {"ids": ["a", "b 2", "c"]}, "a name may have a space: there is one a line"
+    assert shell.out == "a\tcancelled\nb 2\tunknown\nc\talready_delivered\n"
     assert shell.code == 4
 
 

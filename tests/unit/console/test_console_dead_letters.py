@@ -157,8 +157,9 @@ def test_payload_headers_and_error_are_for_those_who_may_and_so_are_buttons(
 
 def test_a_letter_that_does_not_say_where_it_came_from_is_shown() -> None:
     async def scenario(site: ConsoleSite) -> None:
-        await site.bury(TOPIC, 1, ("trace", b"<i>"))
+        await site.bury(TOPIC, 1, ("trace", b"<i>"), ("trace", b"again"), ("trace", b"\xff\x00"))
         text = await site.page(f"{LIST}/0:0")
+        assert "again" in text and "/wA= <small>base64</small>" in text, "each of them"
         assert "a topic that you name" in text and "&lt;i&gt;" in text and "<i>" not in text
         assert "not said" in await site.page(LIST)
         assert (await site.ask("GET", f"{LIST}/0:1")).status_code == 404

@@ -1,0 +1,81 @@
+"""The text of `payload_json` as its sender spelt it. orjson gives values, which lose digits, spaces and repeated names.
+
+What is read here was read by orjson before: it is JSON, in UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from json.decoder import scanstring
+
+from duemq.model.errors import Rejected
+
+PAYLOAD_JSON = "payload_json"
+
+
+class JsonText(str):
+    """A JSON value as it is spelt."""
+
+
+_skip = re.compile(r"[ \t\n\r]*").match
+_scan = json.JSONDecoder(parse_int=float).scan_once  # an int of very many digits is a ValueError
+
+
+def payload_text(body: bytes) -> JsonText | None:
+    """The text of the payload of one message; None if it has none. Raises Rejected `bad_field`."""
+    text = body.decode()
+    return _payload_of(text, _end(text, 0))[0]
+
+
+def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
+    """The same for each item of a batch, which has no other field than `messages`."""
+    text = body.decode()
+    at = _end(text, _end(text, 0) + 1)
+    _, at = scanstring(text, at + 1)
+    at = _end(text, _end(text, _end(text, at) + 1) + 1)
+    while text[at] != "]":
+        if text[at] == "{":
+            payload, at = _payload_of(text, at)
+        else:
+            payload, at = None, _value_end(text, at)
+        yield payload
+        at = _next(text, at)
+    if text[_end(text, at + 1)] != "}":
+        raise Rejected("bad_json", "messages is given twice", "messages")
+
+
+def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
+    """The text of the payload in the object at `at`, and where the object ends. Of equal names the last counts."""
+    payload = None
+    at = _end(text, at + 1)
+    while text[at] != "}":
+        name, at = scanstring(text, at + 1)
+        start = _end(text, _end(text, at) + 1)
+        end = _value_end(text, start)
+        if name == PAYLOAD_JSON:
+            payload = JsonText(text[start:end])
+        at = _next(text, end)
+    return payload, at + 1
+
+
+def _value_end(text: str, at: int) -> int:
+    try:
+        end: int = _scan(text, at)[1]
+    except RecursionError:
+        raise Rejected("bad_field", f"{PAYLOAD_JSON} is nested too deeply; send it as text, in payload") from None
+    return end
+
+
+def _next(text: str, at: int) -> int:
+    """Where the next member or item begins, or the bracket that ends them."""
+    at = _end(text, at)
+    return _end(text, at + 1) if text[at] == "," else at
+
+
+def _end(text: str, at: int) -> int:
+    """Where the space at `at` ends."""
+    space = _skip(text, at)
+    assert space is not None
+    return space.end()
