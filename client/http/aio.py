@@ -20,7 +20,7 @@ from duemq.client.http.connection import http_options, stream_timeout, tls_files
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import Call, Plan, error_of, unreachable
 from duemq.client.http.handle import Handle
-from duemq.client.http.requests import Draft, Filter, MessageOptions, Payload, When
+from duemq.client.http.requests import ABSENT, Absent, Delay, Draft, Filter, MessageOptions, Payload, When
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
     Cancelled,
@@ -312,7 +312,7 @@ class AsyncClient:
         self,
         name: str,
         scopes: Iterable[str] = (),
-        expires_after: timedelta | int | str | None = None,
+        expires_after: Delay | Absent = ABSENT,
         *,
         role: str | None = None,
         topics: Iterable[str] = (),
@@ -320,7 +320,7 @@ class AsyncClient:
     ) -> dict[str, Any]:
         return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
-    async def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
+    async def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
         return await self._run(operations.rotate_key(key_id, overlap))
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:

@@ -6,28 +6,44 @@ import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, TypedDict
+from enum import Enum
+from typing import Any, Final, TypedDict
 
 import orjson
 
-from duemq.client.http.errors import NaiveTimeError
+from duemq.client.http.errors import BadTime, NaiveTimeError
 from duemq.client.http.times import delay_ms, is_naive, to_ms
 
 Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | None
 """None is null, as the tombstone of a compacted topic has it: neither empty nor the text `null`."""
 Instant = datetime | int | str
-"""An aware datetime, epoch milliseconds, or RFC 3339 text with a zone."""
-Delay = timedelta | int | str
-"""A timedelta, milliseconds, or text such as "90s", "2h30m", "PT90S"."""
+"""An aware datetime, epoch milliseconds, or a date-time as text (RFC 3339, RFC 9557)."""
+Delay = timedelta | str
+"""A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused: its unit would be a guess."""
+
+
+class Absent(Enum):
+    """What `ABSENT` is. None is no way to leave a time out: it may be one that got lost."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""A time that is not given, as when it is left out."""
+_DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift"))
+_RANGE: Final = ("due_from", "due_to")
+_TIMES: Final = ("deliver_at", "deliver_after", "delay_level", "zone", "expires_at", "expires_after")
 
 
 class When(TypedDict, total=False):
     """When a message is due: one of the three, or none for at once."""
 
-    deliver_at: Instant | None
-    deliver_after: Delay | None
-    delay_level: int | None
+    deliver_at: Instant | Absent
+    deliver_after: Delay | Absent
+    delay_level: int | Absent
     """1..18 of the server's table (1s 5s 10s 30s 1m ... 2h); above the highest means the highest."""
+    zone: str | Absent
+    """Of date-times as text that have no offset, such as "Europe/Berlin"."""
 
 
 class MessageOptions(When, total=False):
@@ -38,8 +54,10 @@ class MessageOptions(When, total=False):
     headers: Mapping[str, str] | None
     labels: Sequence[str] | None
     """At most 16 words to look messages up by."""
-    expires_at: Instant | None
+    expires_at: Instant | Absent
     """Where the message could only be delivered after this, it goes to the dead letters instead."""
+    expires_after: Delay | Absent
+    """The same, counted from when the server has the message."""
 
 
 class Filter(TypedDict, total=False):
@@ -53,8 +71,8 @@ class Filter(TypedDict, total=False):
     status: str | None
     key: str | None
     label: str | None
-    due_from: Instant | None
-    due_to: Instant | None
+    due_from: Instant | Absent
+    due_to: Instant | Absent
     shard: int | None
     order: str | None
 
@@ -72,12 +90,14 @@ class Draft:
     key: str | None = None
     headers: Mapping[str, str] | None = None
     labels: Sequence[str] | None = None
-    deliver_at: Instant | None = None
-    deliver_after: Delay | None = None
-    delay_level: int | None = None
-    expires_at: Instant | None = None
+    deliver_at: Instant | Absent = ABSENT
+    deliver_after: Delay | Absent = ABSENT
+    delay_level: int | Absent = ABSENT
+    expires_at: Instant | Absent = ABSENT
     name: str | None = None
     idempotency_key: str | None = None
+    expires_after: Delay | Absent = ABSENT
+    zone: str | Absent = ABSENT
 
     @property
     def repeatable(self) -> bool:
@@ -88,7 +108,8 @@ class Draft:
 def message_body(draft: Draft) -> bytes:
     """The JSON of one message.
 
-    Raises `NaiveTimeError` for a datetime without a zone and `TypeError` for what JSON cannot say.
+    Raises `NaiveTimeError` for a datetime without a zone, `BadTime` for a time that is None and for a number as a
+    delay, and `TypeError` for what JSON cannot say.
     """
     body = {"topic": draft.topic, **_payload_fields(draft.payload)}
     if draft.name is not None:
@@ -101,33 +122,24 @@ def message_body(draft: Draft) -> bytes:
         body["headers"] = dict(draft.headers)
     if draft.labels is not None:
         body["labels"] = list(draft.labels)
-    body |= when_fields(deliver_at=draft.deliver_at, deliver_after=draft.deliver_after, delay_level=draft.delay_level)
-    if draft.expires_at is not None:
-        body["expires_at"] = _instant("expires_at", draft.expires_at)
-    return orjson.dumps(body)
+    return orjson.dumps(body | time_fields({name: getattr(draft, name) for name in _TIMES}))
 
 
-def when_fields(
-    deliver_at: Instant | None = None, deliver_after: Delay | None = None, delay_level: int | None = None
-) -> dict[str, int | str]:
-    """The time fields that were given. That there is only one is the server's to judge."""
-    fields: dict[str, int | str] = {}
-    if deliver_at is not None:
-        fields["deliver_at"] = _instant("deliver_at", deliver_at)
-    if deliver_after is not None:
-        fields["deliver_after"] = delay_ms(deliver_after) if isinstance(deliver_after, timedelta) else deliver_after
-    if delay_level is not None:
-        fields["delay_level"] = delay_level
+def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
+    """The times that were given, without those that are ABSENT. That there is only one is the server's to judge."""
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            raise BadTime("bad_time", f"{name} is None: leave it out, or say ABSENT, if there is no such time", name)
+        if value is not ABSENT:
+            fields[name] = _delay(name, value) if name in _DELAYS else _instant(name, value)
     return fields
 
 
 def filter_fields(filters: Filter) -> dict[str, int | str]:
     """The filter fields that were given, for a query string or a cancel's `filter`."""
-    fields: dict[str, int | str] = {}
-    for name, value in filters.items():
-        if isinstance(value, str | int | datetime):
-            fields[name] = _instant(name, value)
-    return fields
+    fields = {name: value for name, value in filters.items() if name not in _RANGE and isinstance(value, str | int)}
+    return fields | time_fields({name: value for name, value in filters.items() if name in _RANGE})
 
 
 def _payload_fields(payload: Payload) -> dict[str, Any]:
@@ -141,10 +153,17 @@ def _payload_fields(payload: Payload) -> dict[str, Any]:
         return {"payload_base64": base64.b64encode(payload).decode()}
 
 
-def _instant(field: str, value: Instant) -> int | str:
+def _instant(field: str, value: object) -> object:
     if not isinstance(value, datetime):
         return value
     if is_naive(value):
         detail = f"{field} has no time zone: say datetime.now(UTC) or .astimezone(), not a naive {value.isoformat()}"
         raise NaiveTimeError("naive_time", detail, field)
     return to_ms(value)
+
+
+def _delay(field: str, value: object) -> object:
+    if isinstance(value, int | float):
+        detail = f"{field} is {value}, which has no unit: say timedelta(seconds={value}), or text such as {value}s"
+        raise BadTime("bad_time", detail, field)
+    return delay_ms(value) if isinstance(value, timedelta) else value
