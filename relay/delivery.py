@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause, Reject, RetryLater
@@ -87,7 +88,8 @@ class Delivery:
                 await self._disable(self._destination.name, text)
                 raise Pause(text, after_s=5.0)
             case _:
-                raise RetryLater(text, delay=reply.retry_after_ms)
+                wait_ms = reply.retry_after_ms
+                raise RetryLater(text, delay=None if wait_ms is None else timedelta(milliseconds=wait_ms))
 
     def _note(self, message: Message, reply: Reply, took_ms: float) -> None:
         detail = reply.detail[:MAX_DETAIL]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Protocol
 
 from duemq.background.loop import Loop
@@ -284,8 +285,9 @@ async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
 def policy_of(rule: RetryRule) -> Policy:
     match rule.kind:
         case "delays":
-            return Delays(rule.delays)
+            return Delays([timedelta(milliseconds=ms) for ms in rule.delays])
         case "exponential":
-            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
+            first, most = (timedelta(milliseconds=ms) for ms in (rule.first, rule.most))
+            return Exponential(first, rule.factor, most, rule.retries)
         case _:
             return Levels(rule.first_level, rule.retries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from duemq.model.import_command import MAX_FILES
 from duemq.model.readiness import Reason
@@ -40,6 +40,10 @@ class Closed(Shape):
     model_config = ConfigDict(extra="forbid")
 
 
+def _at_most_one(*names: str) -> list[JsonValue]:
+    return [{"not": {"required": list(pair)}} for pair in combinations(names, 2)]
+
+
 class Message(Closed):
     """Exactly one of topic and destination, at most one of payload and payload_base64, of expires_at and expires_after,
     and of deliver_at, deliver_after, deliver_after_ms and delay_level."""
@@ -48,9 +52,9 @@ class Message(Closed):
         json_schema_extra={
             "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
             "allOf": [
-                {"not": {"required": ["payload", "payload_base64"]}},
-                {"not": {"required": ["expires_at", "expires_after"]}},
-                *({"not": {"required": list(pair)}} for pair in combinations(TIME_FIELDS, 2)),
+                *_at_most_one("payload", "payload_base64"),
+                *_at_most_one("expires_at", "expires_after"),
+                *_at_most_one(*TIME_FIELDS),
             ],
         }
     )
