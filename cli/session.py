@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -14,6 +14,7 @@ from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
     from duemq.client import Client
+    from duemq.client.http.requests import When
 
 Url = Annotated[
     str | None,
@@ -71,9 +72,25 @@ def examples(*lines: str) -> str:
     return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
 
 
+Zone = Annotated[str | None, typer.Option(help="The zone of a time without an offset, such as Europe/Berlin.")]
+
+
 def instant(text: str | None) -> int | str | None:
-    """A time as typed: digits alone are epoch ms, anything else is for the server to read. Likewise durations."""
+    """A time as typed: digits alone are epoch ms, anything else is for the server to read."""
     return int(text) if text is not None and text.lstrip("-").isdecimal() else text
+
+
+def duration(text: str | None, option: str) -> str | None:
+    """A duration as typed, for the server to read. A number alone has no unit, and is refused."""
+    if text is not None and text.lstrip("+-").replace(".", "", 1).isdecimal():
+        raise typer.BadParameter(f"{text} has no unit: say {text}s, {text}m or {text}ms", param_hint=option)
+    return text
+
+
+def when(after: str | None, at: str | None, level: int | None, zone: str | None) -> When:
+    """When a message is due, by the options that were given."""
+    given = {"deliver_after": duration(after, "--after"), "deliver_at": instant(at), "delay_level": level, "zone": zone}
+    return cast("When", {name: value for name, value in given.items() if value is not None})
 
 
 def pairs(items: list[str], option: str) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from duemq.client.http.errors import (
     UnknownTopic,
     Unreachable,
 )
-from duemq.client.http.requests import Draft
+from duemq.client.http.requests import ABSENT, Draft
 from duemq.client.http.values import (
     Cancelled,
     CancelReport,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from duemq.client.http.aio import AsyncClient, AsyncMessage
 
 __all__ = [
+    "ABSENT",
     "AlreadyCancelled",
     "AlreadyDead",
     "AlreadyDelivered",

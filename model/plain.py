@@ -1,18 +1,21 @@
 """Records of plain Kafka clients in the buffer topic: what their headers say, as a command.
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at;
-               x-duemq-return makes the name that of a message that a consumer sends back (model/names.py)
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+               duemq-expires-after; x-duemq-return makes the name that of a message that a consumer sends back
+               (model/names.py)
     move       duemq-move: an id or a name, and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive: an id or a name
     import      duemq-import: a file of messages (model/import_command.py)
-    a time     duemq-deliver-at (RFC 3339 with a zone, or epoch ms), duemq-delay or x-delay (ms, or text such as 90s),
-               or DELAY (a level of `CLASSIC_LEVELS`)
+    a time     duemq-deliver-at (a date-time with an offset, or epoch ms), duemq-delay (ms, or text such as 90s),
+               x-delay (the same; a negative one is 0, as in RabbitMQ's plug-in), or DELAY (a level of `CLASSIC_LEVELS`)
 
 The payload of a change by name says who asked, where a proxy wrote it (model/caller.py).
 
 Relative times count from the moment the log appended the record. What a record means follows from the record and the
 shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
+Two rules hang on more: the zones of the machine, and how early a time may be, which older versions did not check. The
+master decides by them; whoever reads with `judged` obeys (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations
@@ -50,22 +53,30 @@ from duemq.model.record import (
     unpack_record,
 )
 from duemq.model.rules import LABEL, MAX_LABELS, NAME_RULE, TOPIC_BYTES, TOPIC_RULE, is_name
-from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
+from duemq.model.timing import (
+    CLASSIC_LEVELS,
+    LAST_MS,
+    instant_after,
+    parse_duration,
+    parse_instant,
+    parse_levels,
+    shown,
+)
 
 RESERVED = "duemq-"
 
-_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES = (
-    "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at",
+_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, _EXPIRES_AFTER = (
+    "duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", "duemq-expires-after",
 )  # fmt: skip
 _CHANGES = {"duemq-cancel": CANCEL, "duemq-move": MOVE, "duemq-deliver-now": DELIVER_NOW, "duemq-redrive": REDRIVE}
 _HEADER_OF = {kind: header for header, kind in _CHANGES.items()}
-_AT, _LEVEL = "duemq-deliver-at", "DELAY"
-_TIMES = (_AT, "duemq-delay", "x-delay", _LEVEL)
+_AT, _X_DELAY, _LEVEL = "duemq-deliver-at", "x-delay", "DELAY"
+_TIMES = (_AT, "duemq-delay", _X_DELAY, _LEVEL)
 # The header that makes a record a command of one kind, and all that go with it. The first one that a record has counts.
 _OF_KIND = {
     import_command.HEADER: frozenset((import_command.HEADER,)),
     **{header: frozenset((header, *_TIMES) if kind == MOVE else (header,)) for header, kind in _CHANGES.items()},
-    _TOPIC: frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, *_TIMES)),
+    _TOPIC: frozenset((_TOPIC, _KEY, _NAME, _LABELS, _EXPIRES, _EXPIRES_AFTER, *_TIMES)),
 }
 _OURS = frozenset[str]().union(*_OF_KIND.values())
 
@@ -98,11 +109,11 @@ class RecordPosition(NamedTuple):
 
 
 def command_of(
-    frame: bytes, timestamp: int, place: RecordPosition
+    frame: bytes, timestamp: int, place: RecordPosition, judged: bool = False
 ) -> bytes | Change | ByName | ImportCommand | Malformed:
     """What a record means that is no envelope: the frame of a schedule, a change or a file to import. Never raises.
 
-    `timestamp`: when the log appended it, epoch ms.
+    `timestamp`: when the log appended it, epoch ms. `judged`: whether a master has accepted it before.
     """
     record = read_record(frame)
     if record is None:
@@ -120,8 +131,8 @@ def command_of(
             return _import_file(ours[kind], place)
         texts = _texts(ours)
         if kind == _TOPIC:
-            return _schedule(record, ours, texts, timestamp, place)
-        return _change(kind, texts, timestamp, place, read_caller(record.payload))
+            return _schedule(record, ours, texts, timestamp, place, judged)
+        return _change(kind, texts, timestamp, place, read_caller(record.payload), judged)
     except Rejected as error:
         return Malformed(f"{error.code}: {error.detail}")
 
@@ -187,12 +198,17 @@ def _texts(ours: dict[str, bytes]) -> dict[str, str]:
 
 
 def _schedule(
-    record: Record, ours: dict[str, bytes], texts: dict[str, str], timestamp: int, place: RecordPosition
+    record: Record,
+    ours: dict[str, bytes],
+    texts: dict[str, str],
+    timestamp: int,
+    place: RecordPosition,
+    judged: bool,
 ) -> bytes:
     topic = ours[_TOPIC]
     if len(topic) > TOPIC_BYTES or not is_topic(topic):
         raise Rejected("bad_topic", f"{_TOPIC} {TOPIC_RULE} and not begin with duemq. or __, not {_quote(topic)}")
-    due = _due(texts, timestamp)
+    due = _due(texts, timestamp, judged)
     key = ours.get(_KEY, record.key)
     if key is not None and len(key) >= NO_KEY:
         raise Rejected("bad_field", f"the key has {len(key)} bytes, the limit is {NO_KEY - 1}")
@@ -220,18 +236,21 @@ def _schedule(
             raise Rejected("bad_field", f"{_LABELS}: a label has 1 to 128 printable characters, not {shown(label)}")
 
     expires = 0
-    if _EXPIRES in texts:
-        expires = parse_instant(texts[_EXPIRES], _EXPIRES, text=True)
+    given = [name for name in (_EXPIRES, _EXPIRES_AFTER) if name in texts]
+    if given:
+        expires = _expiry(given, texts, timestamp, judged)
         if expires < max(due, timestamp):
-            raise Rejected("bad_time", f"{_EXPIRES} is before the message is due")
+            raise Rejected("bad_time", f"{given[0]} is before the message is due")
     return schedule_frame(
         Draft(topic.decode(), record.value, due, key, count, packed, labels, expires, name, digest), due
     )
 
 
-def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPosition, by: str) -> Change | ByName:
+def _change(
+    header: str, texts: dict[str, str], timestamp: int, place: RecordPosition, by: str, judged: bool
+) -> Change | ByName:
     kind = _CHANGES[header]
-    due = max(_due(texts, timestamp), timestamp) if kind == MOVE else 0
+    due = max(_due(texts, timestamp, judged), timestamp) if kind == MOVE else 0
     text = texts[header]
     message_id = place.ids.read(text)
     if message_id is None:
@@ -245,7 +264,7 @@ def _change(header: str, texts: dict[str, str], timestamp: int, place: RecordPos
     return Change(kind, message_id.key, due, None, by)
 
 
-def _due(texts: dict[str, str], timestamp: int) -> int:
+def _due(texts: dict[str, str], timestamp: int, judged: bool) -> int:
     """When, by the one header that says so (epoch ms)."""
     names = [name for name in _TIMES if name in texts]
     if len(names) != 1:
@@ -253,17 +272,35 @@ def _due(texts: dict[str, str], timestamp: int) -> int:
         raise Rejected(code, f"exactly one of {', '.join(_TIMES)} says when, not {' and '.join(names) or 'none'}")
     name, text = names[0], texts[names[0]]
     if name == _AT:
-        return parse_instant(text, name, text=True)
+        return parse_instant(text, name, text=True, local=False, judged=judged)
     if name == _LEVEL:
         if not _LEVEL_TEXT.fullmatch(text):
             raise Rejected("bad_level", f"{_LEVEL} must be a whole number, not {shown(text)}")
         level = int(text)
         due = timestamp + (_LEVELS[min(level, len(_LEVELS)) - 1] if level > 0 else 0)
     else:
-        due = timestamp + parse_duration(text, name, text=True)
+        due = timestamp + _delay(text, name)
     if due > LAST_MS:
         raise Rejected("delay_too_long", f"{name} is too far ahead: messages are due before the year 10000")
     return due
+
+
+def _expiry(given: list[str], texts: dict[str, str], timestamp: int, judged: bool) -> int:
+    if len(given) > 1:
+        raise Rejected("both_times", f"{' and '.join(given)} are both given")
+    name, text = given[0], texts[given[0]]
+    if name == _EXPIRES:
+        return parse_instant(text, name, text=True, local=False, judged=judged)
+    return instant_after(timestamp, parse_duration(text, name, text=True), name)
+
+
+def _delay(text: str, name: str) -> int:
+    try:
+        return parse_duration(text, name, text=True)
+    except Rejected as error:
+        if name == _X_DELAY and error.code == "negative_delay":
+            return 0
+        raise
 
 
 def _name(text: str, header: str, place: RecordPosition) -> Name:

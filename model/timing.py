@@ -1,37 +1,40 @@
 """When a message is due: the three ways to say so, resolved against a `now` that the caller hands in.
 
-* an instant: RFC 3339 with a zone, or epoch ms (`deliver_at`, `expires_at`);
-* a duration: `"2h30m"`, `"1.5s"`, `"500ms"`, ISO 8601 `"PT90S"`, or ms (`deliver_after`, and in the configuration);
+* an instant: a date-time (`model/date_time.py`), or epoch ms (`deliver_at`, `expires_at`);
+* a duration: `"2h30m"`, `"1.5s"`, `"500ms"`, ISO 8601 `"PT90S"`, or ms, which may have a fraction (`deliver_after`,
+  `deliver_after_ms`, `expires_after`, and in the configuration);
 * a level: a place in a table of delays (`delay_level`, RocketMQ's rule for the ends of the table).
 
 All results are whole ms. Fractions of a ms are rounded up, because a message must never be early.
+A time before March 1973 got lost on the way or is in seconds: it is refused (docs/adr/0060-times-that-are-meant.md).
 Digits alone are a number only where text is all there is (query strings, dashed headers): `text=True`.
 Errors are `Rejected`, with the field at fault.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
+from duemq.model.date_time import EPOCH, BadDateTime, parse_date_time
 from duemq.model.errors import Rejected, RejectedNow
 
-TIME_FIELDS = ("deliver_at", "deliver_after", "delay_level")
+TIME_FIELDS = ("deliver_at", "deliver_after", "deliver_after_ms", "delay_level")
+WHEN_FIELDS = (*TIME_FIELDS, "zone")
 CLASSIC_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 WINDOW_MS = 30 * 60 * 1000  # the UTC windows in which far messages are kept
+FIRST_MS = 10**11  # March 1973: seconds do not reach it before the year 5138
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, the last one that RFC 3339 can write
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SECOND = timedelta(seconds=1)
 _LONGEST_TEXT = 64
-_INSTANT = re.compile(
-    r"(\d{4}-\d\d-\d\d)(?:[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)?)?", re.ASCII
-)
 _NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
+_BEFORE, _AFTER = "is before March 1973: a time that got lost", "is after the year 9999"
+_DECIMAL = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 
 # A year is 365.25 days. It has no place in ISO durations here: there it would mean a calendar year.
 _UNITS_MS = {
@@ -51,58 +54,74 @@ def parse_levels(text: str, field: str = "levels") -> tuple[int, ...]:
     return tuple(parse_duration(part, field) for part in text.split())
 
 
-def parse_instant(value: object, field: str, *, text: bool = False) -> int:
-    """Epoch ms of RFC 3339 text with a zone, or of a number of ms. Codes: `naive_time`, `bad_time`."""
+def parse_instant(
+    value: object, field: str, *, text: bool = False, zone: str | None = None, local: bool = True, judged: bool = False
+) -> int:
+    """Epoch ms of a date-time or of a number of ms. Codes: `naive_time`, `bad_time`.
+
+    `zone`, `local`: see `parse_date_time`. `judged`: it was accepted before, maybe by an older version, and is read
+    without rules that versions or machines may have apart: zones, and which times are too early.
+    """
     if isinstance(value, str):
         if text and len(value) <= _LONGEST_TEXT and _NUMBER.fullmatch(value):
             value = int(value)
         else:
-            return _instant_of(value, field)
+            try:
+                ms = parse_date_time(value, zone, local=local, judged=judged)
+            except BadDateTime as error:
+                raise Rejected(error.code, f"{field} {error.why}: {shown(value)}", field) from error
+            if (ms < FIRST_MS and not judged) or not 0 <= ms <= LAST_MS:
+                raise Rejected("bad_time", f"{field}: {shown(value)} {_BEFORE if ms < FIRST_MS else _AFTER}", field)
+            return ms
+    if type(value) is float and value < FIRST_MS <= value * 1000 <= LAST_MS:
+        value = math.ceil(value)  # as time.time() gives it
     if type(value) is not int:
         raise Rejected("bad_time", f"{field} must be RFC 3339 text or whole epoch ms, not {shown(value)}", field)
-    if not 0 <= value <= LAST_MS:
-        raise Rejected("bad_time", f"{field} is outside the years 1970 to 9999: {shown(value)}", field)
+    if (wrong := why_implausible(value)) is not None and not (judged and 0 <= value <= LAST_MS):
+        raise Rejected("bad_time", f"{field}: {wrong}", field)
     return value
 
 
-def _instant_of(value: str, field: str) -> int:
-    match = _INSTANT.fullmatch(value)
-    if match is None:
-        raise Rejected(
-            "bad_time", f"{field} is not an RFC 3339 time such as 2031-01-01T08:00:00+01:00: {shown(value)}", field
-        )
-    date, clock, fraction, zone = match.groups()
-    try:
-        moment = datetime.fromisoformat(f"{date}T{clock or '00:00:00'}{(zone or 'Z').upper()}")
-    except ValueError as error:
-        raise Rejected("bad_time", f"{field} names a time that does not exist: {shown(value)}", field) from error
-    if zone is None:
-        raise Rejected("naive_time", f"{field} has no zone: {shown(value)}; add Z or an offset such as +01:00", field)
-    ms = (moment - _EPOCH) // _SECOND * 1000
-    if fraction is not None:
-        ms += -(-int(fraction) * 1000 // 10 ** len(fraction))
-    if not 0 <= ms <= LAST_MS:
-        raise Rejected("bad_time", f"{field} is outside the years 1970 to 9999: {shown(value)}", field)
-    return ms
+def why_implausible(ms: int) -> str | None:
+    """The sentence about a number that is no time in ms which is meant; None if it may be one."""
+    if FIRST_MS <= ms <= LAST_MS:
+        return None
+    if FIRST_MS <= ms * 1000 <= LAST_MS:
+        return f"{ms} looks like seconds; ms are {ms * 1000}"
+    return f"{shown(ms)} {_BEFORE if ms < FIRST_MS else _AFTER}"
 
 
 def parse_duration(value: object, field: str, *, text: bool = False) -> int:
-    """A duration as ms. Codes: `negative_delay`, `bad_time`."""
+    """A duration as ms, rounded up. Codes: `negative_delay`, `bad_time`."""
     if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-        if text and _NUMBER.fullmatch(value):
-            value = int(value)
-        else:
-            ms = _duration_of(value.removeprefix("-"))
-            if ms is not None and value[0] == "-":
-                raise Rejected("negative_delay", f"{field} is negative: {shown(value)}", field)
-            value = value if ms is None else ms
-    elif type(value) is float and value.is_integer() and abs(value) >= 2**63:
-        value = int(value)  # JSON parsers hand out whole numbers of more than 64 bits in this form
-    if type(value) is not int:
+        if text and (number := _number_in(value)) is not None:
+            return parse_ms(number, field)
+        ms = _duration_of(value.removeprefix("-"))
+        if ms is not None and value[0] == "-":
+            raise Rejected("negative_delay", f"{field} is negative: {shown(value)}", field)
+        value = value if ms is None else ms
+    if not isinstance(value, int | float) or isinstance(value, bool):
         raise Rejected("bad_time", f"{field} is not a duration such as 90s, 2h30m, PT90S or ms: {shown(value)}", field)
+    return parse_ms(value, field)
+
+
+def parse_ms(value: object, field: str, *, text: bool = False) -> int:
+    """A number of ms, which may have a fraction, rounded up. Codes: `negative_delay`, `bad_time`."""
+    if text and isinstance(value, str) and (number := _number_in(value)) is not None:
+        value = number
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Rejected("bad_time", f"{field} is not a number of ms: {shown(value)}", field)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Rejected("bad_time", f"{field} is not finite", field)
     if value < 0:
         raise Rejected("negative_delay", f"{field} is negative: {shown(value)}", field)
-    return value
+    return math.ceil(value)
+
+
+def _number_in(text: str) -> int | float | None:
+    if len(text) > _LONGEST_TEXT or not _DECIMAL.fullmatch(text):
+        return None
+    return int(text) if _NUMBER.fullmatch(text) else float(text)
 
 
 def instant_after(now: int, ms: int, field: str) -> int:
@@ -155,29 +174,52 @@ def resolve(fields: Mapping[str, Any], now: int, policy: TimePolicy, *, text: bo
     `delay_too_long`, `bad_level` and those of the parsers; what hangs on `now` and `policy` alone is RejectedNow.
     """
     names = [name for name in TIME_FIELDS if name in fields]
-    if not names:
-        return None
     if len(names) > 1:
         raise Rejected("both_times", f"{' and '.join(names)} are both given: one says when, not more", names[1])
+    zone = _zone(fields) if "zone" in fields else None
+    if not names:
+        return None
     name = names[0]
     value = fields[name]
     if name == "delay_level":
         delay = _delay_of_level(value, policy.levels, text)
         return None if delay is None else now + delay
-    if name == "deliver_after":
-        delay = parse_duration(value, name, text=text)
+    if name != "deliver_at":
+        delay = (parse_ms if name == "deliver_after_ms" else parse_duration)(value, name, text=text)
         if delay > policy.max_delay_ms:
             raise _too_long(name, policy)
         return now + delay
     if type(value) is int or type(value) is float:
         if value > now + policy.max_delay_ms:
             raise _too_long(name, policy)
-    due = parse_instant(value, name, text=text)
+    due = parse_instant(value, name, text=text, zone=zone)
     if due > now + policy.max_delay_ms:
         raise _too_long(name, policy)
     if due < now and policy.past_due == "reject":
         raise RejectedNow("past_due", f"deliver_at is {format_duration(now - due)} in the past", name)
     return due
+
+
+def resolve_expiry(fields: Mapping[str, Any], now: int, *, text: bool = False) -> int:
+    """When a message expires (epoch ms) by `expires_at` or `expires_after`; 0 for never. Codes: `both_times` and those
+    of the parsers."""
+    if "expires_after" not in fields:
+        if "expires_at" not in fields:
+            return 0
+        zone = _zone(fields) if "zone" in fields else None
+        return parse_instant(fields["expires_at"], "expires_at", text=text, zone=zone)
+    if "expires_at" in fields:
+        raise Rejected("both_times", "expires_at and expires_after are both given", "expires_after")
+    return instant_after(now, parse_duration(fields["expires_after"], "expires_after", text=text), "expires_after")
+
+
+def _zone(fields: Mapping[str, Any]) -> str:
+    zone = fields["zone"]
+    if type(zone) is not str or not zone:
+        raise Rejected("bad_time", f"zone must be a name such as Europe/Berlin, not {shown(zone)}", "zone")
+    if not any(type(fields.get(name)) is str for name in ("deliver_at", "expires_at")):
+        raise Rejected("bad_time", "zone is given without a date-time in deliver_at or expires_at", "zone")
+    return zone
 
 
 def _too_long(field: str, policy: TimePolicy) -> RejectedNow:
@@ -197,7 +239,7 @@ def _delay_of_level(value: object, levels: tuple[int, ...], text: bool) -> int |
 
 @lru_cache(maxsize=8192)
 def _day_text(day: int) -> str:
-    return (_EPOCH + timedelta(days=day)).strftime("%Y-%m-%dT")
+    return (EPOCH + timedelta(days=day)).strftime("%Y-%m-%dT")
 
 
 _MINUTE_TEXT = tuple(f"{minute // 60:02d}:{minute % 60:02d}:" for minute in range(24 * 60))

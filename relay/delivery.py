@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Policy, Reject, RetryLater
@@ -111,11 +111,11 @@ class Delivery:
             return RetryLater(text)
         now, policy, retried = self._clock(), self._policy, message.retried
         rule = policy.wait(retried) or policy.wait(max(retried - 1, 0)) or Levels().wait(0)
-        wait_ms = hint_ms if rule is None else max(hint_ms, rule.ms(now))
+        wait = timedelta(milliseconds=hint_ms if rule is None else max(hint_ms, rule.ms(now)))
         attempts = message.origin.attempts
         if _postpones(reply) and (not attempts or 0 <= now - attempts[0].at < _DAY_MS):
-            return Postponed(text, delay=wait_ms)
-        return RetryLater(text, delay=wait_ms)
+            return Postponed(text, delay=wait)
+        return RetryLater(text, delay=wait)
 
     def _note(self, message: Message, reply: Reply, took_ms: float) -> None:
         detail = reply.detail[:MAX_DETAIL]
@@ -166,8 +166,9 @@ def _postpones(reply: Reply) -> bool:
 def policy_of(rule: RetryRule) -> Policy:
     match rule.kind:
         case "delays":
-            return Delays(rule.delays)
+            return Delays([timedelta(milliseconds=ms) for ms in rule.delays])
         case "exponential":
-            return Exponential(rule.first, rule.factor, rule.most, rule.retries)
+            first, most = (timedelta(milliseconds=ms) for ms in (rule.first, rule.most))
+            return Exponential(first, rule.factor, most, rule.retries)
         case _:
             return Levels(rule.first_level, rule.retries)

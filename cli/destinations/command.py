@@ -10,7 +10,7 @@ import typer
 from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
 from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text
-from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.cli.session import AsJson, Url, connected, duration, examples
 from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
@@ -75,7 +75,7 @@ def add(
     """
     fields: dict[str, Any] = {
         "topics": topic, "credentials": credentials_of(credentials, username, password_stdin, token_stdin),
-        "rate": rate, "concurrency": concurrency, "timeout": instant(timeout), "ordered": ordered or None,
+        "rate": rate, "concurrency": concurrency, "timeout": duration(timeout, "--timeout"), "ordered": ordered or None,
         "retry": values_of(retry, "--retry") or None, "options": values_of(option, "--option") or None,
         "start": start, "paused": paused or None, "replace": replace or None,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped, instant_text, payload_text
-from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.cli.session import AsJson, Url, Zone, connected, examples, instant, when
 from duemq.model.timing import format_ms
 
 if TYPE_CHECKING:
@@ -81,18 +81,20 @@ def ls(
 
 def reschedule(
     message: IdOrName,
-    after: Annotated[str | None, typer.Option(help="Due after a delay from now: 90s, 2h30m, PT90S, or ms.")] = None,
-    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
+    after: Annotated[str | None, typer.Option(help="Due after a delay from now: 90s, 2h30m, PT90S.")] = None,
+    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    zone: Zone = None,
     shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move its expiry, too, by as much.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a message to another time. Its id stays the same."""
+    if [after, at, level].count(None) != 2:
+        raise typer.BadParameter("say one of --after, --at and --level", param_hint="--after")
+    to = when(after, at, level, zone)
     with connected(url, as_json) as client:
-        moved = client.reschedule(
-            message, shift_expiry=shift_expiry, deliver_after=instant(after), deliver_at=instant(at), delay_level=level
-        )
+        moved = client.reschedule(message, shift_expiry=shift_expiry, **to)
     tell(moved, as_json)
 
 

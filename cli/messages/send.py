@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from binascii import a2b_base64
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from duemq.cli.output import echo_json, instant_text
-from duemq.cli.session import AsJson, Url, connected, examples, instant, pairs
+from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, instant, pairs, when
 
 EXAMPLES = examples(
     "duemq send orders 'remind the customer' --after 2h30m",
@@ -33,10 +33,12 @@ def send(
         ),
     ] = None,
     null: Annotated[bool, typer.Option("--null", help="A null payload, the tombstone of a compacted topic.")] = False,
-    after: Annotated[str | None, typer.Option(help="Due after a delay: 90s, 2h30m, PT90S, or ms.")] = None,
-    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339 with a zone, or epoch ms.")] = None,
+    after: Annotated[str | None, typer.Option(help="Due after a delay: 90s, 2h30m, PT90S.")] = None,
+    at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    zone: Zone = None,
     expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
+    expires_after: Annotated[str | None, typer.Option(help="The same, after a delay from now.")] = None,
     key: Annotated[str | None, typer.Option(help="The record key at the destination.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
     header_base64: Annotated[list[str] | None, typer.Option(help="NAME=BASE64, for bytes; after the others.")] = None,
@@ -54,6 +56,11 @@ def send(
     if null and (payload is not None or file is not None):
         raise typer.BadParameter("the payload is given as well", param_hint="--null")
     content = None if null else _payload(payload, file)
+    times: dict[str, Any] = {**when(after, at, level, zone)}
+    if (moment := instant(expires)) is not None:
+        times["expires_at"] = moment
+    if (length := duration(expires_after, "--expires-after")) is not None:
+        times["expires_after"] = length
     with connected(url, as_json) as client:
         message = client.send(
             topic,
@@ -61,12 +68,9 @@ def send(
             key=key,
             headers=_headers(header or [], header_base64 or []) or None,
             labels=label,
-            deliver_after=instant(after),
-            deliver_at=instant(at),
-            delay_level=level,
-            expires_at=instant(expires),
             name=name,
             idempotency_key=idempotency_key,
+            **times,
         )
     if as_json:
         echo_json(message.state.raw)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
+from duemq.cli.session import AsJson, Url, connected, duration, examples, failure
 from duemq.model.errors import DuemqError
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
@@ -52,15 +52,18 @@ def create(
     """
     if not scope and role is None:
         raise typer.BadParameter("say what the key may do: --scope (several times) or --role")
+    from duemq.client.http.requests import ABSENT
+
+    good_for = duration(expires, "--expires") or ABSENT
     if data is None:
         with connected(url, as_json) as client:
-            key = client.create_key(name, scope or (), instant(expires), role=role, topics=topic or (), rate=rate)
+            key = client.create_key(name, scope or (), good_for, role=role, topics=topic or (), rate=rate)
     else:
         from duemq.client.http.operations import key_fields
         from duemq.delay.api.control_socket import ask_for_key
 
         try:
-            key = ask_for_key(data, key_fields(name, scope or (), instant(expires), role, topic or (), rate))
+            key = ask_for_key(data, key_fields(name, scope or (), good_for, role, topic or (), rate))
         except DuemqError as error:
             raise failure(error, as_json) from error
     _show_text(key, as_json)
@@ -91,7 +94,7 @@ def rotate(
 ) -> None:
     """Give a key a new text, and print it. Senders have the overlap to change over."""
     with connected(url, as_json) as client:
-        key = client.rotate_key(key_id, instant(overlap))
+        key = client.rotate_key(key_id, duration(overlap, "--overlap") or "")
     _show_text(key, as_json)
 
 

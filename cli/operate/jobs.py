@@ -10,7 +10,7 @@ from duemq.cli.job_progress import begin_job, tell_job, wait_for_job
 from duemq.cli.messages import pending
 from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.session import AsJson, Url, connected, examples, instant
+from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, when
 
 app = typer.Typer(help="Begin, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 
@@ -39,6 +39,7 @@ def begin(
     name_prefix: NamePrefix = None,
     at: Annotated[str | None, typer.Option(help="Of a move: to this time.")] = None,
     after: Annotated[str | None, typer.Option(help="Of a move: to so long after now.")] = None,
+    zone: Zone = None,
     shift: Annotated[str | None, typer.Option(help="Of a move: each by so much, such as 2h or -30m.")] = None,
     rate: Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,
@@ -52,7 +53,7 @@ def begin(
     Dead letters: `duemq dlq redrive` and `purge`.
     """
     chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
-    given = {"deliver_at": instant(at), "deliver_after": instant(after), "shift": instant(shift), "rate": rate}
+    given = {"shift": duration(shift, "--shift"), "rate": rate, **when(after, at, None, zone)}
     fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
     with connected(url, as_json) as client:
         raise typer.Exit(begin_job(client, kind, fields, "messages", dry_run, wait, yes, as_json))

@@ -21,7 +21,7 @@ from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
 from duemq.client.http.fields import Payload, Text
 from duemq.client.http.handle import Handle
-from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
+from duemq.client.http.requests import ABSENT, Absent, Delay, Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
     Cancelled,
@@ -314,7 +314,7 @@ class AsyncClient:
         self,
         name: str,
         scopes: Iterable[str] = (),
-        expires_after: timedelta | int | str | None = None,
+        expires_after: Delay | Absent = ABSENT,
         *,
         role: str | None = None,
         topics: Iterable[str] = (),
@@ -322,7 +322,7 @@ class AsyncClient:
     ) -> dict[str, Any]:
         return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
-    async def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
+    async def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
         return await self._run(operations.rotate_key(key_id, overlap))
 
     async def revoke_key(self, key_id: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
 from duemq.client.http.fields import Payload, Text
 from duemq.client.http.handle import Handle
-from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
+from duemq.client.http.requests import ABSENT, Absent, Delay, Draft, Filter, MessageOptions, When, new_draft
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import (
     Cancelled,
@@ -122,8 +122,9 @@ class Client:
     ) -> Message:
         """Schedule a message; it is durable when this returns.
 
-        When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, ms, "2h30m"),
-        `delay_level`; none of them sends at once. Besides `key`, `headers`, `labels`, `expires_at`.
+        When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, "2h30m"),
+        `delay_level`; without any it is sent at once. A time that is None is refused. Further: `key`, `headers`,
+        `labels`, `expires_at`, `expires_after`, `zone` (see `MessageOptions`).
         `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null.
 
         `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
@@ -401,7 +402,7 @@ class Client:
         self,
         name: str,
         scopes: Iterable[str] = (),
-        expires_after: timedelta | int | str | None = None,
+        expires_after: Delay | Absent = ABSENT,
         *,
         role: str | None = None,
         topics: Iterable[str] = (),
@@ -414,8 +415,8 @@ class Client:
         """
         return self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
 
-    def rotate_key(self, key_id: str, overlap: timedelta | int | str | None = None) -> dict[str, Any]:
-        """Give a key a new text. The old one is good for `overlap` more (an int is ms; by default a day)."""
+    def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
+        """Give a key a new text. The old one is good for `overlap` more, by default a day."""
         return self._run(operations.rotate_key(key_id, overlap))
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:

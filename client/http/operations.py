@@ -22,7 +22,7 @@ from duemq.client.http.errors import (
 )
 from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
 from duemq.client.http.fields import Text, check_arguments, idempotency_header, text_list, text_of
-from duemq.client.http.requests import Draft, Filter, When, filter_fields, message_body, when_fields
+from duemq.client.http.requests import Absent, Delay, Draft, Filter, When, filter_fields, message_body, time_fields
 from duemq.client.http.times import delay_ms
 from duemq.client.http.values import (
     Cancelled,
@@ -45,6 +45,7 @@ from duemq.model.rules import ID_CHARS
 M = TypeVar("M")
 BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
 
+_TIMES_OF_JOBS: Final = ("deliver_at", "deliver_after", "shift", "zone")
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
 """What one `POST /v1/messages:batch` may hold."""
 _READ_FILE_S = 600.0  # the server reads all of a file before it answers
@@ -205,7 +206,7 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
     """Reschedule in requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
-    move_items = [{"id": text_of("id", id_), **when_fields(**when)} for id_, when in moves]
+    move_items = [{"id": text_of("id", id_), **time_fields(when)} for id_, when in moves]
     for start in range(0, len(move_items), BATCH_ITEMS):
         body = {"moves": move_items[start : start + BATCH_ITEMS]} | ({"times": True} if times else {})
         body |= _SHIFT_EXPIRY if shift_expiry else {}
@@ -221,7 +222,7 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
 
 def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageState]:
     check_arguments("reschedule", when, When.__annotations__)
-    fields = when_fields(**when) | (_SHIFT_EXPIRY if shift_expiry else {})
+    fields = time_fields(when) | (_SHIFT_EXPIRY if shift_expiry else {})
     safe = not shift_expiry and "deliver_at" in fields
     return _change(Call("PATCH", _message(message_id), body=orjson.dumps(fields), safe=safe), message_id)
 
@@ -362,6 +363,8 @@ def keys() -> Plan[list[dict[str, Any]]]:
 
 
 def begin_job(body: Mapping[str, Any]) -> Plan[dict[str, Any]]:
+    times = {name: value for name, value in body.items() if name in _TIMES_OF_JOBS}
+    body = {name: value for name, value in body.items() if name not in times} | time_fields(times)
     return _document(Call("POST", "/v1/jobs", body=orjson.dumps(body), hold_s=_CANCEL_ALL_S))
 
 
@@ -423,7 +426,7 @@ def dead_letter_in(topic: str, place: str) -> Plan[dict[str, Any]]:
 def create_key(
     name: str,
     scopes: Iterable[str],
-    expires_after: timedelta | int | str | None,
+    expires_after: Delay | Absent,
     role: str | None,
     topics: Iterable[str],
     rate: int,
@@ -435,7 +438,7 @@ def create_key(
 def key_fields(
     name: str,
     scopes: Iterable[str],
-    expires_after: timedelta | int | str | None,
+    expires_after: Delay | Absent,
     role: str | None,
     topics: Iterable[str],
     rate: int,
@@ -451,15 +454,11 @@ def key_fields(
         fields["topics"] = patterns
     if rate:
         fields["rate"] = rate
-    if expires_after is not None:
-        fields["expires_after"] = delay_ms(expires_after) if isinstance(expires_after, timedelta) else expires_after
-    return fields
+    return fields | time_fields({"expires_after": expires_after})
 
 
-def rotate_key(key_id: str, overlap: timedelta | int | str | None) -> Plan[dict[str, Any]]:
-    body = {}
-    if overlap is not None:
-        body["overlap"] = delay_ms(overlap) if isinstance(overlap, timedelta) else overlap
+def rotate_key(key_id: str, overlap: Delay | Absent) -> Plan[dict[str, Any]]:
+    body = time_fields({"overlap": overlap})
     return _document(Call("POST", f"/v1/keys/{quoted(key_id)}:rotate", body=orjson.dumps(body)))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, Final, TypedDict
 
 import orjson
 
-from duemq.client.http.errors import BadField, NaiveTimeError
+from duemq.client.http.errors import BadField, BadTime, NaiveTimeError
 from duemq.client.http.fields import (
     Headers,
     Payload,
@@ -23,18 +24,33 @@ from duemq.client.http.fields import (
 from duemq.client.http.times import delay_ms, is_naive, to_ms
 
 Instant = datetime | int | str
-"""An aware datetime, epoch milliseconds, or RFC 3339 text with a zone."""
-Delay = timedelta | int | str
-"""A timedelta, milliseconds, or text such as "90s", "2h30m", "PT90S"."""
+"""An aware datetime, epoch milliseconds, or a date-time as text (RFC 3339, RFC 9557)."""
+Delay = timedelta | str
+"""A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused: its unit would be a guess."""
+
+
+class Absent(Enum):
+    """What `ABSENT` is. None is no way to leave a time out: it may be one that got lost."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+"""A time that is not given, as when it is left out."""
+_DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift"))
+_RANGE: Final = ("due_from", "due_to")
+_TIMES: Final = ("deliver_at", "deliver_after", "delay_level", "zone", "expires_at", "expires_after")
 
 
 class When(TypedDict, total=False):
     """When a message is due: one of the three, or none for at once."""
 
-    deliver_at: Instant | None
-    deliver_after: Delay | None
-    delay_level: int | None
+    deliver_at: Instant | Absent
+    deliver_after: Delay | Absent
+    delay_level: int | Absent
     """1..18 of the server's table (1s 5s 10s 30s 1m ... 2h); above the highest means the highest."""
+    zone: str | Absent
+    """Of date-times as text that have no offset, such as "Europe/Berlin"."""
 
 
 class MessageOptions(When, total=False):
@@ -46,8 +62,10 @@ class MessageOptions(When, total=False):
     """By name, or pairs of name and value, which keep repeated names; values are text, ints, bytes or None (null)."""
     labels: Sequence[str] | str | None
     """At most 16 words to look messages up by; a single text is one."""
-    expires_at: Instant | None
+    expires_at: Instant | Absent
     """Where the message could only be delivered after this, it goes to the dead letters instead."""
+    expires_after: Delay | Absent
+    """The same, counted from when the server has the message."""
 
 
 _SEND_ARGUMENTS: Final = frozenset((*MessageOptions.__annotations__, "name", "if_new", "idempotency_key"))
@@ -66,8 +84,8 @@ class Filter(TypedDict, total=False):
     status: str
     key: Text
     label: Text
-    due_from: Instant | None
-    due_to: Instant | None
+    due_from: Instant | Absent
+    due_to: Instant | Absent
     topic_prefix: str
     name_prefix: str
     shard: int
@@ -87,12 +105,14 @@ class Draft:
     key: Text | None = None
     headers: Headers | None = None
     labels: Sequence[str] | str | None = None
-    deliver_at: Instant | None = None
-    deliver_after: Delay | None = None
-    delay_level: int | None = None
-    expires_at: Instant | None = None
+    deliver_at: Instant | Absent = ABSENT
+    deliver_after: Delay | Absent = ABSENT
+    delay_level: int | Absent = ABSENT
+    expires_at: Instant | Absent = ABSENT
     name: Text | None = None
     idempotency_key: Text | None = None
+    expires_after: Delay | Absent = ABSENT
+    zone: str | Absent = ABSENT
 
     @property
     def repeatable(self) -> bool:
@@ -109,7 +129,8 @@ def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft
 def message_body(draft: Draft) -> bytes:
     """The JSON of one message.
 
-    Raises a `RejectedError` for what cannot be sent: `BadField`, `BadHeader`, `BadPayload` or `NaiveTimeError`.
+    Raises a `RejectedError` for what cannot be sent: `BadField`, `BadHeader`, `BadPayload`, `NaiveTimeError`, and
+    `BadTime` for a time that is None and for a number as a delay.
     """
     body = {"topic": text_of("topic", draft.topic), **payload_fields(draft.payload)}
     for field in ("name", "idempotency_key", "key"):
@@ -119,48 +140,46 @@ def message_body(draft: Draft) -> bytes:
         body |= header_fields(draft.headers)
     if draft.labels is not None:
         body["labels"] = text_list("labels", draft.labels)
-    body |= when_fields(deliver_at=draft.deliver_at, deliver_after=draft.deliver_after, delay_level=draft.delay_level)
-    if draft.expires_at is not None:
-        body["expires_at"] = _instant("expires_at", draft.expires_at)
-    return orjson.dumps(body)
+    return orjson.dumps(body | time_fields({name: getattr(draft, name) for name in _TIMES}))
 
 
-def when_fields(
-    deliver_at: Instant | None = None, deliver_after: Delay | None = None, delay_level: int | None = None
-) -> dict[str, int | str]:
-    """The time fields that were given. That there is only one is the server's to judge."""
-    fields: dict[str, int | str] = {}
-    if deliver_at is not None:
-        fields["deliver_at"] = _instant("deliver_at", deliver_at)
-    if deliver_after is not None:
-        fields["deliver_after"] = delay_ms(deliver_after) if isinstance(deliver_after, timedelta) else deliver_after
-    if delay_level is not None:
-        fields["delay_level"] = delay_level
+def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
+    """The times that were given, without those that are ABSENT. That there is only one is the server's to judge."""
+    fields: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None:
+            raise BadTime("bad_time", f"{name} is None: leave it out, or say ABSENT, if there is no such time", name)
+        if value is not ABSENT:
+            fields[name] = _delay(name, value) if name in _DELAYS else _instant(name, value)
     return fields
 
 
 def filter_fields(filters: Filter) -> dict[str, int | str]:
     """The filter fields that were given, for a query string or a cancel's `filter`.
 
-    Raises `BadField` for a value that is none: a filter without it would match more.
+    Raises `BadField` for a value that is none, and `BadTime` for such a time: a filter without it would match more.
     """
-    given: dict[str, int | str] = {}
+    given: dict[str, int | str] = time_fields({name: value for name, value in filters.items() if name in _RANGE})
     for name, value in filters.items():
-        if isinstance(value, datetime):
-            given[name] = _instant(name, value)
-        elif value is None:
+        if name in _RANGE:
+            continue
+        if value is None:
             raise BadField("bad_field", f"{name} is None: leave it out, if any will do", name)
-        elif type(value) is int and name not in _TEXT_FILTERS:
-            given[name] = value
-        else:
-            given[name] = text_of(name, value)
+        given[name] = value if type(value) is int and name not in _TEXT_FILTERS else text_of(name, value)
     return given
 
 
-def _instant(field: str, value: Instant) -> int | str:
+def _instant(field: str, value: object) -> object:
     if not isinstance(value, datetime):
         return value
     if is_naive(value):
         detail = f"{field} has no time zone: say datetime.now(UTC) or .astimezone(), not a naive {value.isoformat()}"
         raise NaiveTimeError("naive_time", detail, field)
     return to_ms(value)
+
+
+def _delay(field: str, value: object) -> object:
+    if isinstance(value, int | float):
+        detail = f"{field} is {value}, which has no unit: say timedelta(seconds={value}), or text such as {value}s"
+        raise BadTime("bad_time", detail, field)
+    return delay_ms(value) if isinstance(value, timedelta) else value

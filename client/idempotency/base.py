@@ -7,6 +7,7 @@ follow the table in `states`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
 
 from duemq.client.consumer.retry.policy import Reject, RetryLater
@@ -56,7 +57,8 @@ class Busy(RetryLater):
 
     def __init__(self, key: bytes, running: Running, now_ms: int) -> None:
         """`now_ms`: on the clock that the lease is compared with, which may be behind the one that deliveries go by."""
-        super().__init__(f"{key!r} is in the hands of {running.owner}", delay=max(running.until_ms - now_ms, 1))
+        wait = timedelta(milliseconds=max(running.until_ms - now_ms, 1))
+        super().__init__(f"{key!r} is in the hands of {running.owner}", delay=wait)
         self.running = running
 
 

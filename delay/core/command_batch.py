@@ -61,7 +61,7 @@ def understand(
         commands = list(commands)
         for index, (offset, timestamp, frame) in enumerate(commands):
             if schedules[index] is None:
-                meaning: _Meaning = read_change(frame) or command_of(frame, timestamp, place)
+                meaning: _Meaning = read_change(frame) or command_of(frame, timestamp, place, answers is not None)
                 if answers is not None:
                     meaning = _obey(offset, meaning, answers.get(offset))
                 if isinstance(meaning, bytes):

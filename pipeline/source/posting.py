@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from duemq.client import Draft
+from duemq.client import ABSENT, Draft
 from duemq.client.http.client import BatchResult
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.source.options import Writing
@@ -161,8 +161,8 @@ def _draft(row: dict[str, Any]) -> Draft | str:
     if labels is not None and None in labels:
         return "labels: a label is null"
     return Draft(
-        topic, row["payload"], key, headers, labels, deliver_at=row["due_ms"], expires_at=row.get("expires_ms"),
-        name=name,
+        topic, row["payload"], key, headers, labels, deliver_at=row["due_ms"], name=name,
+        expires_at=ABSENT if (expires := row.get("expires_ms")) is None else expires,
     )  # fmt: skip
 
 

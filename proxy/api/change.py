@@ -15,7 +15,7 @@ from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Terms, is_topic
 from duemq.model.rules import is_name
-from duemq.model.timing import TIME_FIELDS, shown
+from duemq.model.timing import WHEN_FIELDS, shown
 from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
@@ -47,7 +47,7 @@ _MOVE_STATUS_OF: Final = _STATUS_OF | {Answer.OK: "moved", Answer.CANCELLED_BEFO
 
 async def patch_message(service: Service, request: Request) -> Response:
     ref, body = message_ref(request), await read_json(request, SMALL_BODY_BYTES)
-    check_fields(body, (*TIME_FIELDS, _SHIFT))
+    check_fields(body, (*WHEN_FIELDS, _SHIFT))
     kind, terms = _kind_of_move(body)
     due = service.ingress.when({name: value for name, value in body.items() if name != _SHIFT}, service.clock())
     (outcome,) = await service.gateway.change(kind, (ref,), due, terms=terms, by=changed_by(request))

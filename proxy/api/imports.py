@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.import_command import MAX_FILES, MAX_ROWS, ImportCommand
-from duemq.model.timing import shown
+from duemq.model.timing import parse_instant, shown
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.gateway.base import ImportStatus
 from duemq.proxy.request.json_body import read_json
@@ -86,6 +86,7 @@ def _check_path(path: str) -> None:
 
 
 def _check_window(service: Service, import_command: ImportCommand) -> None:
+    parse_instant(import_command.window, "window")
     policy, now = service.importing, service.clock()
     if import_command.window < now + policy.lead_ms:
         raise Rejected("past_due", f"{import_command.path}: {policy.too_near}", "path")

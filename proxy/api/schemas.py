@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from duemq.model.import_command import MAX_FILES
 from duemq.model.readiness import Reason
+from duemq.model.timing import FIRST_MS, TIME_FIELDS
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-21T10:00:00.000Z"])]
@@ -20,12 +22,17 @@ NamePrefix = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$", description="How the name begins.")
 ]
 Instant = Annotated[
-    Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=0)],
-    Field(description="RFC 3339 with a zone, or epoch ms."),
+    Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=FIRST_MS)],
+    Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: less is taken for seconds, and refused."),
 ]
 Duration = Annotated[
-    Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)],
-    Field(description='Such as "90s", "2h30m", "PT90S", or ms.', examples=["90s", 1500]),
+    Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)],
+    Field(description='Such as "90s", "2h30m", "PT90S", or ms, rounded up.', examples=["90s", 1500]),
+]
+DelayMs = Annotated[float, Field(ge=0, description="As deliver_after, in ms.", examples=[1500])]
+Zone = Annotated[
+    str,
+    Field(min_length=1, description="Of date-times without an offset.", examples=["Europe/Berlin"]),
 ]
 Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
 Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
@@ -47,21 +54,22 @@ class Closed(Shape):
     model_config = ConfigDict(extra="forbid")
 
 
+def _at_most_one(*names: str) -> list[JsonValue]:
+    return [{"not": {"required": list(pair)}} for pair in combinations(names, 2)]
+
+
 class Message(Closed):
-    """Exactly one of topic and destination, and at most one of payload, payload_base64 and payload_json, of headers and
-    header_list, and of deliver_at, deliver_after and delay_level."""
+    """Exactly one of topic and destination; at most one of payload, payload_base64 and payload_json, of headers and
+    header_list, of expires_at and expires_after, and of deliver_at, deliver_after, deliver_after_ms and delay_level."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
             "allOf": [
-                {"not": {"required": ["payload", "payload_base64"]}},
-                {"not": {"required": ["payload", "payload_json"]}},
-                {"not": {"required": ["payload_base64", "payload_json"]}},
-                {"not": {"required": ["headers", "header_list"]}},
-                {"not": {"required": ["deliver_at", "deliver_after"]}},
-                {"not": {"required": ["deliver_at", "delay_level"]}},
-                {"not": {"required": ["deliver_after", "delay_level"]}},
+                *_at_most_one("payload", "payload_base64", "payload_json"),
+                *_at_most_one("headers", "header_list"),
+                *_at_most_one("expires_at", "expires_after"),
+                *_at_most_one(*TIME_FIELDS),
             ],
         }
     )
@@ -82,22 +90,27 @@ class Message(Closed):
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0
+    deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
+    zone: Zone = ""
     expires_at: Instant = Field(default=0, description="Not delivered after this time, but put into the dead letters.")
+    expires_after: Duration = Field(default=0, description="The same, counted from when the server has the message.")
 
 
 class When(Closed):
-    """Exactly one of the three times."""
+    """Exactly one of the times."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [{"required": [name]} for name in ("deliver_at", "deliver_after", "delay_level")],
+            "oneOf": [{"required": [name]} for name in TIME_FIELDS],
         }
     )
 
     deliver_at: Instant = 0
     deliver_after: Duration = 0
+    deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
+    zone: Zone = ""
     shift_expiry: bool = Field(default=False, description="Move the expiry, too, by as much.")
 
 
@@ -141,14 +154,16 @@ class CancelMany(Closed):
 
 
 class Move(Closed):
-    """Exactly one of the three times."""
+    """Exactly one of the times."""
 
-    model_config = ConfigDict(json_schema_extra={"minProperties": 2, "maxProperties": 2})
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [name]} for name in TIME_FIELDS]})
 
     id: str = Field(description="An id or a name.")
     deliver_at: Instant = 0
     deliver_after: Duration = 0
+    deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
+    zone: Zone = ""
 
 
 class MoveMany(Closed):

@@ -22,9 +22,10 @@ MAX_IDS: Final = 10_000
 MAX_RATE: Final = 1_000_000
 
 _FIELDS: Final = (
-    "kind", "filter", "ids", "rate", "dry_run", "topic", "source", "deliver_at", "deliver_after", "shift",
+    "kind", "filter", "ids", "rate", "dry_run", "topic", "source", "deliver_at", "deliver_after", "deliver_after_ms",
+    "zone", "shift",
 )  # fmt: skip
-_WHEN: Final = ("deliver_at", "deliver_after", "shift")
+_WHEN: Final = ("deliver_at", "deliver_after", "deliver_after_ms", "shift")
 _PENDING: Final = ("topic", "key", "label", "due_from", "due_to", *PREFIXES)
 _TIMES_OF_DEATH: Final = ("dead_from", "dead_to")
 _RANGES: Final = (*_TIMES_OF_DEATH, "due_from", "due_to")
@@ -99,11 +100,10 @@ def _when(kind: str, body: Mapping[str, Any], ingress: Ingress, now: int) -> tup
         code = "both_times" if given else "bad_field"
         raise Rejected(code, f"exactly one of {', '.join(_WHEN)} says where a move goes", "deliver_at")
     if given[0] != "shift":
-        return ingress.when({given[0]: body[given[0]]}, now), 0
+        return ingress.when({name: body[name] for name in (given[0], "zone") if name in body}, now), 0
     value = body["shift"]
-    back = (type(value) is str and value.startswith("-")) or (type(value) is int and value < 0)
-    ms = parse_duration(value.lstrip("-") if isinstance(value, str) else abs(value) if type(value) is int else value,
-                        "shift")  # fmt: skip
+    back = (type(value) is str and value.startswith("-")) or (type(value) in (int, float) and value < 0)
+    ms = parse_duration(value.lstrip("-") if isinstance(value, str) else -value if back else value, "shift")
     if not 0 < ms <= LAST_MS:
         raise Rejected("bad_time", f"shift must be 1 to {LAST_MS} ms, forward or back", "shift")
     return 0, -ms if back else ms

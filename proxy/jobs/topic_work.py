@@ -167,7 +167,7 @@ async def source_of(gateway: Gateway, topic: str) -> TopicInfo:
 
 def _matches(stored: StoredRecord, order: Order, created_at: int) -> bool:
     fields = order.filter
-    since, until = dead_range(fields, created_at)
+    since, until = dead_range(fields, created_at, judged=True)
     if not since <= stored.timestamp < until:
         return False
     if not fields.keys() & {"topic", "topic_prefix", "key", "reason"}:

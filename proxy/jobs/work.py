@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from duemq.model.job import KINDS, OF_THE_DEAD, Job, Order
 from duemq.model.ledger import Answer
 from duemq.model.message import MOVES, REDRIVE, Terms
-from duemq.model.timing import LAST_MS, parse_instant
+from duemq.model.timing import LAST_MS
 from duemq.proxy.gateway.base import Gateway
-from duemq.proxy.request.query import MAX_LIMIT, read_filter
+from duemq.proxy.request.query import MAX_LIMIT, instant_in, read_filter
 
 Outcome = tuple[str, str]
 """What an entry counts as (`done`, `skipped` or `failed`), and the reason."""
@@ -65,8 +65,8 @@ class MessageWork:
         of_the_dead = order.kind in OF_THE_DEAD
         fields = {name: value for name, value in order.filter.items() if name not in OWN_FIELDS}
         query = replace(
-            read_filter(fields, "bad_field"), status="dead" if of_the_dead else "scheduled", limit=MAX_LIMIT,
-            cursor=cursor, caller=order.caller or "",
+            read_filter(fields, "bad_field", judged=True), status="dead" if of_the_dead else "scheduled",
+            limit=MAX_LIMIT, cursor=cursor, caller=order.caller or "",
         )  # fmt: skip
         page = await self._gateway.find(query)
         if not of_the_dead:
@@ -76,7 +76,7 @@ class MessageWork:
                 for state in page.messages
             ]
             return PlanPage(entries, page.cursor)
-        since, until = dead_range(order.filter, created_at)
+        since, until = dead_range(order.filter, created_at, judged=True)
         reason = order.filter.get("reason")
         return PlanPage(
             [state.id for state in page.messages if since <= state.dead_at < until and reason in (None, state.reason)],
@@ -101,8 +101,7 @@ OWN_FIELDS: Final = ("dead_from", "dead_to", "reason", "ids")
 """Fields of a filter that a search does not know."""
 
 
-def dead_range(fields: Any, created_at: int) -> tuple[int, int]:
-    """From when on, and before when (epoch ms), a dead letter has to have died."""
-    since = parse_instant(fields["dead_from"], "dead_from", text=True) if "dead_from" in fields else 0
-    until = parse_instant(fields["dead_to"], "dead_to", text=True) if "dead_to" in fields else LAST_MS
-    return since, min(until, created_at + 1)
+def dead_range(fields: Any, created_at: int, *, judged: bool = False) -> tuple[int, int]:
+    """From when on, and before when (epoch ms), a dead letter has to have died. `judged`: see `parse_instant`."""
+    since, until = (instant_in(fields, name, judged) for name in ("dead_from", "dead_to"))
+    return since or 0, min(LAST_MS if until is None else until, created_at + 1)

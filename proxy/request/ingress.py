@@ -27,7 +27,7 @@ from duemq.model.rules import (
     TOPIC,
     TOPIC_RULE,
 )
-from duemq.model.timing import TIME_FIELDS, TimePolicy, parse_instant, resolve, shown
+from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, TimePolicy, resolve, resolve_expiry, shown
 from duemq.model.topic_names import is_of_another
 from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
@@ -35,11 +35,11 @@ from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
 
-_RARE = frozenset(("key", "headers", "header_list", "labels", "expires_at", "destination"))
+_RARE = frozenset(("key", "headers", "header_list", "labels", "expires_at", "expires_after", "destination"))
 _OTHER_PAYLOADS = ("payload_base64", PAYLOAD_JSON)
-FIELDS = _RARE | {"topic", "payload", *_OTHER_PAYLOADS, *TIME_FIELDS}
+FIELDS = _RARE | {"topic", "payload", *_OTHER_PAYLOADS, *WHEN_FIELDS}
 _KNOWN_TOPICS = 10_000
-_WHEN_FIELDS = frozenset(TIME_FIELDS)
+_WHEN_FIELDS = frozenset(WHEN_FIELDS)
 _CLOCK_RETRY_S = 5
 _VALUES_PER_ITEM = 50  # of a batch, on average
 
@@ -105,7 +105,7 @@ class Ingress:
         """The new due time of a message that is moved; `now` where the fields say "at once" or a past time."""
         if not item.keys() <= _WHEN_FIELDS:
             check_fields(item, sorted(_WHEN_FIELDS))
-        if not item:
+        if item.keys().isdisjoint(TIME_FIELDS):
             raise Rejected("bad_field", f"exactly one of {', '.join(TIME_FIELDS)} is needed", "deliver_at")
         due = self._resolve(item, now)
         return now if due is None or due < now else due
@@ -155,17 +155,17 @@ class Ingress:
         if "headers" in item or "header_list" in item:
             count, packed = self._pack(*_headers(item))
         labels = _labels(item["labels"]) if "labels" in item else ()
-        expires = 0
-        if "expires_at" in item:
-            expires = parse_instant(item["expires_at"], "expires_at", text=text)
-            if expires < (now if due is None else max(due, now)):
-                raise RejectedNow("bad_time", "expires_at is before the message is due", "expires_at")
+        expires = resolve_expiry(item, now, text=text)
+        if expires and expires < (now if due is None else max(due, now)):
+            name = "expires_at" if "expires_at" in item else "expires_after"
+            raise RejectedNow("bad_time", f"{name} is before the message is due", name)
         return Draft(topic, payload, due, key, count, packed, labels, expires)
 
     def _resolve(self, item: Mapping[str, Any], now: int, text: bool = False) -> int | None:
-        """See `resolve`. Raises ClockOutOfBounds too: without `deliver_at` a message is due some time after now."""
+        """See `resolve`. Raises ClockOutOfBounds too: without `deliver_at` a message is due some time after now,
+        and `expires_after` counts from now."""
         due = resolve(item, now, self._time, text=text)
-        if "deliver_at" not in item and (reason := self._why_clock_out()) is not None:
+        if ("deliver_at" not in item or "expires_after" in item) and (reason := self._why_clock_out()) is not None:
             detail = f"only messages with deliver_at are accepted just now: {reason}"
             raise ClockOutOfBounds(detail, _CLOCK_RETRY_S)
         return due

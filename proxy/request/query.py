@@ -67,8 +67,9 @@ def read_wait(query: Mapping[str, str], longest_ms: int) -> int:
         raise Rejected("bad_query", error.detail, "wait") from error
 
 
-def read_filter(fields: Mapping[str, Any], code: str) -> Query:
-    """A filter out of texts (a query string) or JSON values. `code` is for values of a wrong type or choice."""
+def read_filter(fields: Mapping[str, Any], code: str, *, judged: bool = False) -> Query:
+    """A filter out of texts (a query string) or JSON values. `code` is for values of a wrong type or choice; `judged`:
+    see `parse_instant`."""
     for name in ("topic", "key", "label", *PREFIXES):
         if name in fields and type(fields[name]) is not str:
             raise Rejected(code, f"{name} must be text, not {shown(fields[name])}", name)
@@ -85,8 +86,8 @@ def read_filter(fields: Mapping[str, Any], code: str) -> Query:
         status=status,
         key=fields.get("key"),
         label=fields.get("label"),
-        due_from=_instant(fields, "due_from"),
-        due_to=_instant(fields, "due_to"),
+        due_from=instant_in(fields, "due_from", judged),
+        due_to=instant_in(fields, "due_to", judged),
         topic_prefix=fields.get("topic_prefix"),
         name_prefix=fields.get("name_prefix"),
     )
@@ -104,5 +105,6 @@ def read_order(fields: Mapping[str, Any], query: Query) -> Query:
     return replace(query, newest=True, status=query.status if "status" in fields else None)
 
 
-def _instant(fields: Mapping[str, Any], name: str) -> int | None:
-    return parse_instant(fields[name], name, text=True) if name in fields else None
+def instant_in(fields: Mapping[str, Any], name: str, judged: bool = False) -> int | None:
+    """Epoch ms of a field; None without it. `judged`: see `parse_instant`."""
+    return parse_instant(fields[name], name, text=True, judged=judged) if name in fields else None

@@ -18,8 +18,11 @@ _FIELD_OF = {
     b"duemq-key": "key",
     b"duemq-deliver-at": "deliver_at",
     b"duemq-deliver-after": "deliver_after",
+    b"duemq-deliver-after-ms": "deliver_after_ms",
     b"duemq-delay-level": "delay_level",
     b"duemq-expires-at": "expires_at",
+    b"duemq-expires-after": "expires_after",
+    b"duemq-zone": "zone",
     b"duemq-labels": "labels",
 }
 _KNOWN = ", ".join(name.decode() for name in _FIELD_OF) + ", duemq-header-NAME"

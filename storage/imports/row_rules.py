@@ -17,7 +17,7 @@ from duemq.model.errors import BadDelayFile
 from duemq.model.message import is_topic
 from duemq.model.record import HEADER
 from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVED_HEADERS, TOPIC_RULE
-from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, window_of
+from duemq.model.timing import LAST_MS, WINDOW_MS, format_ms, shown, why_implausible, window_of
 from duemq.model.topic_patterns import topic_matcher
 from duemq.storage.imports.limits import ImportLimits
 
@@ -71,8 +71,8 @@ class ImportRules:
                 at, "due_ms", f"{dues[at]} is before {before[at]}, the row before it: rows must be sorted by due_ms"
             )
         if self.window is None:
-            if not 0 <= dues[0] <= LAST_MS:
-                yield RowProblem(0, "due_ms", f"{dues[0]} is outside the years 1970 to 9999 (epoch ms)")
+            if (wrong := why_implausible(int(dues[0]))) is not None:
+                yield RowProblem(0, "due_ms", wrong)
                 return
             self.window = window_of(int(dues[0]))
         end = self.window + WINDOW_MS
@@ -165,8 +165,8 @@ class ImportRules:
         expires, dues = _numbers(column.fill_null(due)), _numbers(due)
         if (at := _first((expires < dues) | (expires > LAST_MS))) is None:
             return None
-        if expires[at] > LAST_MS:
-            return RowProblem(at, "expires_ms", f"{expires[at]} is after the year 9999 (epoch ms)")
+        if (wrong := why_implausible(int(expires[at]))) is not None:
+            return RowProblem(at, "expires_ms", wrong)
         return RowProblem(at, "expires_ms", f"{expires[at]} is before the message is due, {dues[at]}")
 
 

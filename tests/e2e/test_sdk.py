@@ -100,7 +100,7 @@ def test_a_batch_whose_answer_was_lost_is_accepted_once(
 def test_async_round_trip(shared_server: Server) -> None:
     async def scenario() -> None:
         async with AsyncClient(shared_server.url) as duemq:
-            drafts = [Draft("aio", f"m{i}", deliver_after=15_000) for i in range(20)]
+            drafts = [Draft("aio", f"m{i}", deliver_after="15s") for i in range(20)]
             sent = [m for m in await duemq.send_batch(drafts) if isinstance(m, AsyncMessage)]
             await asyncio.gather(*(message.cancel() for message in sent[:5]))
             await sent[5].reschedule(deliver_after=timedelta(hours=1))

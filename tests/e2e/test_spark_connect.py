@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_messages_are_cancelled_and_moved(connect: ConnectServer, site: Site, tmp_path: Path) -> None:
     with Client(site.url) as client:
-        sent = [client.send("connect", str(at), deliver_after=HOUR_MS) for at in range(12)]
+        sent = [client.send("connect", str(at), deliver_after="1h") for at in range(12)]
         ids = [one.id for one in sent]
         pq.write_table(pa.table({"id": [*ids[:10], "nobody"]}), tmp_path / "ids.parquet")
         answers = {row["id"]: row for row in connect.run("cancel", site.url, tmp_path / "ids.parquet")}

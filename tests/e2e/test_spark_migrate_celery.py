@@ -74,7 +74,9 @@ def test_tasks_with_an_eta_move_over_to_duemq_and_run(spark: SparkSession, plain
         site.relay.start()
         with Client(site.duemq.url) as client:
             for row in imported:
-                client.send("celery", bytes(row.payload), deliver_after=500, name=row.name, key=bytes(row.key).decode())
+                client.send(
+                    "celery", bytes(row.payload), deliver_after="500ms", name=row.name, key=bytes(row.key).decode()
+                )
         site.wait_for_runs(*(f"n{at}" for at in range(6)), "waiting", within_s=300)
         wait_for(lambda: "request_of" in site.worker.log and "succeeded" in site.worker.log, "the pickled one ran")
         assert {name: len(late) for name, late in site.ran().items()} == dict.fromkeys(

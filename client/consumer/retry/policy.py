@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 
 from duemq.client.http.times import delay_ms, is_naive, to_ms
 from duemq.model.errors import Rejected
-from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels
+from duemq.model.timing import CLASSIC_LEVELS, FIRST_MS, LAST_MS, parse_duration, parse_instant, parse_levels
 
 LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
 """The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record (docs/kafka.md)."""
@@ -22,6 +22,7 @@ RETRIES: Final = 16
 _FIRST_LEVEL = 3
 _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
 _MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
+_MIN_MS: Final = {"level": 0, "after": 0, "at": FIRST_MS}
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
 _PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that more, at most, and one try costs little
 
@@ -60,7 +61,7 @@ class Dead:
 class RetryLater(Exception):
     """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
 
-    `delay`: a timedelta, ms, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
+    `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
     to 18, above is 18, below 0 to the dead letters. What says no wait, such as 0 and a time that is past, leaves it to
     the policy: such values come from another system that was asked when to try again. It counts as a retry, except
     where a subclass says that the message itself has not failed (`counts`).
@@ -72,7 +73,7 @@ class RetryLater(Exception):
         self,
         reason: str = "",
         *,
-        delay: timedelta | int | str | None = None,
+        delay: timedelta | str | None = None,
         level: int | None = None,
         at: datetime | int | str | None = None,
     ) -> None:
@@ -139,11 +140,11 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`first`, and each time `factor` times as long, at most `most` (timedelta, ms, or text such as "2h")."""
+    """`first`, and each time `factor` times as long, at most `most` (timedelta, or text such as "2h")."""
 
-    first: timedelta | int | str = 1_000
+    first: timedelta | str = "1s"
     factor: float = 2.0
-    most: timedelta | int | str = "2h"
+    most: timedelta | str = "2h"
     retries: int = RETRIES
 
     def __post_init__(self) -> None:
@@ -167,9 +168,9 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """These waits, one after another (timedelta, ms, or text such as "90s"); then it was often enough."""
+    """These waits, one after another (timedelta, or text such as "90s"); then it was often enough."""
 
-    delays: Sequence[timedelta | int | str]
+    delays: Sequence[timedelta | str]
 
     def __post_init__(self) -> None:
         for each in self.delays:
@@ -204,16 +205,18 @@ def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> 
 def _check(wait: Wait) -> Wait:
     if not (
         isinstance(wait, Wait) and wait.kind in _HEADER
-        and type(wait.value) is int and 0 <= wait.value <= _MAX_MS[wait.kind]
+        and type(wait.value) is int and _MIN_MS[wait.kind] <= wait.value <= _MAX_MS[wait.kind]
     ):  # fmt: skip
         raise Rejected("bad_policy", f"the retry policy says {wait!r}, which is no Wait that duemq can hold", "retry")
     return wait
 
 
-def _delay(delay: timedelta | int | str, field: str) -> int:
-    if isinstance(delay, timedelta):
-        delay = delay_ms(delay)
-    ms = parse_duration(delay, field)
+def _delay(delay: timedelta | str, field: str) -> int:
+    if not isinstance(delay, timedelta | str):
+        raise Rejected(
+            "bad_time", f"{field} is {delay!r}, which has no unit: say a timedelta, or text such as 90s", field
+        )
+    ms = parse_duration(delay_ms(delay) if isinstance(delay, timedelta) else delay, field)
     if ms > _MAX_MS["after"]:
         raise Rejected("delay_too_long", f"{field} is {ms} ms; the most is {_MAX_MS['after']}", field)
     return ms
@@ -223,7 +226,7 @@ def _instant(at: datetime | int | str) -> int:
     if isinstance(at, datetime):
         if is_naive(at):
             raise Rejected("naive_time", f"at has no zone: {at}; add tzinfo, such as datetime.UTC", "at")
-        return to_ms(at)
+        at = to_ms(at)
     return parse_instant(at, "at")
 
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 from duemq.proxy.api.schemas import (
     Closed,
     Cursor,
+    DelayMs,
     Duration,
     Instant,
     Ms,
@@ -18,6 +19,7 @@ from duemq.proxy.api.schemas import (
     Shape,
     TopicName,
     TopicPrefix,
+    Zone,
 )
 
 JobKind = Literal["redrive", "purge", "cancel", "move", "move-with-expiry", "deliver-now"]
@@ -43,7 +45,8 @@ class JobFilter(Closed):
 
 
 class JobRequest(Closed):
-    """Exactly one of filter and ids. A move takes exactly one of deliver_at, deliver_after and shift."""
+    """Exactly one of filter and ids. A move takes exactly one of deliver_at, deliver_after,
+    deliver_after_ms and shift."""
 
     kind: JobKind
     filter: JobFilter = Field(default_factory=JobFilter)
@@ -54,7 +57,9 @@ class JobRequest(Closed):
     source: TopicName = Field(default="", description="A topic of dead letters; absent: those of duemq itself.")
     deliver_at: Instant = 0
     deliver_after: Duration = 0
-    shift: str | int = Field(default=0, description="By how much a move goes: a duration, with - to be earlier.")
+    deliver_after_ms: DelayMs = 0
+    zone: Zone = ""
+    shift: str | float = Field(default=0, description="By how much a move goes: a duration, with - to be earlier.")
 
 
 class Job(Shape):

@@ -44,7 +44,7 @@ def topic() -> str:
 
 def held(client: Client, topic: str, number: int) -> list[str]:
     """Ids of messages that are due in an hour."""
-    return [client.send(topic, str(at), deliver_after=HOUR_MS).id for at in range(number)]
+    return [client.send(topic, str(at), deliver_after="1h").id for at in range(number)]
 
 
 def by_id(answers: DataFrame) -> dict[str, Row]:
@@ -56,7 +56,7 @@ def test_every_row_is_answered_and_a_repeat_is_answered_the_same(
 ) -> None:
     ids = held(client, topic, 20)
     delivered = client.send(topic, b"now").id
-    client.send(topic, b"named", deliver_after=HOUR_MS, name=f"{topic}-17")
+    client.send(topic, b"named", deliver_after="1h", name=f"{topic}-17")
     rows = [(n, id_) for n, id_ in enumerate([*ids, *ids[:5], delivered, f"{topic}-17", "nobody", "a b", " ", None])]
     table = spark.createDataFrame(rows, "n int, id string")
     answers = mass_cancel(table, Targets("id"), ChangeClient(server, batch=7), connections=3)

@@ -135,7 +135,11 @@ async def test_a_failure_comes_back_by_its_level_and_ends_in_the_dead_letters(ka
 async def test_a_handler_says_when_or_that_it_never_will(kafka_with_duemq: str) -> None:
     topic, group, seen = await new_topic(kafka_with_duemq), new_group(), Counter[str]()
     consumer = Consumer(group, kafka_with_duemq, FIRST)
-    later = {"soon": RetryLater(delay=timedelta(seconds=0.5)), "level": RetryLater(level=1), "at": RetryLater(at=5)}
+    later = {
+        "soon": RetryLater(delay=timedelta(seconds=0.5)),
+        "level": RetryLater(level=1),
+        "at": RetryLater(at="2020-01-01T00:00:00Z"),
+    }
 
     @consumer.on(topic)
     async def handle(message: Message) -> None:
@@ -159,7 +163,7 @@ async def test_a_handler_says_when_or_that_it_never_will(kafka_with_duemq: str) 
 
 async def test_a_handler_that_takes_too_long_has_failed(kafka_with_duemq: str) -> None:
     topic, group, ended = await new_topic(kafka_with_duemq), new_group(), list[str]()
-    options = ConsumerOptions(start="first", timeout_s=0.3, retry=Delays([200]), concurrency=1)
+    options = ConsumerOptions(start="first", timeout_s=0.3, retry=Delays(["200ms"]), concurrency=1)
     consumer = Consumer(group, kafka_with_duemq, options)
 
     @consumer.on(topic)
@@ -213,7 +217,7 @@ async def test_no_client_takes_the_name_of_a_retry(kafka_with_duemq: str) -> Non
 
 async def test_tags_choose_the_handler(kafka_with_duemq: str) -> None:
     topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[tuple[str, str]]()
-    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays([100])))
+    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays(["100ms"])))
 
     @consumer.on(topic, tags="paid || refunded")
     async def money(message: Message) -> None:
@@ -236,7 +240,7 @@ async def test_tags_choose_the_handler(kafka_with_duemq: str) -> None:
 
 async def test_ordered_messages_wait_for_a_retry_of_their_key_only(kafka_with_duemq: str) -> None:
     topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[str]()
-    options = ConsumerOptions(start="first", ordered=True, retry=Delays([700, 100]))
+    options = ConsumerOptions(start="first", ordered=True, retry=Delays(["700ms", "100ms"]))
     consumer = Consumer(group, kafka_with_duemq, options)
 
     @consumer.on(topic)
@@ -375,7 +379,7 @@ async def test_wrong_use_is_told_at_once() -> None:
 
 async def test_blocking_handlers_run_in_threads(kafka_with_duemq: str) -> None:
     topic, group, seen = await new_topic(kafka_with_duemq), new_group(), Counter[str]()
-    options = ConsumerOptions(start="first", retry=Delays([200]), concurrency=4)
+    options = ConsumerOptions(start="first", retry=Delays(["200ms"]), concurrency=4)
     consumer, together = BlockingConsumer(group, kafka_with_duemq, options), threading.Barrier(4)
 
     @consumer.on(topic)

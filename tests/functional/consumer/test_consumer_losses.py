@@ -63,7 +63,7 @@ async def test_a_topic_made_anew_keeps_its_retries_and_dead_letters(kafka_with_d
     topic, group, seen, ids = await new_topic(kafka_with_duemq), new_group(), list[tuple[str, int]](), set[str]()
 
     async def run(age: str) -> None:
-        consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays([200])))
+        consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays(["200ms"])))
 
         @consumer.on(topic)
         async def handle(message: Message) -> None:
@@ -91,7 +91,7 @@ async def test_messages_that_cannot_go_back_are_dead_letters_and_hold_up_nothing
     """Larger than duemq's buffer takes, or with a key that no schedule can hold."""
     topic, group, seen = f"{await new_topic(kafka_with_duemq)}-large", new_group(), Counter[str]()
     await make(kafka_with_duemq, topic, **{"max.message.bytes": str(12 << 20)})
-    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays([100])))
+    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays(["100ms"])))
 
     @consumer.on(topic)
     async def handle(message: Message) -> None:
@@ -123,7 +123,7 @@ async def test_messages_that_cannot_go_back_are_dead_letters_and_hold_up_nothing
 
 async def test_what_strangers_write_and_null_come_back(kafka_with_duemq: str) -> None:
     topic, group, seen = await new_topic(kafka_with_duemq), new_group(), list[Any]()
-    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays([100])))
+    consumer = Consumer(group, kafka_with_duemq, ConsumerOptions(start="first", retry=Delays(["100ms"])))
 
     @consumer.on(topic)
     async def handle(message: Message) -> None:

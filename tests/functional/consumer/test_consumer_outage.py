@@ -40,7 +40,7 @@ async def test_a_broker_is_killed_and_comes_back(
 ) -> None:
     monkeypatch.setattr("duemq.client.consumer.retry.publisher._SEND_S", 2.0)
     topic, group, seen = await new_topic(kafka.bootstrap, 2), new_group(), Counter[str]()
-    options = ConsumerOptions(start="first", retry=Delays([100] * 3), commit_interval_s=0.5)
+    options = ConsumerOptions(start="first", retry=Delays(["100ms"] * 3), commit_interval_s=0.5)
     consumer, failing, gone = Consumer(group, kafka.bootstrap, options), asyncio.Event(), asyncio.Event()
 
     @consumer.on(topic)

@@ -121,7 +121,7 @@ async def test_an_import_under_way_in_the_same_process_goes_on(kafka: KafkaServe
     await bus._blocked.look()
     await committer._producer.commit()
     async with asyncio.timeout(WITHIN_S):
-        while not (texts := await values(bus, log)):  # the marker of a commit comes after its answer
+        while not (texts := await values(bus, log)):  # noqa: ASYNC110 - a commit is answered before its marker stands
             await asyncio.sleep(0.02)
     assert texts == ["slow"]
     await bus.close()

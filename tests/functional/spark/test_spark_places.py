@@ -130,7 +130,7 @@ def test_an_import_is_refused_before_it_writes(here: Path) -> None:
 
 def test_answers_are_written_on_this_machine(server: str, here: Path) -> None:
     with Client(server) as client:
-        id_ = client.send("places", b"", deliver_after=3_600_000).id
+        id_ = client.send("places", b"", deliver_after="1h").id
     (here / "late.csv").write_text("order,to\no1,2033-05-18T09:03:20\n")  # in India
     (here / "ids.csv").write_text(f"name,id\no1,{id_}\n")
     words = ("late.csv", "--key", "order", "--ids", "ids.csv", "--url", server)

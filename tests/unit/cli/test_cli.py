@@ -255,3 +255,32 @@ def test_the_command_starts_without_what_only_servers_need() -> None:
         subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout.split()
     )
     assert not loaded & {"httpx", "numpy", "rocksdict", "fastapi", "uvicorn", "asyncio", "aiohttp", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("send", "t", "x", "--after", "5"), ("send", "t", "x", "--after", "0.5"), ("reschedule", "m1", "--after", "60"),
+        ("send", "t", "x", "--expires-after", "60"), ("jobs", "begin", "move", "--topic", "t", "--shift", "-30"),
+        ("jobs", "begin", "move", "--topic", "t", "--after", "5"), ("keys", "rotate", "k", "--overlap", "60"),
+        ("destination", "add", "d", "http://x", "--timeout", "30"),
+    ],
+)  # fmt: skip
+def test_a_delay_without_a_unit_is_refused(shell: Shell, arguments: tuple[str, ...]) -> None:
+    assert shell(*arguments).code == 2
+    assert "has no unit" in " ".join(shell.err.split())
+
+
+def test_times_go_to_the_server_with_their_zone(shell: Shell) -> None:
+    shell.answers = [httpx.Response(201, json=STATE), httpx.Response(200, json=STATE)]
+    local = ("--at", "2031-01-01 08:00", "--zone", "Europe/Berlin")
+    assert shell("send", "t", "x", *local, "--expires-after", "2d").code == 0
+    said = {"deliver_at": "2031-01-01 08:00", "zone": "Europe/Berlin"}
+    assert shell.body() == {"topic": "t", "payload": "x", "expires_after": "2d"} | said
+    assert shell("reschedule", "m1", *local).code == 0
+    assert shell.body() == said
+
+
+@pytest.mark.parametrize("more", [(), ("--after", "1h", "--level", "3"), ("--zone", "UTC")])
+def test_a_message_is_moved_to_one_time(shell: Shell, more: tuple[str, ...]) -> None:
+    assert shell("reschedule", "m1", *more).code == 2

@@ -158,7 +158,7 @@ def test_a_pending_move_is_not_repeated(server: Scripted) -> None:
 def test_batch_answers_every_draft_in_order(server: Scripted) -> None:
     refused = {"error": {"code": "negative_delay", "detail": "d", "field": "deliver_after", "status": 400}}
     server.answers = [httpx.Response(200, json={"results": [RECEIPT, refused], "accepted": 1, "rejected": 1})]
-    good, bad = server(server.client.send_batch, [Draft("orders", "1"), Draft("orders", "2", deliver_after=-1)])
+    good, bad = server(server.client.send_batch, [Draft("orders", "1"), Draft("orders", "2", deliver_after="-1ms")])
     assert good.id == "m1"
     assert isinstance(bad, NegativeDelay) and bad.field == "deliver_after"
     assert [item["payload"] for item in server.body()["messages"]] == ["1", "2"]

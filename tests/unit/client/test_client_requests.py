@@ -8,9 +8,9 @@ from typing import Any
 import orjson
 import pytest
 
-from duemq.client.http.errors import NaiveTimeError
+from duemq.client.http.errors import BadTime, NaiveTimeError
 from duemq.client.http.operations import BATCH_BYTES, batch_body, batch_requests
-from duemq.client.http.requests import Draft, filter_fields, message_body, when_fields
+from duemq.client.http.requests import ABSENT, Draft, filter_fields, message_body, time_fields
 from duemq.client.http.values import MessageState, Record
 
 
@@ -61,16 +61,41 @@ def test_only_what_was_said_is_sent() -> None:
 
 def test_times_are_rounded_up_to_whole_milliseconds() -> None:
     berlin = timezone(timedelta(hours=1))
-    assert when_fields(deliver_at=datetime(1970, 1, 1, 1, 0, 1, 1, berlin)) == {"deliver_at": 1001}
-    assert when_fields(deliver_at=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)) == {"deliver_at": 1000}
-    assert when_fields(deliver_after=timedelta(microseconds=1500)) == {"deliver_after": 2}
-    assert when_fields(deliver_after="2h30m") == {"deliver_after": "2h30m"}
+    assert time_fields({"deliver_at": datetime(1970, 1, 1, 1, 0, 1, 1, berlin)}) == {"deliver_at": 1001}
+    assert time_fields({"deliver_at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}) == {"deliver_at": 1000}
+    assert time_fields({"deliver_after": timedelta(microseconds=1500)}) == {"deliver_after": 2}
+    assert time_fields({"expires_after": "2h30m", "zone": ABSENT}) == {"expires_after": "2h30m"}
+
+
+@pytest.mark.parametrize("field", ["deliver_at", "deliver_after", "delay_level", "expires_at", "expires_after", "zone"])
+def test_none_is_no_time_and_absent_is(field: str) -> None:
+    refused: Any = {field: None}
+    with pytest.raises(BadTime, match=f"^{field} is None") as caught:
+        message_body(Draft("t", **refused))
+    assert caught.value.field == field
+    absent: Any = {field: ABSENT}
+    assert body_of(Draft("t", **absent)) == {"topic": "t", "payload": ""}
+
+
+@pytest.mark.parametrize("field", ["due_from", "due_to"])
+def test_a_filter_whose_bound_got_lost_is_refused(field: str) -> None:
+    filters: Any = {"topic": "t", field: None}
+    with pytest.raises(BadTime, match=f"^{field} is None"):
+        filter_fields(filters)
+
+
+@pytest.mark.parametrize("value", [5, 0.5, 60.0, 0, True])
+@pytest.mark.parametrize("field", ["deliver_after", "expires_after"])
+def test_a_number_is_no_delay(field: str, value: Any) -> None:
+    for send in (lambda: message_body(Draft("t", **{field: value})), lambda: time_fields({field: value})):
+        with pytest.raises(BadTime, match=f"^{field} is {value}, which has no unit: say timedelta"):
+            send()
 
 
 def test_times_without_a_zone_are_refused_before_sending() -> None:
     naive = datetime(2031, 1, 1)
     for refused in (
-        lambda: when_fields(deliver_at=naive),
+        lambda: time_fields({"deliver_at": naive}),
         lambda: message_body(Draft("t", expires_at=naive)),
         lambda: filter_fields({"due_to": naive}),
     ):

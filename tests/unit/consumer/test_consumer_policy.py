@@ -42,7 +42,7 @@ def test_exponential_grows_up_to_a_bound() -> None:
 
 
 def test_delays_are_taken_one_after_another() -> None:
-    policy = Delays(["90s", 5, timedelta(milliseconds=0.5)])
+    policy = Delays(["90s", "5ms", timedelta(milliseconds=0.5)])
     waits = [policy.wait(retried) for retried in range(4)]
     assert waits == [*(Wait("after", ms) for ms in (90_000, 5, 1)), None]
 
@@ -71,7 +71,7 @@ def test_what_becomes_of_a_failure(error: Exception, expected: Wait | Dead) -> N
     assert decide(error, Levels(), 1, NOW) == expected
 
 
-@pytest.mark.parametrize("error", [ValueError(), RetryLater(delay=5), RetryLater(level=0)])
+@pytest.mark.parametrize("error", [ValueError(), RetryLater(delay="5ms"), RetryLater(level=0)])
 def test_after_the_last_retry_nothing_comes_back(error: Exception) -> None:
     assert decide(error, Levels(retries=2), 1) != Dead("retries")
     assert decide(error, Levels(retries=2), 2) == Dead("retries")
@@ -82,13 +82,13 @@ class NotYet(RetryLater):
 
 
 @pytest.mark.parametrize(
-    ("error", "expected"), [(NotYet(delay=5), Wait("after", 5)), (NotYet(level=-1), Dead("rejected"))]
+    ("error", "expected"), [(NotYet(delay="5ms"), Wait("after", 5)), (NotYet(level=-1), Dead("rejected"))]
 )
 def test_what_does_not_count_comes_back_however_often(error: NotYet, expected: Wait | Dead) -> None:
     assert decide(error, Levels(retries=2), 2) == expected
     assert decide(NotYet(), Levels(retries=2), 1) == Wait("level", 4)
     assert decide(NotYet(), Levels(retries=2), 2) == Wait("level", 3)
-    for each, counts in ((error, False), (NotYet(), False), (RetryLater(delay=5), True), (ValueError(), True)):
+    for each, counts in ((error, False), (NotYet(), False), (RetryLater(delay="5ms"), True), (ValueError(), True)):
         to = decide(each, Levels(), 1)
         assert isinstance(to, Dead) or to.counts is counts
 
@@ -130,12 +130,16 @@ def test_a_wait_says_how_long() -> None:
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"delay": 5, "level": 3}, "delay"),
-        ({"delay": -5}, "delay"),
+        ({"delay": "5s", "level": 3}, "delay"),
+        ({"delay": "-5s"}, "delay"),
+        ({"delay": 60}, "delay"),
+        ({"delay": 0.5}, "delay"),
         ({"delay": "soon"}, "delay"),
-        ({"delay": 10**15}, "delay"),
+        ({"delay": f"{10**15}ms"}, "delay"),
         ({"at": datetime(2031, 1, 1)}, "at"),
         ({"at": "tomorrow"}, "at"),
+        ({"at": 1_924_992_000}, "at"),
+        ({"at": datetime(1, 1, 1, tzinfo=UTC)}, "at"),
     ],
 )
 def test_a_time_that_is_none_is_refused(arguments: dict[str, object], field: str) -> None:
@@ -151,7 +155,7 @@ def test_a_time_that_is_none_is_refused(arguments: dict[str, object], field: str
         lambda: Levels(first=-1),
         lambda: Exponential(factor=0.5),
         lambda: Exponential(first="x"),
-        lambda: Delays(["90s", -1]),
+        lambda: Delays(["90s", "-1s"]),
         lambda: ConsumerOptions(concurrency=0),
         lambda: ConsumerOptions(per_key=0),
         lambda: ConsumerOptions(per_key=2, ordered=True),

@@ -48,7 +48,7 @@ async def test_it_is_told_what_comes_and_what_is_done() -> None:
 
 async def test_what_goes_back_has_ended_once_that_is_durable() -> None:
     watching, log, durable = Watching(), NamedLog({TOPIC: 2}), asyncio.Event()
-    consumer = Consumer("g", options=ConsumerOptions(retry=Delays([1])), watcher=watching)
+    consumer = Consumer("g", options=ConsumerOptions(retry=Delays(["1ms"])), watcher=watching)
 
     @consumer.on("orders")
     async def handle(message: Message) -> None:
@@ -73,7 +73,7 @@ async def test_what_goes_back_has_ended_once_that_is_durable() -> None:
 
 async def test_what_is_tried_again_in_its_place_has_not_ended() -> None:
     watching, log, tries = Watching(), NamedLog({TOPIC: 1}), list[int]()
-    consumer = Consumer("g", options=ConsumerOptions(ordered=True, retry=Delays([1, 1])), watcher=watching)
+    consumer = Consumer("g", options=ConsumerOptions(ordered=True, retry=Delays(["1ms", "1ms"])), watcher=watching)
 
     @consumer.on("orders")
     async def handle(message: Message) -> None:

@@ -334,12 +334,12 @@ class Broken:
 @pytest.mark.parametrize(
     ("headers", "error", "policy"),
     [
-        ([("duemq-id", b"\xff\xfe")], ValueError(), Delays([5])),
-        ([("duemq-id", None)], ValueError(), Delays([5])),
-        ([], Odd(), Delays([5])),
+        ([("duemq-id", b"\xff\xfe")], ValueError(), Delays(["5ms"])),
+        ([("duemq-id", None)], ValueError(), Delays(["5ms"])),
+        ([], Odd(), Delays(["5ms"])),
         ([], ValueError(), Broken(KeyError("a bug"))),
         ([], ValueError(), Broken(5)),
-        ([], RetryLater.__new__(RetryLater), Delays([5])),
+        ([], RetryLater.__new__(RetryLater), Delays(["5ms"])),
     ],
 )
 async def test_nothing_about_one_message_ends_the_consumer(headers: object, error: Exception, policy: Policy) -> None:
@@ -406,7 +406,7 @@ class NotYet(RetryLater):
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_what_does_not_count_uses_up_no_retries(ordered: bool) -> None:
-    options = ConsumerOptions(ordered=ordered, retry=Delays([1]), concurrency=1)
+    options = ConsumerOptions(ordered=ordered, retry=Delays(["1ms"]), concurrency=1)
     consumer, log, attempts = Consumer("g", options=options), Log({TOPIC: 1}), list[int]()
 
     @consumer.on("orders")
@@ -414,7 +414,7 @@ async def test_what_does_not_count_uses_up_no_retries(ordered: bool) -> None:
         attempts.append(message.attempt)
         if ordered and len(attempts) > 3:
             return
-        raise NotYet(delay=1)
+        raise NotYet(delay="1ms")
 
     async with working(consumer, log) as back:
         await until(lambda: consumer.counts["orders", "done"] or back.sent)

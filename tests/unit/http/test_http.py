@@ -11,6 +11,7 @@ from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.timing import FIRST_MS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from tests.support.http.http_site import (
     FORM,
@@ -196,7 +197,7 @@ def test_a_cancel_tells_what_the_ledger_says() -> None:
 def test_move_deliver_now_and_redrive_answer_with_the_state() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         assert (await ask("PATCH", "/v1/messages/m1", json={"deliver_after": "1s"})).json()["id"] == "m1"
-        assert (await ask("PATCH", "/v1/messages/m1", json={"deliver_at": 5})).status_code == 200
+        assert (await ask("PATCH", "/v1/messages/m1", json={"deliver_at": FIRST_MS})).status_code == 200
         assert (await ask("POST", "/v1/messages/m1:deliver-now")).status_code == 200
         assert (await ask("POST", "/v1/dlq/m1:redrive")).status_code == 200
         assert gateway.changes == [
@@ -293,7 +294,7 @@ def test_moving_many_answers_each_in_order() -> None:
         moves = [
             {"id": "m1", "deliver_at": NOW + 5}, {"id": "a\tb", "deliver_at": NOW}, {"id": "m2", "deliver_after": "1h"},
             {"id": "m3"}, {"id": "m4", "deliver_at": "2031-01-01T00:00:00"}, {"deliver_at": NOW}, 7,
-            {"id": "m5", "deliver_at": 5}, {"id": "m6", "deliver_at": NOW, "topic": "x"},
+            {"id": "m5", "deliver_at": FIRST_MS}, {"id": "m6", "deliver_at": NOW, "topic": "x"},
         ]  # fmt: skip
         answer = (await ask("POST", "/v1/messages:move", json={"moves": moves})).json()
         assert gateway.changes == [(MOVE, ("m1", "m2", "m5"), [NOW + 5, NOW + 3_600_000, NOW])]

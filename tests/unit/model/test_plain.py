@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from duemq.delay.core.command_batch import understand
 from duemq.model.ids import DIRECT, IdCodec
+from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MAX_HEADERS, MOVE, REDRIVE, Change, read_name, read_schedule
 from duemq.model.names import of_client, of_return, shard_of_name
 from duemq.model.plain import ByName, Malformed, RecordPosition, change_by_name, command_of, dead_letter, read_record
-from duemq.model.record import HEAD, Header, Record, pack_record, unpack_record
+from duemq.model.record import HEAD, Header, Record, StoredRecord, pack_record, unpack_record
 from duemq.model.row import Row, read_row, row_of
 from duemq.model.timing import LAST_MS
 
@@ -49,11 +51,15 @@ def refusal(*pairs: tuple[str, bytes]) -> str:
     ("name", "value", "due"),
     [
         ("duemq-deliver-at", b"1700000000999", AT + 999),
-        ("duemq-deliver-at", b"5", 5),
+        ("duemq-deliver-at", b"100000000000", 100_000_000_000),
         ("duemq-deliver-at", b"2031-01-01T08:00:00.5+01:00", 1_925_017_200_500),
         ("duemq-delay", b"90000", AT + 90_000),
         ("duemq-delay", b"1m30s", AT + 90_000),
         ("x-delay", b"0", AT),
+        ("x-delay", b"200.2", AT + 201),
+        ("x-delay", b"-30000", AT),  # RabbitMQ's plug-in delivers it at once
+        ("duemq-deliver-at", b"2031-01-01T08:00+0100", 1_925_017_200_000),
+        ("duemq-deliver-at", b"2031-01-01T08:00:00+01:00[Europe/Berlin]", 1_925_017_200_000),
         ("DELAY", b"1", AT + 1_000),
         ("DELAY", b"18", AT + 7_200_000),
         ("DELAY", b"19", AT + 7_200_000),
@@ -145,6 +151,19 @@ def test_what_the_proxy_writes_of_a_change_by_name_is_read_as_that(kind: int) ->
         ((TARGET, ("x-delay", b"\xff")), "bad_header: the value of x-delay is not text: '\\\\xff'"),
         ((TARGET, ("duemq-delay", b"-1")), "negative_delay: duemq-delay"),
         ((TARGET, ("duemq-delay", b"%d" % LAST_MS)), "delay_too_long: duemq-delay"),
+        (
+            (TARGET, ("duemq-deliver-at", b"1924992000")),
+            "bad_time: duemq-deliver-at: 1924992000 looks like seconds; ms are 1924992000000",
+        ),
+        ((TARGET, ("duemq-deliver-at", b"1970-01-01T00:00:00Z")), "bad_time: duemq-deliver-at"),
+        ((TARGET, ("duemq-deliver-at", b"2031-01-01T08:00[Europe/Berlin]")), "naive_time: duemq-deliver-at"),
+        ((TARGET, ("duemq-deliver-at", b"2031-01-01T08:00+02:00[Europe/Berlin]")), "bad_time: duemq-deliver-at has an"),
+        ((TARGET, ("x-delay", b"1"), ("duemq-expires-at", b"1924992000")), "bad_time: duemq-expires-at: 1924992000"),
+        ((TARGET, ("x-delay", b"9"), ("duemq-expires-after", b"8")), "bad_time: duemq-expires-after is before"),
+        (
+            (TARGET, ("x-delay", b"9"), ("duemq-expires-after", b"8"), ("duemq-expires-at", b"8")),
+            "both_times: duemq-expires-at and duemq-expires-after",
+        ),
         ((TARGET, ("duemq-deliver-at", b"2031-01-01T08:00:00")), "naive_time: duemq-deliver-at has no zone"),
         ((TARGET, ("DELAY", b"1s")), "bad_level: DELAY must be a whole number"),
         ((TARGET, ("DELAY", b"9" * 5_000)), "bad_level: DELAY must be a whole number"),
@@ -168,10 +187,27 @@ def test_what_cannot_be_understood_is_refused_with_the_header_and_the_rule(pairs
     assert refusal(*pairs).startswith(reason)
 
 
+def test_what_a_master_of_an_older_version_accepted_is_read_as_it_was() -> None:
+    """It did not ask how early a time is, and other machines may know other zones."""
+    for value, due in ((b"1924992000", 1_924_992_000), (b"1970-01-01T00:00:01Z", 1000)):
+        old = pack_record(None, (TARGET, ("duemq-deliver-at", value)), b"v")
+        batch = understand([StoredRecord(7, AT, old)], PLACE, {})
+        assert not batch.others and batch.schedules[0] is not None and batch.schedules[0].due == due
+        assert isinstance(understand([StoredRecord(7, AT, old)], PLACE, None).others[7], Malformed)
+        refused = understand([StoredRecord(7, AT, old)], PLACE, {7: Answer.MALFORMED})
+        assert refused.others == {7: Malformed("the ledger says so")}
+    foreign = pack_record(None, (TARGET, ("duemq-deliver-at", b"2031-01-01T08:00+01:00[Mars/Olympus]")), b"v")
+    assert not understand([StoredRecord(7, AT, foreign)], PLACE, {}).others
+
+
+def test_an_expiry_counts_from_when_the_log_has_the_record() -> None:
+    assert scheduled(TARGET, ("x-delay", b"5"), ("duemq-expires-after", b"1h")).expires == AT + 3_600_000
+
+
 def test_the_documentation_tells_of_every_header() -> None:
     known = refusal(("duemq-colour", b"red")).rpartition("known are ")[2].split(", ")
     text = (Path(__file__).parents[3] / "docs" / "kafka.md").read_text()
-    assert len(known) == 14 and all(f"`{name}`" in text for name in known)
+    assert len(known) == 15 and all(f"`{name}`" in text for name in known)
 
 
 def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
@@ -190,7 +226,8 @@ def test_a_repeat_is_the_same_content_whenever_it_comes() -> None:
 
 ours = st.sampled_from(
     ["duemq-topic", "duemq-delay", "x-delay", "DELAY", "duemq-deliver-at", "duemq-key", "duemq-name", "duemq-labels",
-     "duemq-expires-at", "duemq-cancel", "duemq-move", "duemq-deliver-now", "duemq-redrive", "duemq-command"]
+     "duemq-expires-at", "duemq-expires-after", "duemq-cancel", "duemq-move", "duemq-deliver-now", "duemq-redrive",
+     "duemq-command"]
 )  # fmt: skip
 values = st.sampled_from([b"orders", b"1", b"-1", b"99999999999999", b"order-42", ID.encode(), b"a,b", b"2031-01-01"])
 records = st.builds(
