@@ -180,7 +180,7 @@ async def test_in_order_a_failing_key_holds_up_no_other_key_of_its_partition(kaf
     """However many messages wait for it: they are read again from Kafka once it is done."""
     topic, group, seen, mended = await new_topic(kafka_with_duemq), new_group(), list[str](), False
     options = ConsumerOptions(
-        start="first", ordered=True, retry=Delays([200] * 500), max_in_hand=100, log_retries=False
+        start="first", ordered=True, retry=Delays(["200ms"] * 500), max_in_hand=100, log_retries=False
     )
     consumer = Consumer(group, kafka_with_duemq, options)
 
