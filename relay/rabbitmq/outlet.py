@@ -61,7 +61,7 @@ class RabbitMqOutlet:
             publisher, link = self._publisher, self._link
             if publisher is None or link is None or not publisher.open:
                 return Reply(Result.AWAY, "connection lost")
-        if self._late and self._late.pop(message.id, 0) is None:
+        if self._late and self._late.pop(message.identity, 0) is None:
             return ACCEPTED
         if link.blocked:
             return blocked(link.blocked)
@@ -72,7 +72,7 @@ class RabbitMqOutlet:
         if publication.header_bytes > link.frame_bytes:
             detail = f"key and headers may have up to {link.frame_bytes} bytes here"
             return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-        reply = await publisher.publish(message.id, message.payload, publication)
+        reply = await publisher.publish(message.identity, message.payload, publication)
         if reply.status == PRECONDITION_FAILED:
             return await self._send_alone(message, publication)
         return reply
@@ -93,7 +93,7 @@ class RabbitMqOutlet:
             if not publisher.open:
                 return Reply(Result.AWAY, "connection lost")
             try:
-                reply = await publisher.publish(message.id, message.payload, publication)
+                reply = await publisher.publish(message.identity, message.payload, publication)
             finally:
                 publisher.close()
         return reply._replace(result=Result.REJECTED) if reply.status == PRECONDITION_FAILED else reply
