@@ -23,6 +23,13 @@ REDRIVES: Final = "x-duemq-redrives"
 REDRIVEN_FROM: Final = "x-duemq-redriven-from"
 """Topic, partition and offset of the dead letter that a record was, as `TOPIC/PARTITION/OFFSET`."""
 
+DESTINATION: Final = "destination."
+"""The topics of messages for one destination alone begin with it; `dlq.destination.NAME` has those that died there."""
+
+REDRIVEN_ORIGIN: Final = "x-duemq-redriven-origin"
+"""Topic, partition and offset of the record that a dead letter was first, as `TOPIC/PARTITION/OFFSET`, however often it
+died and was redriven since."""
+
 REDRIVEN_ID: Final = "duemq-redriven-id"
 """The id that consumers know a redriven record by: that of the message which died, so that a receiver who has it after
 all can tell. Its name is one that no sender may use."""
@@ -114,6 +121,22 @@ def id_of(headers: Headers) -> str:
     else keeps the headers of a record that duemq delivered keeps it, too."""
     values = dict(headers)
     return next((text for name in (_CONSUMER + "id", REDRIVEN_ID, "duemq-id") if (text := _text(values.get(name)))), "")
+
+
+def home_of(topic: str) -> str:
+    """Where the records of a topic of dead letters go back to, whatever they say: those of a destination to it alone,
+    for its topics have other readers. Empty for other topics."""
+    return topic.removeprefix("dlq.") if topic.startswith("dlq." + DESTINATION) else ""
+
+
+def first_place(headers: Headers) -> str:
+    """Where a dead letter was first, as `REDRIVEN_ORIGIN` says it; empty where it does not say."""
+    if known := _text(dict(headers).get(REDRIVEN_ORIGIN)):
+        return known
+    origin = origin_of(headers)
+    if origin is None or origin.partition < 0 or origin.offset < 0:
+        return ""
+    return f"{origin.topic}/{origin.partition}/{origin.offset}"
 
 
 def redrives_in(headers: Headers) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Protocol
+from base64 import urlsafe_b64encode
+from hashlib import blake2b
+from typing import Any, Final, Protocol
 
 import orjson
 
 from duemq.client.consumer.retry.headers import NULL, Header, Headers, Origin, epoch_ms, labels_in, origin_in, own
-from duemq.model.dead_letters import REDRIVEN_ID
+from duemq.model.dead_letters import DESTINATION, REDRIVEN_ID, REDRIVEN_ORIGIN
+
+_SUM_BYTES: Final = 9
 
 
 class Record(Protocol):
@@ -39,20 +43,38 @@ class Message:
             record = self.record
             # A topic that was made anew has the same offsets again, but not at the same times.
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
-            id_ = self._text(REDRIVEN_ID) or self._text("duemq-id") or place
-            self._origin = Origin(record.topic, record.partition, record.offset, id_, due_ms=self.due_ms)
+            id_ = self._text(REDRIVEN_ID)
+            topic = record.topic
+            if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination, which came from elsewhere
+                topic = (self._text(REDRIVEN_ORIGIN) or topic).partition("/")[0]
+            id_ = id_ or self._text("duemq-id") or place
+            self._origin = Origin(topic, record.partition, record.offset, id_, due_ms=self.due_ms)
         return self._origin
 
     @property
     def topic(self) -> str:
         """The topic it was sent to first, not that of the retries."""
-        return self.record.topic if self._origin is None else self._origin.topic
+        record = self.record
+        first = self._origin is None and not record.topic.startswith(DESTINATION)
+        return record.topic if first else self.origin.topic
 
     @property
     def id(self) -> str:
         """The same for every delivery, retry and redrive of one message: duemq's id, or
-        `topic:partition:offset:timestamp` of one that did not come by duemq."""
+        `topic:partition:offset:timestamp` of one that did not come by duemq. To tell repeats apart: see `identity`."""
         return self.origin.id
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all other messages, the same for every delivery, retry and redrive of it: its id, with a
+        sum of the place where it was first. The id alone does not: a program that copies the headers of what it reads
+        leaves one id in several records."""
+        origin = self.origin
+        place = self._text(REDRIVEN_ORIGIN) or f"{origin.topic}/{origin.partition}/{origin.offset}"
+        if origin.id.startswith(place.replace("/", ":") + ":"):
+            return origin.id  # of a record that did not come by duemq: it is the place
+        digest = blake2b(place.encode(), digest_size=_SUM_BYTES).digest()
+        return f"{origin.id}:{urlsafe_b64encode(digest).decode()}"
 
     @property
     def retried(self) -> int:

@@ -34,7 +34,8 @@ KEY_BYTES = 1_024
 
 
 class Identified(Protocol):
-    """What a handler gets, as far as the usual key goes: `duemq.client.consumer.message.Message` or any other."""
+    """What a handler gets, as far as the usual key goes: `duemq.client.consumer.message.Message`, which has an
+    `identity` besides, or any other."""
 
     @property
     def id(self) -> str: ...
@@ -44,9 +45,9 @@ Message = TypeVar("Message")
 Handler = Callable[[Message], Awaitable[Any]]
 
 
-def _by_id(message: Any) -> str:
+def _by_identity(message: Any) -> str:
     identified: Identified = message
-    return identified.id
+    return getattr(message, "identity", None) or identified.id
 
 
 def _now_ms() -> int:
@@ -56,7 +57,7 @@ def _now_ms() -> int:
 def once(
     store: Store,
     *,
-    key: Callable[[Any], str | bytes] = _by_id,
+    key: Callable[[Any], str | bytes] = _by_identity,
     at_most_once: bool = False,
     harmless: type[Exception] | tuple[type[Exception], ...] = (),
     keep: timedelta = timedelta(days=1),
@@ -70,7 +71,7 @@ def once(
 ) -> Callable[[Handler[Message]], Handler[Message]]:
     """A decorator for `async def handler(message)`. Its result has to be JSON (orjson's), for it is kept.
 
-    `key`: of the message's work, 1 to 1,024 bytes; the default is its id.
+    `key`: of the message's work, 1 to 1,024 bytes; the default is its `identity`, or `id` where it has none.
     `scope`: whose keys they are; handlers of one scope do each other's work. A store that other programs may use asks
     for one. Else the default is the handler's module and name.
     `harmless`: with `at_most_once`, errors of the handler that say that nothing happened.

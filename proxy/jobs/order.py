@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected
 from duemq.model.job import KINDS, OF_THE_DEAD, Order
 from duemq.model.message import MOVES, is_topic
@@ -52,6 +53,8 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str 
         raise Rejected("bad_field", f"a {kind} job has no source: it is of pending messages", "source")
     if topic and kind != "redrive":
         raise Rejected("bad_field", "topic is where a redrive goes; filter.topic is whose messages are meant", "topic")
+    if kind == "redrive":
+        topic = topic or home_of(source)
     if topic:
         if not is_topic(topic.encode()):
             raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")

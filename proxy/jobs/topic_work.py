@@ -13,8 +13,10 @@ from duemq.bus.base import TopicInfo
 from duemq.model.dead_letters import (
     REDRIVEN_FROM,
     REDRIVEN_ID,
+    REDRIVEN_ORIGIN,
     REDRIVES,
     Origin,
+    first_place,
     id_of,
     labels_in,
     origin_of,
@@ -135,6 +137,8 @@ class TopicWork:
         more = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
         if id_ := id_of(record.headers):
             more.append((REDRIVEN_ID, id_.encode()))
+            if place := first_place(record.headers):
+                more.append((REDRIVEN_ORIGIN, place.encode()))
         count, headers = pack_headers([*own_headers(record.headers), *more])
         labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
         return Draft(

@@ -22,7 +22,7 @@ _PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not
 def attributes(message: Message, type_: str) -> dict[str, str]:
     """The context attributes of the event, but `datacontenttype`."""
     made = {
-        "specversion": "1.0", "id": message.id, "source": f"/duemq/{quote(message.topic)}", "type": type_,
+        "specversion": "1.0", "id": message.identity, "source": f"/duemq/{quote(message.topic)}", "type": type_,
         "time": timestamp(message),
     }  # fmt: skip
     if message.key:

@@ -70,15 +70,15 @@ class RequestFormat:
         return Request(headers, body)
 
     def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
-        id_ = message.id
-        if not _PLAIN_ID.fullmatch(id_):
-            id_ = quote(id_, safe=":~", errors="replace")[:512]  # a header that anybody wrote; no line ends in ours
+        id_, identity = message.id, message.identity
+        if not _PLAIN_ID.fullmatch(identity):  # a header that anybody wrote; no line ends in ours
+            id_, identity = (quote(text, safe=":~", errors="replace")[-512:] for text in (id_, identity))
         due_ms, key = message.origin.due_ms, message.key
         headers = [
-            ("webhook-id", id_), ("webhook-timestamp", str(now_s)), ("idempotency-key", id_), ("duemq-id", id_),
-            ("duemq-topic", _topic(message.topic)),
+            ("webhook-id", identity), ("webhook-timestamp", str(now_s)), ("idempotency-key", identity),
+            ("duemq-id", id_), ("duemq-topic", _topic(message.topic)),
         ]  # fmt: skip
-        if signature := self._signer.signature(id_, now_s, body):
+        if signature := self._signer.signature(identity, now_s, body):
             headers.append(("webhook-signature", signature))
         if message.value is None:
             headers.append(("duemq-null", "true"))

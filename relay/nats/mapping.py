@@ -58,7 +58,8 @@ class Mapping:
         if self._jetstream:
             # A stream tells repeats apart whatever their subject: with the id alone, what two destinations publish
             # into one stream would be one message.
-            headers["Nats-Msg-Id"] = f"{self._name}:{id_ if _is_plain(id_) else quote(id_, safe=':')}"
+            identity = message.identity
+            headers["Nats-Msg-Id"] = f"{self._name}:{identity if _is_plain(identity) else quote(identity, safe=':')}"
             if self._stream:
                 headers["Nats-Expected-Stream"] = self._stream
         _put(headers, "duemq-id", id_.encode())

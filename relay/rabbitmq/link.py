@@ -115,7 +115,7 @@ class Publisher:
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         """The broker sends it before the confirm of the same message."""
-        id_ = properties.headers["duemq-id"]
+        id_ = properties.message_id or properties.headers["duemq-id"]
         if id_ in self._by_id:
             self._returned[id_] = no_route(method)
 

@@ -61,8 +61,8 @@ class Mapping:
         if message.value is None:
             headers["duemq-null"] = "true"
         properties = BasicProperties(headers=headers, delivery_mode=self._mode)
-        if len(id_) <= SHORT_BYTES and id_.isascii():
-            properties.message_id = id_
+        if len(identity := message.identity) <= SHORT_BYTES and identity.isascii():
+            properties.message_id = identity
         if due_ms is not None:
             properties.timestamp = due_ms // 1000
         size = _PROPERTY_BYTES + len(id_) + len(key or b"")

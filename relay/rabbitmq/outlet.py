@@ -70,7 +70,7 @@ class RabbitMqOutlet:
                 publisher, link = self._publisher, self._link
                 if publisher is None or link is None or not publisher.open:
                     return Reply(Result.AWAY, "connection lost")
-            if self._late and self._late.pop(message.id, 0) is None:
+            if self._late and self._late.pop(message.identity, 0) is None:
                 return ACCEPTED
             if link.blocked:
                 return blocked(link.blocked)
@@ -81,7 +81,7 @@ class RabbitMqOutlet:
             if publication.header_bytes > link.frame_bytes:
                 detail = f"key and headers may have up to {link.frame_bytes} bytes here"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
-            reply = await publisher.publish(message.id, message.payload, publication)
+            reply = await publisher.publish(message.identity, message.payload, publication)
             if reply.status == PRECONDITION_FAILED:
                 break
             if not (self._mapping.by_key and topic_refused(reply)):
@@ -106,7 +106,7 @@ class RabbitMqOutlet:
             if not publisher.open:
                 return Reply(Result.AWAY, "connection lost")
             try:
-                reply = await publisher.publish(message.id, message.payload, publication)
+                reply = await publisher.publish(message.identity, message.payload, publication)
             finally:
                 publisher.close()
         if reply.status == PRECONDITION_FAILED:

@@ -53,7 +53,7 @@ class Commands:
         keys: Words = (1, name)
         if options.dedup_window:
             # The braces put both keys into one slot of a cluster, the one that the name has without them.
-            keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.id.encode()))
+            keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.identity.encode()))
         limit = options.max_length if self._bounded_list else 0
         return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
 

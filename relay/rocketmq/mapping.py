@@ -68,11 +68,12 @@ class Mapping:
     def publication(self, message: Message) -> Publication:
         """Raises NotMapped."""
         id_, due_ms, key, body = message.id, message.origin.due_ms, message.key, message.payload
-        if not _PLAIN_ID.fullmatch(id_):
-            id_ = quote(id_, safe=":", errors="replace")[:255]  # a header that anybody wrote
+        identity = message.identity
+        if not _PLAIN_ID.fullmatch(identity):  # a header that anybody wrote
+            id_, identity = (quote(text, safe=":", errors="replace")[-255:] for text in (id_, identity))
         topic = self._topics.get(message.topic) or self._topic_of(message.topic)
         properties = {"duemq-id": id_}
-        made = Publication(id_, topic, body or EMPTY_BODY, properties, [id_])
+        made = Publication(identity, topic, body or EMPTY_BODY, properties, [id_])
         if due_ms is not None:
             properties["duemq-due"] = str(due_ms)
         if not body:

@@ -25,14 +25,14 @@ SETTINGS = {"relay.private_networks": "127.0.0.0/8", "topics.partitions": "4"}
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Counts what it got by its webhook-id."""
+    """Counts what it got by its duemq-id."""
 
     protocol_version = "HTTP/1.1"
     received: ClassVar[Counter[str]] = Counter()
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.received[self.headers["webhook-id"]] += 1
+        self.received[self.headers["duemq-id"]] += 1
         self.send_response(204)
         self.end_headers()
 

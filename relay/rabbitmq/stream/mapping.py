@@ -26,7 +26,7 @@ def encoded(message: Message) -> bytes:
     own: dict[str, str] = {}
     if headers := message.headers:
         own = _put(headers, pairs)
-    head = properties(id_, message.topic, own.get("content-type"), own.get("content-encoding"), due_ms)
+    head = properties(message.identity, message.topic, own.get("content-type"), own.get("content-encoding"), due_ms)
     return head + application_properties(pairs) + data(message.payload)
 
 

@@ -78,9 +78,9 @@ class StreamOutlet:
             link = self._link
             if link is None or not link.open:  # the broker may have refused a publisher by now
                 return CLOSED if link is None else link.trouble
-            if producers.stored_late(message.id):
+            if producers.stored_late(message.identity):
                 return ACCEPTED
-            if (answer := producers.under_way(message.id)) is not None:
+            if (answer := producers.under_way(message.identity)) is not None:
                 return await answer
             if link.unsent_bytes > _MAX_UNSENT_BYTES:
                 return Reply(Result.AWAY, "blocked", "the broker reads nothing")
@@ -90,7 +90,7 @@ class StreamOutlet:
             if len(data) > link.message_bytes:
                 detail = f"it has {len(data)} bytes with its headers, and may have {link.message_bytes} here"
                 return Reply(Result.REJECTED, "FRAME_TOO_LARGE", detail)
-            if (answer := producers.write(place, record.offset, message.id, data)) is not None:
+            if (answer := producers.write(place, record.offset, message.identity, data)) is not None:
                 return await answer
             await producers.wait(place, record.offset)
 

@@ -175,7 +175,9 @@ async def test_a_message_that_is_too_big_harms_no_other(small_rabbitmq: RabbitMQ
         assert (replies[40].result, replies[40].status) == (Result.REJECTED, "PRECONDITION_FAILED")
         assert (await outlet.send(out_message(100))).result is Result.ACCEPTED
     ids = [each.properties["message_id"] for each in node.dump("orders")]
-    assert set(ids) == {messages[number].id for number in range(100) if number != 40} | {out_message(100).id}
+    assert set(ids) == {messages[number].identity for number in range(100) if number != 40} | {
+        out_message(100).identity
+    }
 
 
 async def test_headers_that_no_frame_holds_are_rejected(rabbitmq: RabbitMQNode, name: str) -> None:
@@ -207,7 +209,7 @@ async def test_an_alarm_of_the_broker_stops_all_without_a_loss(own_rabbitmq: Rab
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 100)))
         assert {reply.result for reply in replies} == {Result.ACCEPTED}
     ids = [each.properties["message_id"] for each in node.dump("orders")]
-    assert sorted(ids) == [out_message(number).id for number in range(101)]
+    assert sorted(ids) == [out_message(number).identity for number in range(101)]
 
 
 async def test_after_a_time_out_a_repeat_is_not_published_again(own_rabbitmq: RabbitMQNode) -> None:
@@ -231,7 +233,7 @@ async def test_after_a_time_out_a_repeat_is_not_published_again(own_rabbitmq: Ra
         assert (await outlet.send(out_message(2))).result is Result.ACCEPTED  # the answer came before
         assert (await outlet.send(out_message(2))).result is Result.ACCEPTED  # nobody had asked for it any more
     ids = [each.properties["message_id"] for each in node.dump("orders")]
-    assert ids == [out_message(number).id for number in (0, 1, 2, 2)]
+    assert ids == [out_message(number).identity for number in (0, 1, 2, 2)]
 
 
 async def test_a_kill_of_the_broker_loses_nothing(own_rabbitmq: RabbitMQNode) -> None:

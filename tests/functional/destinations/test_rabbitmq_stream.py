@@ -152,7 +152,7 @@ async def test_headers_body_and_key_as_sections_of_amqp_1(rabbitmq: RabbitMQNode
     assert bytes(first.body) == message.payload
     assert bytes(second.body) == b""
     properties = first.properties
-    assert (properties.message_id, properties.subject) == (message.id.encode(), b"orders")
+    assert (properties.message_id, properties.subject) == (message.identity.encode(), b"orders")
     assert (properties.content_type, properties.content_encoding) == (b"text/plain", b"gzip")
     assert properties.creation_time == message.due_ms
     assert list(first.application_properties.items()) == [
@@ -161,7 +161,7 @@ async def test_headers_body_and_key_as_sections_of_amqp_1(rabbitmq: RabbitMQNode
         (b"long", b"x" * 300),
     ]  # fmt: skip
     by_amqp = {properties.message_id: (properties, body) for properties, body in read_stream(rabbitmq, stream, 2)}
-    properties, body = by_amqp[message.id]
+    properties, body = by_amqp[message.identity]
     assert body == message.payload
     assert (properties.headers["a"], properties.headers["raw"], properties.content_type) == (
         "ü", b"\xff\x00", "text/plain",

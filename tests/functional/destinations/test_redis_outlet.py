@@ -98,7 +98,7 @@ async def test_a_channel_has_listeners_or_not(redis_node: RedisNode) -> None:
 async def test_after_the_window_a_repeat_is_added(redis_node: RedisNode) -> None:
     async with outlet_to(redis_node.url, name="window", dedup_window="300ms") as outlet:
         assert [(await outlet.send(out_message(1))).status for _ in range(2)] == ["ok", "duplicate"]
-        await until(lambda: not int(redis_node.ask("EXISTS", f"duemq:{{window}}:{out_message(1).id}")))
+        await until(lambda: not int(redis_node.ask("EXISTS", f"duemq:{{window}}:{out_message(1).identity}")))
         assert (await outlet.send(out_message(1))).status == "ok"
     assert len(read_stream(redis_node, "window")) == 2
     async with outlet_to(redis_node.url, name="no-window", dedup_window=0) as outlet:
@@ -106,7 +106,7 @@ async def test_after_the_window_a_repeat_is_added(redis_node: RedisNode) -> None
 
 
 async def test_a_repeat_begins_the_window_anew(redis_node: RedisNode) -> None:
-    marker = f"duemq:{{anew}}:{out_message(1).id}"
+    marker = f"duemq:{{anew}}:{out_message(1).identity}"
     async with outlet_to(redis_node.url, name="anew", dedup_window="1h") as outlet:
         await outlet.send(out_message(1))
         redis_node.ask("PEXPIRE", marker, "60000")

@@ -70,7 +70,7 @@ async def test_a_kill_of_the_broker_loses_nothing(rocketmq: RocketMQServer) -> N
     assert {number for number, times in arrived.items() if times > 1} <= doubtful
     for one in stored:  # by which a consumer knows a repeat
         id_ = out_message(int(one.body)).id
-        assert one.message_id == one.properties["duemq-id"] == id_
+        assert one.message_id.startswith(f"{id_}:") and one.properties["duemq-id"] == id_
         assert one.keys == {id_, f"key-{int(one.body)}"}
 
 
@@ -105,7 +105,7 @@ async def test_messages_that_it_refuses_take_no_others_with_them(rocketmq: Rocke
     assert sorted(int(one.body) for one in stored) == [n for n in range(300) if n not in (10, 150)]
     for one in stored:
         id_ = messages[int(one.body)].id
-        assert one.message_id == one.properties["duemq-id"] == id_
+        assert one.message_id.startswith(f"{id_}:") and one.properties["duemq-id"] == id_
         assert one.keys == {id_, f"key-{int(one.body)}"}
         assert one.tag == "paid"
 
@@ -125,8 +125,8 @@ async def test_a_broker_that_takes_nothing(rocketmq: RocketMQServer) -> None:
                 await asyncio.sleep(0.5)
         assert (reply.result, reply.status) == (Result.AWAY, "FORBIDDEN")
     stored = Counter(one.message_id for one in await asyncio.to_thread(rocketmq.stored, "taken"))
-    stored.pop(out_message(0).id)
-    assert stored == {out_message(number).id: 1 for number in range(1, 20)}
+    stored.pop(out_message(0).identity)
+    assert stored == {out_message(number).identity: 1 for number in range(1, 20)}
 
 
 async def test_a_key_is_a_message_group(rocketmq: RocketMQServer) -> None:
@@ -140,7 +140,7 @@ async def test_a_key_is_a_message_group(rocketmq: RocketMQServer) -> None:
     assert len(stored) == 3 * len(keys)
     assert {one.tag for one in stored} == {"paid"}
     for number in range(len(keys)):
-        assert len({one.queue for one in stored if one.message_id == out_message(number).id}) == 1
+        assert len({one.queue for one in stored if one.message_id == out_message(number).identity}) == 1
 
 
 async def test_it_goes_on_after_a_silence(rocketmq: RocketMQServer) -> None:
@@ -157,7 +157,7 @@ async def test_it_goes_on_after_a_silence(rocketmq: RocketMQServer) -> None:
             while (await outlet.send(out_message(1))).result is not Result.ACCEPTED:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     stored = await asyncio.to_thread(rocketmq.stored, "silent")
-    assert {one.message_id for one in stored} == {out_message(0).id, out_message(1).id}
+    assert {one.message_id for one in stored} == {out_message(0).identity, out_message(1).identity}
 
 
 def test_the_client_writes_no_log_file(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def authority_of(server: RocketMQServer) -> str:
 async def test_access_keys(rocketmq_closed: RocketMQServer) -> None:
     server, ca = rocketmq_closed, {"ca": authority_of(rocketmq_closed)}
     assert (await reply_of(server, RIGHT | ca)).result is Result.ACCEPTED
-    assert [one.message_id for one in server.stored("allowed")] == [out_message(1).id]
+    assert [one.message_id for one in server.stored("allowed")] == [out_message(1).identity]
     for wrong in (RIGHT | {"password": "another"}, RIGHT | {"username": "nobody"}, {}):
         reply = await reply_of(server, wrong | ca)
         assert (reply.result, reply.status) == (Result.AWAY, "UNAUTHORIZED")

@@ -210,4 +210,4 @@ def received_of(request: HttpRequest) -> Received:
             for name, text, *rest in json.loads(exact[0])
         ]
     payload = None if request.all("duemq-null") == ["true"] else request.body
-    return Received(request.one("webhook-id"), key, headers, payload)
+    return Received(request.one("duemq-id"), key, headers, payload)

@@ -77,7 +77,7 @@ def received(message: AbstractIncomingMessage) -> Received:
     headers: dict[str, Any] = dict(message.headers)
     id_, key = headers.pop("duemq-id"), headers.pop("duemq-key", None)
     del headers["duemq-due"]
-    assert message.message_id == id_
+    assert message.message_id is not None and message.message_id.startswith(f"{id_}:")
     payload = None if headers.pop("duemq-null", None) == "true" else message.body
     own = [(name, None if value is None else _bytes(value)) for name, value in headers.items()]
     return Received(id_, None if key is None else _bytes(key), own, payload)

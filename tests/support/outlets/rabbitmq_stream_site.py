@@ -163,7 +163,7 @@ def received(message: AMQPMessage) -> Received:
     headers: dict[str, Any] = {_text(name): value for name, value in message.application_properties.items()}
     id_, key = _text(headers.pop("duemq-id")), headers.pop("duemq-key", None)
     assert headers.pop("duemq-due")
-    assert _text(message.properties.message_id) == id_
+    assert _text(message.properties.message_id).startswith(f"{id_}:")
     payload = None if headers.pop("duemq-null", None) is not None else bytes(message.body)
     own = [(name, None if value is None else bytes(value)) for name, value in headers.items()]
     return Received(id_, key, own, payload)

@@ -56,7 +56,7 @@ def as_received(stored: Stored) -> Received:
     """As `docs/destinations/rocketmq.md` says."""
     properties = stored.properties
     id_ = properties["duemq-id"]
-    assert id_ == stored.message_id
+    assert stored.message_id.startswith(f"{id_}:")
     assert id_ in stored.keys
     body: bytes | None = stored.body
     if properties.get("duemq-empty") == "true":

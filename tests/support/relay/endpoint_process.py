@@ -1,6 +1,6 @@
 """An HTTP endpoint in a process of its own, to be killed: `endpoint_process.py PORT FILE`.
 
-It adds a line to the file, the `webhook-id` and the payload with a space between, before it answers.
+It adds a line to the file, the `duemq-id` and the payload with a space between, before it answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def main(port: int, file: Path) -> None:
     with file.open("ab", buffering=0) as received:
 
         async def take(request: web.Request) -> web.Response:
-            received.write(request.headers["webhook-id"].encode() + b" " + await request.read() + b"\n")
+            received.write(request.headers["duemq-id"].encode() + b" " + await request.read() + b"\n")
             return web.Response(status=204)
 
         application = web.Application()

@@ -292,7 +292,7 @@ class TestCloudEvents:
         request = self.request("cloudevents-binary", key='ü "k"'.encode(), payload=b"\xff", headers=own)
         assert request.body == b"\xff"
         assert {name: value for name, value in request.headers if name.startswith(("ce-", "content-"))} == {
-            "ce-specversion": "1.0", "ce-id": out_message().id, "ce-source": "/duemq/orders",
+            "ce-specversion": "1.0", "ce-id": out_message().identity, "ce-source": "/duemq/orders",
             "ce-type": "com.example.due", "ce-time": "2026-11-18T11:06:40.000Z", "ce-subject": "%C3%BC%20%22k%22",
             "content-type": "image/png",
         }  # fmt: skip
@@ -306,7 +306,7 @@ class TestCloudEvents:
         request = self.request("cloudevents-structured", payload=payload, headers=[("content-type", content_type)])
         assert header(request, "content-type") == "application/cloudevents+json; charset=utf-8"
         assert orjson.loads(request.body) == data | {
-            "specversion": "1.0", "id": out_message().id, "source": "/duemq/orders", "type": "com.example.due",
+            "specversion": "1.0", "id": out_message().identity, "source": "/duemq/orders", "type": "com.example.due",
             "time": "2026-11-18T11:06:40.000Z", "datacontenttype": content_type.decode(),
         }  # fmt: skip
 

@@ -74,7 +74,7 @@ def test_an_asymmetric_signature_is_checked_with_the_public_key(key: bytes) -> N
 def test_without_a_secret_there_is_no_signature() -> None:
     headers, _ = signed(Credentials(), b"payload")
     assert "webhook-signature" not in headers
-    assert headers["webhook-id"] == headers["idempotency-key"] == out_message().id
+    assert headers["webhook-id"] == headers["idempotency-key"] == out_message().identity
 
 
 @pytest.mark.parametrize("secret", [

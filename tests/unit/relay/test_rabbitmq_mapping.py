@@ -26,7 +26,11 @@ def test_what_has_a_place_of_its_own() -> None:
     publication = Mapping(RabbitMqOptions()).publication(message)
     properties = publication.properties
     assert publication.routing_key == "orders"
-    assert (properties.message_id, properties.timestamp, properties.delivery_mode) == (ID, 1_795_000_000, 2)
+    assert (properties.message_id, properties.timestamp, properties.delivery_mode) == (
+        message.identity,
+        1_795_000_000,
+        2,
+    )
     assert properties.headers == {"duemq-id": ID, "duemq-due": 1_795_000_000_999, "duemq-key": "k"}
     assert Mapping(RabbitMqOptions(persistent=False)).publication(message).properties.delivery_mode == 1
 

@@ -60,7 +60,8 @@ def test_what_did_not_come_by_duemq_has_no_due_time() -> None:
 def test_the_marker_is_in_the_slot_of_what_it_marks() -> None:
     words = Commands(RedisOptions(name="to.{{ topic }}.{{ key }}")).words(out_message(7, key=b"{a}%\xff"))
     name = b"to.orders.%7Ba%7D%25\xff"
-    assert words[:9] == ("EVALSHA", SHA, 2, name, b"duemq:{" + name + b"}:" + ID, 10_800_000, 0, "XADD", b"*")
+    marker = b"duemq:{" + name + b"}:" + out_message(7).identity.encode()
+    assert words[:9] == ("EVALSHA", SHA, 2, name, marker, 10_800_000, 0, "XADD", b"*")
     assert with_script(words) == ("EVAL", SCRIPT, *words[2:])
 
 

@@ -127,7 +127,7 @@ def test_an_id_that_anybody_wrote() -> None:
     assert isinstance(record, OutRecord)
     record.headers = [("duemq-id", "ü a\n".encode())]
     made = Mapping(RocketMqOptions()).publication(message)
-    assert made.keys == [made.message_id] == ["%C3%BC%20a%0A"]
+    assert made.keys == ["%C3%BC%20a%0A"] and made.message_id.startswith("%C3%BC%20a%0A:")
     record.headers = [("duemq-id", b"\xff" * 1_000)]
     assert len(Mapping(RocketMqOptions()).publication(out_message()).message_id) <= 255
 

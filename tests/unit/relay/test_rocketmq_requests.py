@@ -76,7 +76,7 @@ async def test_many_go_in_few_requests(proxy: FakeProxy) -> None:
     replies = await asyncio.gather(*map(outlet.send, messages))
     await outlet.close()
     assert {reply.result for reply in replies} == {Result.ACCEPTED}
-    assert sorted(id_ for request in proxy.requests for id_ in request) == [message.id for message in messages]
+    assert sorted(id_ for request in proxy.requests for id_ in request) == [message.identity for message in messages]
     assert len(proxy.requests) < 20
 
 
@@ -98,13 +98,15 @@ async def test_what_comes_while_eight_are_under_way_waits_for_a_full_request(pro
 async def test_a_message_that_is_refused_takes_no_other_with_it(proxy: FakeProxy) -> None:
     outlet = rocketmq_outlet(proxy.endpoint)
     messages = [out_message(number) for number in range(20)]
-    proxy.bad = {messages[7].id}
+    proxy.bad = {messages[7].identity}
     replies = await asyncio.gather(*map(outlet.send, messages))
     await outlet.close()
     assert [reply.status for reply in replies] == ["OK"] * 7 + ["ILLEGAL_MESSAGE_KEY"] + ["OK"] * 12
     assert replies[7].result is Result.REJECTED
-    accepted = [request for request in proxy.requests if messages[7].id not in request]
-    assert sorted(id_ for request in accepted for id_ in request) == [m.id for m in messages if m is not messages[7]]
+    accepted = [request for request in proxy.requests if messages[7].identity not in request]
+    assert sorted(id_ for request in accepted for id_ in request) == [
+        m.identity for m in messages if m is not messages[7]
+    ]
 
 
 async def test_another_broker_may_take_it(proxy: FakeProxy) -> None:

@@ -28,7 +28,7 @@ def test_all_arrives_byte_for_byte(payload: bytes, key: bytes | None, headers: l
     read = amqp_decoder(encoded(message))
     assert bytes(read.body) == payload
     fields = dict(read.application_properties)
-    assert fields.pop(b"duemq-id") == message.id.encode() == read.properties.message_id
+    assert (fields.pop(b"duemq-id"), read.properties.message_id) == (message.id.encode(), message.identity.encode())
     assert fields.pop(b"duemq-due") == message.due_ms
     assert fields.pop(b"duemq-key", None) == key
     assert list(fields.items()) == [(name.encode(), value) for name, value in message.headers]
