@@ -42,6 +42,10 @@ class _Transport(TcpTransport):
         super().__init__()
         self._resolver = resolver
 
+    def __bool__(self) -> bool:
+        """The client would take another transport for one that is false before it connects."""
+        return True
+
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         connection = await self._resolver.connect(uri.hostname or "", uri.port or _PORT, connect_timeout)
         reader, writer = await asyncio.open_connection(sock=connection, limit=buffer_size)
