@@ -115,7 +115,7 @@ async def test_a_name_that_does_not_exist_is_away(system: str) -> None:
 
 
 async def times_ms(names: int, rounds: int, port: int) -> list[float]:
-    """Of a connection to each of some good names, looked up anew."""
+    """Of a connection to each of some good names, each with a new look-up."""
 
     async def timed(name: str) -> float:
         resolver, begun = Resolver(ALLOWED), time.perf_counter()
@@ -142,7 +142,7 @@ async def test_two_names_that_are_not_answered_delay_none_of_twenty_others(
     assert not any(task.done() for task in waiting)
     silent_names.set()
     await asyncio.gather(*waiting, return_exceptions=True)
-    # A pool of two that both hold is a wait of seconds; what is left here is what the machine does besides.
+    # Behind a pool of two that both hold it would be seconds; 20 ms are for other load of the machine.
     assert statistics.quantiles(beside, n=100)[98] < statistics.quantiles(alone, n=100)[98] * 1.1 + 20
 
 
