@@ -39,7 +39,7 @@ class _Transport(TcpTransport):
     """To an address that the resolver checked."""
 
     def __init__(self, resolver: Resolver) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._resolver = resolver
 
     def __bool__(self) -> bool:

@@ -13,10 +13,11 @@ from nats.js.api import StorageType
 
 from duemq.model.destinations.destination import read_credentials
 from duemq.relay.base import Outlet
+from duemq.relay.http.outlet import HttpOutlet
 from tests.support.destinations.nats_node import NatsNode
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.destinations.redis_nodes import RedisNode
-from tests.support.outlets.http_site import Endpoint, HttpOutlet, http_destination, silent, status
+from tests.support.outlets.http_site import Endpoint, http_destination, silent, status
 from tests.support.outlets.nats_site import nats_outlet
 from tests.support.outlets.rabbitmq_site import rabbitmq_outlet
 from tests.support.outlets.redis_site import redis_outlet
