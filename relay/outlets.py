@@ -24,7 +24,7 @@ _STREAM: Final = ("duemq.relay.rabbitmq.stream.outlet", "StreamOutlet")
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """What the operator of a relay allows. `private_networks`: those that HTTP endpoints may be in, though they are
+    """What the operator of a relay allows. `private_networks`: those that destinations may be in, though they are
     private, link-local or loopback."""
 
     private_networks: Sequence[IPv4Network | IPv6Network] = ()

@@ -13,7 +13,7 @@ from duemq.model.timing import shown
 
 class RelaySettings(Section):
     """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`: those
-    in which HTTP endpoints may be though they are private, link-local or of this machine."""
+    in which destinations may be though they are private, link-local or of this machine."""
 
     enabled: Switch = True
     listen: str = "127.0.0.1:8789"

@@ -39,10 +39,14 @@ class _Transport(TcpTransport):
     """To an address that the resolver checked."""
 
     def __init__(self, resolver: Resolver) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._resolver = resolver
 
-    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+    def __bool__(self) -> bool:
+        """The client would take another transport for one that is false before it connects."""
+        return True
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         connection = await self._resolver.connect(uri.hostname or "", uri.port or _PORT, connect_timeout)
         reader, writer = await asyncio.open_connection(sock=connection, limit=buffer_size)
         self._bare_io_reader = self._io_reader = reader
@@ -64,7 +68,7 @@ class _Client(Client):
 class Link:
     """`timeout_s`: how long a connection may take, and an answer to a ping. `lost`: why it is of no use any more."""
 
-    def __init__(self, resolver: Resolver, timeout_s: int) -> None:
+    def __init__(self, resolver: Resolver, timeout_s: float) -> None:
         self.lost: Reply | None = None
         self._client = _Client()
         self._client._transport = _Transport(resolver)  # else it makes one
@@ -105,7 +109,8 @@ class Link:
         self._opened = True
         await self._client.connect(
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
-            connect_timeout=self._timeout_s, ping_interval=self._timeout_s, max_outstanding_pings=2,
+            connect_timeout=self._timeout_s, ping_interval=self._timeout_s,  # type: ignore[arg-type]  # floats do
+            max_outstanding_pings=2,
             pending_size=0,  # publish never waits, and keeps nothing while there is no connection
             error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
             user=credentials.username or None, password=partial(secret, password),
@@ -196,7 +201,7 @@ class Link:
             before, left = left, self._client.pending_data_size
             if left < before:
                 break
-        await self._client.rtt(self._timeout_s)
+        await self._client.rtt(self._timeout_s)  # type: ignore[arg-type]
 
     async def _on_answer(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject[len(self._inbox) :])

@@ -16,7 +16,8 @@ from duemq.relay.nats.replies import PERMISSIONS, away, too_large
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 
-_MAX_CONNECT_S: Final = 5
+_MAX_CONNECT_S: Final = 5.0
+_LEAST_PING_S: Final = 0.3
 _MAX_SERVERS: Final = 16  # of a cluster that are asked, one after another
 _NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
@@ -32,7 +33,7 @@ class NatsOutlet:
         self._url, self._credentials, self._jetstream = destination.url, credentials, options.jetstream
         self._mapping = Mapping(destination.name, options)
         # A dead connection is noticed after three pings, before its messages time out.
-        self._timeout_s = max(1, min(destination.timeout // 5_000, _MAX_CONNECT_S))
+        self._timeout_s = max(_LEAST_PING_S, min(destination.timeout / 5_000, _MAX_CONNECT_S))
         self._resolver = Resolver(policy.private_networks)
         self._link: Link | None = None
         self._servers: list[str] = []  # the others of the cluster, as the last one told of them

@@ -18,7 +18,7 @@ from typing import Final
 from duemq.relay.network.addresses import ForbiddenAddress, Network, NoAddress, check_address
 
 LOOKUP_S: Final = 15.0
-"""The answer of a look-up is good for this time. Then the name is resolved again, and the old answer still serves."""
+"""An answer is good for this time. Then the name is resolved again, and the old answer still serves."""
 _STALE_S: Final = 60.0
 _AGAIN_S: Final = 1.0  # a server that refuses at once must not cost one look-up per message
 _MAX_NAMES: Final = 64  # of one destination: a cluster tells of its servers

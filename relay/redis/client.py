@@ -34,7 +34,7 @@ class _Connection(Connection):
     async def _connect(self) -> None:
         timeout_s = self.socket_connect_timeout or _CONNECT_S
         self._socket = await self._resolver.connect(str(self.host), int(self.port), timeout_s)
-        await super()._connect()
+        await super()._connect()  # type: ignore[no-untyped-call]
 
     def _connection_arguments(self) -> Mapping[str, Any]:
         arguments = dict(super()._connection_arguments())

@@ -45,10 +45,14 @@ class Login(NamedTuple):
 
 class Link(asyncio.Protocol):
     """`on_lost` is called once, with the reason, if the connection ends after `connect` gave it. `timeout_s`: of a
-    message; a broker that is silent for half of it, or for two heartbeats, is lost."""
+    message; a broker that is silent for half of it, or for two heartbeats, is lost. `on_beat` is called with that half,
+    a few times in it."""
 
-    def __init__(self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None], timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(
+        self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None], on_beat: Callable[[float], None],
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        self._on_beat, self._timeout_s = on_beat, timeout_s
         self._loop = asyncio.get_running_loop()
         self._on_confirm, self._on_lost = on_confirm, on_lost
         self._transport: Any = None
@@ -260,6 +264,7 @@ class Link(asyncio.Protocol):
         if self._loop.time() - self._heard_at > silent_s:
             self.abort(Reply(Result.AWAY, "heartbeat", "the broker has been silent"))
             return
+        self._on_beat(self._timeout_s / 2)
         self._write(encode_frame(schema.Heartbeat()))
         self._beat = self._loop.call_later(self._heartbeat_s / 2, self._heartbeat)
 

@@ -24,7 +24,7 @@ from duemq.relay.outlets import RelayPolicy
 from duemq.relay.rabbitmq.stream.link import Link, Login
 from duemq.relay.rabbitmq.stream.mapping import encoded
 from duemq.relay.rabbitmq.stream.producers import Producers
-from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, Lost, refused, unreachable
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, CLOSED, UNCONFIRMED, Lost, refused, unreachable
 from duemq.relay.tls import client_context
 
 _PORT: Final = 5552
@@ -85,7 +85,7 @@ class StreamOutlet:
             if link.unsent_bytes > _MAX_UNSENT_BYTES:
                 return Reply(Result.AWAY, "blocked", "the broker reads nothing")
             if producers.unconfirmed_bytes > _MAX_UNCONFIRMED_BYTES:
-                return Reply(Result.AWAY, "unconfirmed", "the broker confirms nothing: has the stream a majority?")
+                return UNCONFIRMED
             data = data or encoded(message)
             if len(data) > link.message_bytes:
                 detail = f"it has {len(data)} bytes with its headers, and may have {link.message_bytes} here"
@@ -141,7 +141,8 @@ class StreamOutlet:
         raise Lost(Reply(Result.AWAY, "leader", detail))
 
     async def _connect(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:
-        link = Link(self._producers.confirmed, self._producers.lost, self._timeout_s)
+        producers = self._producers
+        link = Link(producers.confirmed, producers.lost, producers.watch, self._timeout_s)
         credentials = self._credentials
         username, password = credentials.username, credentials.password.get_secret_value()
         if not username and not credentials.cert:

@@ -11,7 +11,7 @@ from typing import Final
 from duemq.relay.base import Reply
 from duemq.relay.rabbitmq.stream.link import Link
 from duemq.relay.rabbitmq.stream.numbering import Numbering, Turn
-from duemq.relay.rabbitmq.stream.replies import ACCEPTED
+from duemq.relay.rabbitmq.stream.replies import ACCEPTED, UNCONFIRMED
 
 Partition = tuple[str, int]
 """Topic and number."""
@@ -119,6 +119,7 @@ class Producers:
         self._by_id: dict[str, Entry] = {}
         self._late: OrderedDict[str, None] = OrderedDict()
         self._link: Link | None = None
+        self._progress_at = 0.0  # the last confirm, or the first write after all were confirmed
         self.unconfirmed_bytes = 0
         """Of all messages that are written and not confirmed."""
 
@@ -168,9 +169,16 @@ class Producers:
         for producer in self._by_partition.values():
             producer.wake_all()
 
+    def watch(self, most_s: float) -> None:
+        """Without a confirm for `most_s` the stream is AWAY: it refuses no single message. Written ones stay so."""
+        if self._by_id and asyncio.get_running_loop().time() - self._progress_at > most_s:
+            for entry in self._by_id.values():
+                entry.answer(UNCONFIRMED)
+
     def confirmed(self, publisher: int, numbers: Iterable[int]) -> None:
         producer = self._of_publisher[publisher] if publisher != _UNNUMBERED else None
         entries = self._unnumbered if producer is None else producer.entries
+        self._progress_at = asyncio.get_running_loop().time()
         for number in numbers:
             entry = entries.pop(number, None)
             if producer is not None:
@@ -238,6 +246,8 @@ class Producers:
         return entry.wait()
 
     def _entry(self, id_: str, data: bytes) -> Entry:
+        if not self._by_id:
+            self._progress_at = asyncio.get_running_loop().time()
         entry = self._by_id[id_] = Entry(id_, data)
         self.unconfirmed_bytes += len(data)
         return entry

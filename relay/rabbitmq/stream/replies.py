@@ -11,6 +11,7 @@ from duemq.relay.network.addresses import NoAddress
 
 OK: Final = 1
 ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")
+UNCONFIRMED: Final = Reply(Result.AWAY, "unconfirmed", "the broker confirms nothing: has the stream a majority?")
 CLOSED: Final = Reply(Result.AWAY, "connection lost", "closed here")
 
 _WORDS: Final = {

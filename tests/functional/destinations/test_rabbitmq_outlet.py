@@ -17,11 +17,11 @@ from cryptography import x509
 
 from duemq.model.destinations.destination import read_credentials, read_destination
 from duemq.relay.base import Reply, Result
-from duemq.relay.outlets import RelayPolicy, open_outlet
+from duemq.relay.outlets import open_outlet
 from duemq.relay.rabbitmq.outlet import RabbitMqOutlet
 from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.outlets.rabbitmq_site import plain, rabbitmq_outlet
-from tests.support.outlets.site import out_message
+from tests.support.outlets.site import LOOPBACK, out_message
 from tests.support.servers.real_servers import need
 from tests.support.tls.certificates import Authority
 
@@ -83,7 +83,7 @@ async def test_a_message_that_a_full_queue_refuses_fails(rabbitmq: RabbitMQNode,
 async def test_an_exchange_that_is_not_there_may_come(rabbitmq: RabbitMQNode, name: str) -> None:
     async with opened(rabbitmq, exchange=name, routing_key="orders") as outlet:
         replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(20)))
-        assert {(reply.result, reply.status) for reply in replies} == {(Result.FAILED, "NOT_FOUND")}
+        assert {(reply.result, reply.status) for reply in replies} == {(Result.AWAY, "NOT_FOUND")}
         async with channel_of(rabbitmq) as channel:
             exchange = await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True)
             queue = await channel.declare_queue(name, durable=True)
@@ -271,6 +271,6 @@ async def test_a_kill_of_the_broker_loses_nothing(own_rabbitmq: RabbitMQNode) ->
 
 async def test_it_is_opened_by_its_url(rabbitmq: RabbitMQNode) -> None:
     destination = read_destination({"name": "rabbit", "url": plain(rabbitmq.url), "options": {"mandatory": False}})
-    outlet = open_outlet(destination, read_credentials({}), RelayPolicy())
+    outlet = open_outlet(destination, read_credentials({}), LOOPBACK)
     assert (await outlet.send(out_message(1))).result is Result.ACCEPTED
     await outlet.close()

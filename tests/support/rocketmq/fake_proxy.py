@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, Self
 
 import grpc
@@ -20,7 +21,8 @@ from rocketmq.grpc_protocol.service_pb2_grpc import MessagingServiceServicer, ad
 
 class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
     """`answer`: the code of each request; it may raise by the context. `route`: that of each question for a topic.
-    `bad`: ids of messages; a request with one of them is refused. `requests`: the ids of each request, as they came.
+    `answering`: while it is clear nothing is answered. `bad`: ids of messages; a request with one of them is refused.
+    `requests`: the ids of each request, as they came.
     `words`: of an answer. `permission`: of the queue of each topic.
     `key`, `cert`: PEM; with them it speaks TLS. `ca`: PEM; whose certificates clients have to have."""
 
@@ -28,6 +30,8 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         self.answer: Callable[[Any], int] = lambda context: Code.OK
         self.route = Code.OK
         self.words, self.permission = "of the message", Permission.READ_WRITE
+        self.answering = Event()
+        self.answering.set()
         self.bad: set[str] = set()
         self.requests: list[list[str]] = []
         self.peers: set[str] = set()
@@ -49,6 +53,7 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         self._server.stop(0).wait()
 
     def QueryRoute(self, request: Any, context: Any) -> Any:
+        self.answering.wait(10)
         response = QueryRouteResponse()
         response.status.code, response.status.message = self.route, "of the route"
         queue = response.message_queues.add()
@@ -61,6 +66,7 @@ class FakeProxy(MessagingServiceServicer):  # type: ignore[misc]
         return response
 
     def SendMessage(self, request: Any, context: Any) -> Any:
+        self.answering.wait(10)
         self.peers.add(context.peer())
         self.signatures.add(dict(context.invocation_metadata())["authorization"])
         response = SendMessageResponse()

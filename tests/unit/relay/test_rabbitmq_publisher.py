@@ -10,7 +10,8 @@ import pytest
 from pika import BasicProperties, exceptions, spec
 
 from duemq.relay.base import Reply, Result
-from duemq.relay.rabbitmq.link import Publisher
+from duemq.relay.network.resolver import Resolver
+from duemq.relay.rabbitmq.link import Link, Publisher
 from duemq.relay.rabbitmq.mapping import Publication
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +164,28 @@ async def test_the_end_of_a_channel_answers_all(
     reply = futures[1].result()
     assert (reply.result, reply.status) == expected
     assert futures[0].result().result is Result.ACCEPTED
+
+
+class Quiet:
+    """IO on which nothing is heard after `heard_at`."""
+
+    def __init__(self, heard_at: float) -> None:
+        self.heard_at = heard_at
+        self.aborted = ""
+
+    def abort(self, why: str = "") -> None:
+        self.aborted = why
+
+
+async def test_a_link_on_which_nothing_is_heard_is_lost_and_its_messages_wait(site: Site) -> None:
+    loop = asyncio.get_running_loop()
+    link, quiet = Link(Resolver([]), 0.2), Quiet(loop.time())
+    link._connection, link._io, link._publishers = SimpleNamespace(is_open=True), quiet, [site.publisher]  # type: ignore[assignment]
+    (future,) = site.publish("a")
+    link._watch()
+    quiet.heard_at = loop.time() + 0.1  # a heartbeat
+    await asyncio.sleep(0.22)
+    assert not quiet.aborted and not future.done()
+    async with asyncio.timeout(10):
+        reply = await future
+    assert (reply.result, reply.status) == (Result.AWAY, "heartbeat") and quiet.aborted

@@ -141,6 +141,24 @@ async def test_codes_of_grpc(proxy: FakeProxy, code: str, result: Result, overlo
     assert (reply.result, reply.status, reply.detail, reply.overloaded) == (result, code, "why", overloaded)
 
 
+async def test_a_proxy_that_answers_nothing_is_away_and_a_slow_one_is_not(proxy: FakeProxy) -> None:
+    outlet = outlet_of(proxy)
+    assert (await outlet.send(out_message(0))).result is Result.ACCEPTED
+    proxy.answering.clear()
+    async with asyncio.timeout(4.1):  # of the destination
+        replies = await asyncio.gather(*(outlet.send(out_message(number)) for number in range(1, 1_100)))
+    proxy.answering.set()
+    assert {(reply.result, reply.status) for reply in replies} == {(Result.AWAY, "DEADLINE_EXCEEDED")}
+
+    def slow(context: Any) -> int:
+        time.sleep(2.5)
+        return int(Code.OK)
+
+    proxy.answer = slow
+    reply = await reply_of(outlet)
+    assert (reply.result, reply.status, reply.overloaded) == (Result.FAILED, "DEADLINE_EXCEEDED", True)
+
+
 async def test_after_a_loss_there_is_a_new_connection(proxy: FakeProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outlet_module, "_RENEW_S", 0.2)
     outlet = outlet_of(proxy)

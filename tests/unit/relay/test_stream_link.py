@@ -143,6 +143,20 @@ async def test_a_silent_broker_is_away() -> None:
         await outlet.close()
 
 
+async def test_a_broker_that_confirms_nothing_is_away() -> None:
+    async with StreamBroker() as broker:
+        outlet = broker.outlet(timeout=2_000)
+        await outlet.send(out_message(0))
+        broker.silent = True
+        async with asyncio.timeout(2.1):  # of the destination
+            sending = asyncio.gather(*(outlet.send(out_message(number)) for number in (1, 2)))
+            while not sending.done():
+                broker.say(schema.Heartbeat())
+                await asyncio.sleep(0.1)
+        assert {outcome(reply) for reply in await sending} == {(Result.AWAY, "unconfirmed")}
+        await outlet.close()
+
+
 async def test_records_that_come_in_another_order_are_written_in_theirs(
     broker: StreamBroker, outlet: StreamOutlet
 ) -> None:
