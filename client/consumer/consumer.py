@@ -174,6 +174,12 @@ class Consumer:
         return undone
 
     @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest message that is pulled and not done came into its topic, epoch ms; None if there is none."""
+        times = [book.oldest_ms for book in dict(self._books).values()]
+        return min((time for time in times if time is not None), default=None)
+
+    @property
     def working(self) -> asyncio.Task[None]:
         """Ends, with what ended the consumer, if it ends by itself. There is one from `start` on."""
         assert self._running is not None
@@ -368,7 +374,7 @@ class Consumer:
         book = self._book(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
-        works, offsets = list[Work](), list[int]()
+        works, times = list[Work](), dict[int, int]()
         total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
         aside, skipped = book.aside, 0
         for record in book.without_done(records):
@@ -381,7 +387,7 @@ class Consumer:
                 continue
             key = self._key(message) if keyed else None
             if record.offset >= aside.until:
-                offsets.append(record.offset)
+                times[record.offset] = record.timestamp
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
@@ -392,12 +398,12 @@ class Consumer:
             total += size
         self._room.add(len(works), total)
         start = book.commit
-        book.pulled(offsets, records[-1].offset + 1)
+        book.pulled(times, records[-1].offset + 1)
         if self._in_place:
             for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
                 book.done(offset)
         if self._watcher is not None and self._source is not None:
-            self._watcher.pulled(partition, self._source.log_id(partition.topic), offsets, start)
+            self._watcher.pulled(partition, self._source.log_id(partition.topic), list(times), start)
         self._counts[partition.topic, "skipped"] += skipped
         self._lanes.put(works)
 
