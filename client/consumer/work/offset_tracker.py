@@ -44,7 +44,7 @@ class Book:
         return [record for record in records if not contains(self._done_before, record.offset)]
 
     def pulled(self, times: Mapping[int, int], position: int) -> None:
-        """More messages came. `times`: of their records, epoch ms, by offset. `position`: the next pull starts there."""
+        """More messages came. `times`: of their records, epoch ms, by offset. `position`: of the next pull."""
         self._open.update(times)
         self.pull = max(self.pull, position)
         if self._done_before:
