@@ -53,7 +53,7 @@ _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
 _AGAIN_S = 0.2  # between looks whether suspended keys are free
 _ASIDE = 10  # times as many messages as may be in hand are set aside at most
-_PLACE_S = 2.5e-6  # a tenth of the time goes into what is stored at most, however many messages are not done
+_PLACE_S = 2.5e-6  # pause for each message that is not done: to make a position of them takes a tenth of that
 _SAVE_S = 5.0  # for the last save of a partition
 _CROWDED_S = 1.0  # between tries to store offsets while nothing more is pulled for want of that
 _LEAVE_S = 5.0
@@ -348,7 +348,7 @@ class Consumer:
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
     def _read_again(self, source: MessageSource) -> frozenset[TopicPartition]:
-        """Read partitions again for keys that are free now. Gives those of which as much is set aside as may be."""
+        """Read partitions again for keys that are free now. Gives partitions that have set aside all they may."""
         with_aside = {partition: book for partition, book in self._books.items() if book.aside}
         if not with_aside:
             return frozenset()

@@ -66,7 +66,7 @@ class Book:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the first message that is not done came into its topic, epoch ms; None where there is none."""
+        """When the first message that is not done came into its topic, epoch ms; None if all are done."""
         return self._open.get(self.commit)
 
     def undone(self, end: int) -> int:

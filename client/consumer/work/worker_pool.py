@@ -65,7 +65,7 @@ class Owner(Protocol):
         ...
 
     def set_aside(self, work: Work) -> None:
-        """A message waits for a suspended key, and is to be read again once that is free."""
+        """A message waits for a suspended key. It has to be read again once the key is free."""
         ...
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
@@ -272,7 +272,7 @@ class Lanes:
         return state is None or not (state.suspended or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """Set aside what is not begun of these keys, for messages before it are to come."""
+        """Set aside the messages of these keys that are not begun: earlier ones are read again first."""
         works = list(self._ready)
         self._ready.clear()
         for work in works:
