@@ -159,7 +159,7 @@ class Delivery:
 
 
 def _postpones(reply: Reply) -> bool:
-    """Whether the other side asks for later, and says when. Zero and what is past say nothing."""
+    """Whether the other side has too much, and says when to come again. Zero and a past time do not count."""
     return reply.overloaded and (reply.retry_after_ms or 0) > 0
 
 

@@ -52,6 +52,14 @@ def _of_destinations_at_work(relay: Relay) -> Iterator[Metric]:
             if (value := getattr(figures, field)) is not None:
                 family.add_metric([name], value)
         yield family
+    oldest = GaugeMetricFamily(
+        "duemq_relay_oldest_message_seconds",
+        "How long the oldest message that a destination has not got yet has been in its topic",
+        labels=_LABELS,
+    )
+    for name, figures in at_work.items():
+        oldest.add_metric([name], 0 if figures.oldest_at is None else max(relay.now - figures.oldest_at, 0) / 1000)
+    yield oldest
 
 
 def _of_all_destinations(relay: Relay) -> Iterator[Metric]:

@@ -108,6 +108,11 @@ class Relay:
         disabled = destination.disabled if destination is not None else ""
         return disabled or (work.figures.trouble if work is not None else "")
 
+    @property
+    def now(self) -> int:
+        """Epoch ms."""
+        return self._clock()
+
     def measured(self) -> dict[str, RelayFigures]:
         """What is counted of each destination that is at work here, by name."""
         return {name: self._measure(work) for name, work in self._working.items()}
@@ -134,6 +139,8 @@ class Relay:
             last_accepted_at=figures.last_accepted_at,
             last_failures=tuple(attempt._asdict() for attempt in reversed(figures.attempts)),
             trouble=figures.trouble,
+            oldest_at=consumer.oldest_ms if consumer else None,
+            rate=work.declared[0].rate,
         )
 
     async def ended(self, name: str, topics: Collection[str]) -> None:

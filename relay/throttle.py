@@ -83,6 +83,6 @@ class Throttle:
             self._postponed = 0
 
     def give_up(self, *, tried: bool) -> None:
-        """One has ended without an answer, for who sends it ends."""
+        """One has ended without an answer: the consumer let go of it."""
         self.in_flight -= 1
         self._trying = self._trying and not tried

@@ -199,8 +199,9 @@ def _tell_figures(figures: dict[str, Any]) -> None:
         lines[name] = ", ".join(f"{count} {what}" for what, count in figures.get(name, {}).items() if count)
     for name in ("lateness_ms", "took_ms"):
         lines[name] = ", ".join(f"{share} {ms}" for share, ms in figures.get(name, {}).items() if ms is not None)
-    if (accepted_at := figures.get("last_accepted_at")) is not None:
-        lines["last_accepted_at"] = instant_text(accepted_at)
+    for name in ("oldest_at", "last_accepted_at"):
+        if (at := figures.get(name)) is not None:
+            lines[name] = instant_text(at)
     typer.echo("figures")
     echo_fields(lines, "  ")
     if failures := figures.get("last_failures"):

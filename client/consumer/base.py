@@ -42,8 +42,8 @@ class MessageSource(Protocol):
         ...
 
     def rewind(self, partition: TopicPartition, offset: int) -> bool:
-        """Have the next pull of a partition start at an offset that was pulled before. False where that is not possible
-        just now."""
+        """Have the next pull of a partition start at an offset that was pulled before. False if the source has no place
+        of the partition now."""
         ...
 
     async def idle(self) -> None:

@@ -53,7 +53,7 @@ _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
 _AGAIN_S = 0.2  # between looks whether suspended keys are free
 _ASIDE = 10  # times as many messages as may be in hand are set aside at most
-_PLACE_S = 2.5e-6  # a tenth of the time goes into what is stored at most, however many messages are not done
+_PLACE_S = 2.5e-6  # pause for each message that is not done: to make a position of them takes a tenth of that
 _SAVE_S = 5.0  # for the last save of a partition
 _CROWDED_S = 1.0  # between tries to store offsets while nothing more is pulled for want of that
 _LEAVE_S = 5.0
@@ -172,6 +172,12 @@ class Consumer:
                 return None
             undone += book.undone(end)
         return undone
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the oldest message that is pulled and not done came into its topic, epoch ms; None if there is none."""
+        times = [book.oldest_ms for book in dict(self._books).values()]
+        return min((time for time in times if time is not None), default=None)
 
     @property
     def working(self) -> asyncio.Task[None]:
@@ -342,7 +348,7 @@ class Consumer:
             await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
 
     def _read_again(self, source: MessageSource) -> frozenset[TopicPartition]:
-        """Read partitions again for keys that are free now. Gives those of which as much is set aside as may be."""
+        """Read partitions again for keys that are free now. Gives partitions that have set aside all they may."""
         with_aside = {partition: book for partition, book in self._books.items() if book.aside}
         if not with_aside:
             return frozenset()
@@ -368,7 +374,7 @@ class Consumer:
         book = self._book(partition, records[0].offset)
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
-        works, offsets = list[Work](), list[int]()
+        works, times = list[Work](), dict[int, int]()
         total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
         aside, skipped = book.aside, 0
         for record in book.without_done(records):
@@ -381,7 +387,7 @@ class Consumer:
                 continue
             key = self._key(message) if keyed else None
             if record.offset >= aside.until:
-                offsets.append(record.offset)
+                times[record.offset] = record.timestamp
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
@@ -392,12 +398,12 @@ class Consumer:
             total += size
         self._room.add(len(works), total)
         start = book.commit
-        book.pulled(offsets, records[-1].offset + 1)
+        book.pulled(times, records[-1].offset + 1)
         if self._in_place:
             for offset in aside.came(records[-1].offset, asyncio.get_running_loop().time()):
                 book.done(offset)
         if self._watcher is not None and self._source is not None:
-            self._watcher.pulled(partition, self._source.log_id(partition.topic), offsets, start)
+            self._watcher.pulled(partition, self._source.log_id(partition.topic), list(times), start)
         self._counts[partition.topic, "skipped"] += skipped
         self._lanes.put(works)
 

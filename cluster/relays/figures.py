@@ -20,8 +20,9 @@ _MAX_STATUSES = 10
 class RelayFigures(NamedTuple):
     """Of one destination, by one relay or by several, since they began with it.
 
-    `relays`: their names. `lag`: messages that are not done; None while that is not known. `in_flight`: messages
-    without an answer, of `limit` at most. `in_hand`: messages read and not done. `dead`: dead letters. `results`,
+    `relays`: their names. `lag`: messages that are not done; None while that is not known. `oldest_at`: when the oldest
+    of them that was read came into its topic, epoch ms. `in_flight`: messages without an answer, of `limit` at most.
+    `rate`: messages/s that may begin, 0 = any. `in_hand`: messages read and not done. `dead`: dead letters. `results`,
     `statuses`: answers. `lateness`, `took`: accepted messages by how late they were and how long they took, one more
     than `BUCKETS_MS`. `last_accepted_at`: epoch ms. `last_failures`: attempts, newest first. `trouble`: why nothing is
     handed on just now.
@@ -40,6 +41,8 @@ class RelayFigures(NamedTuple):
     last_accepted_at: int | None = None
     last_failures: tuple[Mapping[str, Any], ...] = ()
     trouble: str = ""
+    oldest_at: int | None = None
+    rate: int = 0
 
     def shown(self) -> dict[str, Any]:
         """As JSON-able values."""
@@ -64,6 +67,7 @@ def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
         return None
     lags = [each.lag for each in figures]
     failures = sorted((one for each in figures for one in each.last_failures), key=_at, reverse=True)
+    oldest_at = [each.oldest_at for each in figures if each.oldest_at is not None]
     accepted_at = [each.last_accepted_at for each in figures if each.last_accepted_at is not None]
     return RelayFigures(
         relays=tuple(sorted(name for each in figures for name in each.relays)),
@@ -79,6 +83,8 @@ def merged(figures: Sequence[RelayFigures]) -> RelayFigures | None:
         last_accepted_at=max(accepted_at, default=None),
         last_failures=tuple(failures[:_MAX_FAILURES]),
         trouble=next((each.trouble for each in figures if each.trouble), ""),
+        oldest_at=min(oldest_at, default=None),
+        rate=sum(each.rate for each in figures),
     )
 
 

@@ -216,7 +216,7 @@ class Destination(_Declared):
 
     @property
     def instance(self) -> str:
-        """What tells it from one of the same name that was removed. Empty where that is not known."""
+        """Tells it from a removed one of the same name. Empty if a node of version 0.1.0 declared it."""
         instance, dot, _ = self.start_id.partition(".")
         return instance if dot else ""
 

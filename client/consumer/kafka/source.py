@@ -215,8 +215,8 @@ class Source:
         return self._starts.ids.get(topic, "")
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
-        """Store these places. Gives the partitions whose places are durable now: none where they are another member's
-        by now, or Kafka is away; not one of which it is not known whether it is the log that it was."""
+        """Store these places. Gives the partitions whose places are durable now: none if they moved to another member
+        or Kafka is away, and not those whose log is in doubt."""
         sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}

@@ -60,8 +60,8 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message was first, how often it was retried since, the attempts that failed, when the first one was due
-    (epoch ms; None where it did not come by duemq), and the instance of the group that sent it back."""
+    """A message's first place, how often it was retried since, the attempts that failed, when the first one was due
+    (epoch ms; None if duemq did not deliver it), and the instance of the group that sent it back."""
 
     topic: str
     partition: int

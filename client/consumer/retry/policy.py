@@ -62,9 +62,9 @@ class RetryLater(Exception):
     """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
 
     `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
-    to 18, above is 18, below 0 to the dead letters. What says no wait, such as 0 and a time that is past, leaves it to
-    the policy: such values come from another system that was asked when to try again. It counts as a retry, except
-    where a subclass says that the message itself has not failed (`counts`).
+    to 18, above is 18, below 0 to the dead letters. Zero and a past time leave the wait to the policy: they come
+    from another system that was asked when to try again. It counts as a retry, unless a subclass says that the message
+    itself has not failed (`counts`).
     """
 
     counts = True
@@ -181,8 +181,8 @@ class Delays:
 
 
 def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | Dead:
-    """What becomes of a message whose handler ended with this error, after it was retried so many times before. `now`:
-    epoch ms.
+    """When a message comes back whose handler ended with this error, or that it does not. `retried`: how often it came
+    back before. `now`: epoch ms.
 
     Raises what the policy raises, and Rejected `bad_policy` where it gives what is no wait.
     """

@@ -1,8 +1,8 @@
 """Messages that wait for a suspended key, by their offsets alone. Pure.
 
 A key whose message fails is suspended, and all that follows with this key waits. Only a few messages of a key wait in
-memory. The others are set aside: the log has them. Once the key has done what it had, the partition is read again from
-the first one that was set aside; of what comes then, only messages that were set aside are taken.
+memory. The others are set aside: the log has them. Once nothing waits for the key, the partition is read again from the
+first one that was set aside; only messages that were set aside are taken then.
 
     suspended, and enough wait -> set aside -> the key is free -> read again -> taken, in their order
 """
@@ -19,7 +19,7 @@ class Aside:
 
     def __init__(self) -> None:
         self.keys: set[Hashable] = set()
-        """Keys that the partition is to be read again for."""
+        """Keys whose messages are set aside until the partition is read again for them."""
         self.until = 0
         """Records below are read again: what of them is not set aside is done, or in hand."""
         self._next = 0  # the offset that is read next
@@ -38,7 +38,7 @@ class Aside:
         self.keys.add(key)
 
     def take(self, offset: int, key: Hashable) -> bool:
-        """Whether a message that is read again is to be handled now."""
+        """Whether to handle a message that is read again."""
         offsets = self._offsets.get(key, ())
         if key in self.keys or offset not in offsets:
             return False
@@ -66,7 +66,7 @@ class Aside:
         return now_s >= self._rest_until_s
 
     def first(self, keys: Collection[Hashable]) -> int:
-        """The offset to read from for these keys, and for what is being read again already."""
+        """The offset to read from for these keys, without a gap to what is read again already."""
         return min(self._next, *(min(self._offsets[key]) for key in keys))
 
     def read_again(self, keys: Collection[Hashable], until: int, now_s: float) -> None:

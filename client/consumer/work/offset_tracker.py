@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from duemq.client.consumer.base import FetchPosition
@@ -30,7 +30,7 @@ class Book:
         """The partition went to another member: what is still in hand is not begun."""
         self.aside = Aside()
         """Messages that were read, are not done, and are not in hand."""
-        self._open: dict[int, None] = {}  # in ascending order
+        self._open: dict[int, int] = {}  # offsets in ascending order, with the times of their records
         self._done_before = done_before
 
     def __len__(self) -> int:
@@ -43,9 +43,9 @@ class Book:
             return records
         return [record for record in records if not contains(self._done_before, record.offset)]
 
-    def pulled(self, offsets: Iterable[int], position: int) -> None:
-        """More messages came. `position`: where the next pull starts."""
-        self._open.update(dict.fromkeys(offsets))
+    def pulled(self, times: Mapping[int, int], position: int) -> None:
+        """More messages came. `times`: of their records, epoch ms, by offset. `position`: of the next pull."""
+        self._open.update(times)
         self.pull = max(self.pull, position)
         if self._done_before:
             self._done_before = behind(self._done_before, position)
@@ -63,6 +63,11 @@ class Book:
                 return next(iter(self._open), self.pull)
             except RuntimeError:  # it changed at this moment
                 continue
+
+    @property
+    def oldest_ms(self) -> int | None:
+        """When the first message that is not done came into its topic, epoch ms; None if all are done."""
+        return self._open.get(self.commit)
 
     def undone(self, end: int) -> int:
         """How many offsets below `end` are not done."""

@@ -19,7 +19,7 @@ from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.pause import Pauses
 
 _WATCH_S = 0.05
-_KEPT = 4  # messages that wait in memory for a suspended key
+_KEPT = 4  # messages that wait in memory for a key that fails
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +65,7 @@ class Owner(Protocol):
         ...
 
     def set_aside(self, work: Work) -> None:
-        """A message waits for a suspended key, and is to be read again once that is free."""
+        """A message waits for a suspended key. It has to be read again once the key is free."""
         ...
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
@@ -89,9 +89,11 @@ class _Lane:
 
 @dataclass(slots=True)
 class _Key:
+    """`failing`: messages that failed and are tried again here, until they are settled."""
+
     running: int = 0
-    suspended: int = 0
     waiting: deque[Work] = field(default_factory=deque)
+    failing: set[Work] = field(default_factory=set)
 
 
 class Lanes:
@@ -226,7 +228,7 @@ class Lanes:
         self._suspended[work] = asyncio.get_running_loop().call_later(again, self._resume, work)
         if work.holds_key:
             key = self._keys[work.key]
-            key.suspended += 1
+            key.failing.add(work)
             while len(key.waiting) > _KEPT:
                 self._owner.set_aside(key.waiting.pop())
         return True
@@ -269,10 +271,10 @@ class Lanes:
     def is_free(self, key: Hashable) -> bool:
         """Whether nothing waits for the key."""
         state = self._keys.get(key)
-        return state is None or not (state.suspended or state.waiting)
+        return state is None or not (state.failing or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """Set aside what is not begun of these keys, for messages before it are to come."""
+        """Set aside the messages of these keys that are not begun: earlier ones are read again first."""
         works = list(self._ready)
         self._ready.clear()
         for work in works:
@@ -283,7 +285,7 @@ class Lanes:
 
     def _enter(self, work: Work, limit: int) -> Work | None:
         key = self._keys.get(work.key)
-        if work.key in work.book.aside.keys or (key and key.suspended and len(key.waiting) >= _KEPT):
+        if work.key in work.book.aside.keys or (key and key.failing and len(key.waiting) >= _KEPT):
             self._owner.set_aside(work)
             return None
         if key is None:
@@ -298,6 +300,7 @@ class Lanes:
     def _following(self, work: Work) -> Work | None:
         """What this lane does next: a message that waited for the same key."""
         key = self._keys[work.key]
+        key.failing.discard(work)
         if key.waiting:
             following = key.waiting.popleft()
             following.holds_key = True
@@ -310,14 +313,8 @@ class Lanes:
             del self._keys[work.key]
         return None
 
-    def _wakes(self, work: Work) -> None:
-        """It is suspended no more."""
-        self._suspended.pop(work).cancel()
-        if work.holds_key:
-            self._keys[work.key].suspended -= 1
-
     def _resume(self, work: Work) -> None:
-        self._wakes(work)
+        del self._suspended[work]
         if self._pauses.on:
             self._pauses.hold_first(work)
             return
@@ -342,7 +339,7 @@ class Lanes:
         self._ready.clear()
         self._ready.extend(survivors)
         for work in [work for work in self._suspended if work.book.closed]:
-            self._wakes(work)
+            self._suspended.pop(work).cancel()
             dropped.append(work)
         dropped += self._pauses.release()
         for work in dropped:

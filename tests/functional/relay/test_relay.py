@@ -56,8 +56,12 @@ async def test_its_lag_is_what_it_has_not_got(site: Site) -> None:
     async with site.relay() as relay:
         await until(lambda: lag(relay) == 2)
         assert metric(relay, "lag_messages") == 2
+        (oldest, *_) = await site.bus.read("orders", 0, 1, 1)
+        assert relay.measured()["one"].oldest_at == oldest.timestamp
+        assert metric(relay, "oldest_message_seconds") == max(1_000 - oldest.timestamp, 0) / 1_000
         outlet.answer = None
         await until(lambda: lag(relay) == 0)
+        assert metric(relay, "oldest_message_seconds") == 0 and relay.measured()["one"].oldest_at is None
     assert sorted(payloads(outlet)) == [b"1", b"2", b"3"]
 
 

@@ -180,7 +180,7 @@ def test_show_says_times_and_failures_as_people_write_them(shell: Shell) -> None
     figures = {
         "relays": ["a:1"], "lag": 0, "results": {"accepted": 3, "failed": 1, "gone": 0}, "statuses": {"200": 3},
         "lateness_ms": {"p50": 5, "p99": None}, "took_ms": {"p50": 2, "p99": 10}, "last_accepted_at": AT_MS,
-        "last_failures": [failure, failure | {"detail": ""}], "trouble": "",
+        "oldest_at": AT_MS, "last_failures": [failure, failure | {"detail": ""}], "trouble": "",
     }  # fmt: skip
     rule = {"kind": "exponential", "first": 1_000, "factor": 2.0, "most": 3_600_000, "retries": 16}
     shell.answers = [ok(SHOP | {"figures": figures, "retry": rule}), ok(SHOP | {"retry": {"delays": [1_000, 60_000]}})]
@@ -192,7 +192,8 @@ def test_show_says_times_and_failures_as_people_write_them(shell: Shell) -> None
         "lateness_ms       p50 5",
     ):
         assert line in lines
-    assert any(line.startswith(f"last_accepted_at  {format_ms(AT_MS)} (in ") for line in lines)
+    for name in ("last_accepted_at  ", "oldest_at         "):
+        assert any(line.startswith(f"{name}{format_ms(AT_MS)} (in ") for line in lines)
     assert lines[-2:] == [
         f"{format_ms(AT_MS)}  one  attempt 2, 31 ms, 500: no\\x1b",
         f"{format_ms(AT_MS)}  one  attempt 2, 31 ms, 500",

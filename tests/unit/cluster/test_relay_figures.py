@@ -24,6 +24,7 @@ ONE = RelayFigures(
 TWO = ONE._replace(
     relays=("b",), lag=4, results={"accepted": 2}, statuses={"500": 2, "timeout": 1}, last_accepted_at=2_000,
     last_failures=({"at": 950, "id": "y"}, {"at": 800, "id": "z"}), trouble="it is away",
+    oldest_at=700, rate=5,
 )  # fmt: skip
 
 
@@ -32,7 +33,7 @@ def test_several_relays_are_shown_as_one() -> None:
     assert both is not None
     assert (both.relays, both.lag, both.in_flight, both.limit, both.in_hand, both.dead) == (("a", "b"), 7, 2, 20, 8, 2)
     assert both.results == {"accepted": 7, "failed": 1} and both.statuses == {"500": 3, "timeout": 1}
-    assert (both.last_accepted_at, both.trouble) == (2_000, "it is away")
+    assert (both.last_accepted_at, both.trouble, both.oldest_at, both.rate) == (2_000, "it is away", 700, 5)
     assert [each["id"] for each in both.last_failures] == ["y", "x", "z"]
     assert both.shown()["lateness_ms"] == {"p50": 10, "p99": 10} and both.shown()["took_ms"] == {"p50": 1, "p99": 1}
     assert "lateness" not in both.shown(), "counts of buckets are for relays"

@@ -55,7 +55,7 @@ class Handled:
         self.tries: Counter[tuple[int, int]] = Counter()
         self.failures = failures
         self.done: defaultdict[tuple[int, bytes | None], list[int]] = defaultdict(list)
-        self.count = 0
+        self.count, self.failure_s = 0, 0.0
 
     async def __call__(self, message: Message) -> None:
         record = message.record
@@ -63,6 +63,7 @@ class Handled:
         self.tries[place] += 1
         await asyncio.sleep(0.001)
         if self.tries[place] <= self.failures.get(place, 0):
+            await asyncio.sleep(self.failure_s)
             raise RetryLater("not yet")
         self.done[record.partition, record.key].append(record.offset)
         self.count += 1
@@ -96,7 +97,9 @@ def test_a_failing_key_holds_offsets_and_all_others_flow() -> None:
         async with working(consumer, log):
             await until(lambda: handle.count == 1_001)
             assert asyncio.get_running_loop().time() < 1_010
-            await asyncio.sleep(5)
+            handle.failure_s = 2.0
+            await asyncio.sleep(25)
+            assert handle.tries[0, 0] == 2 and log.read == 4_501, "nothing is read again because it is tried again"
             assert consumer.in_hand <= 5 and consumer.places[TOPIC].commit == 0
             place = log.saved[TOPIC]
             assert place.commit == 0 and place.done[0] == (2_500, 2_501) and len(place.done) == 1_001

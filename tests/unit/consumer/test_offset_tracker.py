@@ -43,7 +43,7 @@ class World:
             assert {each.offset for each in records} - set(rest) == self.done.intersection(
                 each.offset for each in records
             )
-            self.book.pulled(rest, records[-1].offset + 1)
+            self.book.pulled(dict.fromkeys(rest, 0), records[-1].offset + 1)
             self.in_hand += rest
 
     def store(self) -> None:

@@ -356,7 +356,7 @@ async def test_the_time_of_a_message_that_waits_for_a_thread_does_not_count() ->
 
 
 async def test_what_waits_for_its_turn_is_let_go_with_its_partition() -> None:
-    """It has not begun: it is neither done nor failed, and nobody waits for it."""
+    """It has not begun: it is neither done nor failed."""
     owner, turn, waiting, going, staying = Owner(), asyncio.Event(), set[int](), Book(0), Book(0)
 
     async def handle(message: Message) -> None:

@@ -23,7 +23,7 @@ LATER = Reply(Result.FAILED, "503", "maintenance", 1_000, overloaded=True)
 
 
 class Bench:
-    """A destination, and what became of the messages that were handed to it."""
+    """A destination, and what it makes of messages."""
 
     def __init__(self, **fields: object) -> None:
         destination = read_destination({"name": "one", "url": "https://h.example/"} | fields)
@@ -45,7 +45,7 @@ class Bench:
         self.disabled.append(reason)
 
     async def hand(self, reply: Reply | None = None, retried: int = 0, *attempts: Attempt) -> Wait | Dead | str | None:
-        """The verdict; the text of a pause; None for what was accepted."""
+        """The verdict; the text of a pause; None once it was accepted."""
         self.reply = reply or self.reply
         message = Message(Plain(), Origin("orders", 0, 1, "id", retried, attempts))
         try:
@@ -93,7 +93,7 @@ def test_five_results(reply: Reply, retried: int, expected: object) -> None:
 def test_the_longer_of_the_rule_and_of_what_the_other_side_asks_for(
     hint: int | None, wait: int | None, overloaded: bool
 ) -> None:
-    """And only who asks for later by a usable time uses up no retry."""
+    """Only an answer that asks for later, by a usable time, uses up no retry."""
 
     async def scenario() -> None:
         reply = Reply(Result.FAILED, "503", "", hint, overloaded)

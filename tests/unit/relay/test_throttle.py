@@ -55,7 +55,7 @@ def test_three_that_are_postponed_close_it_until_one_is_answered_otherwise() -> 
     now += 60
     assert throttle.begin()
     throttle.give_up(tried=True)
-    assert throttle.wait_s(now) == 0 and throttle.begin(), "what was given up says nothing"
+    assert throttle.wait_s(now) == 0 and throttle.begin(), "giving up says nothing"
     throttle.end(now, accepted=True, tried=True)
     assert throttle.wait_s(now) == 0 and not throttle.begin()
 
