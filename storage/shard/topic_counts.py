@@ -56,15 +56,16 @@ class TopicCounts:
         self._cache: dict[bytes, int] = {}
         self.faults = 0
         """How often they were not what is pending."""
-        self.through, self._sum = LOWEST, 0
+        self.through, self.total = LOWEST, 0
+        """Keys up to this one are counted, and how many messages."""
         raw = store.get_many([TOPIC_COUNT])[0]
         if raw is not None:
             state = _STATE.unpack(raw)
             if state[:2] == (number, unread()) and (state[3] != HIGHEST or state[2] == pending + unread()):
-                self._sum, self.through = state[2:]
+                self.total, self.through = state[2:]
         if pending + unread() == 0:
-            self._sum, self.through = 0, HIGHEST
-        self._is_stale = not self._sum  # a count may be left over from an older version
+            self.total, self.through = 0, HIGHEST
+        self._is_stale = not self.total  # a count may be left over from an older version
         self._number, self._pending = number, pending
 
     @property
@@ -107,7 +108,7 @@ class TopicCounts:
         if self._is_stale:
             batch.delete_range(_TOPICS, _AFTER_TOPICS)
         counts = {topic: self._count(topic) + change for topic, change in (changes or {}).items() if change}
-        total = self._sum + sum((changes or {}).values())
+        total = self.total + sum((changes or {}).values())
         self._is_stale = False
         self.through = self.through if through is None else through
         due = self._pending + self._unread()
@@ -129,5 +130,5 @@ class TopicCounts:
                 batch.put(TOPIC_COUNT + topic, U64.pack(count))
             else:
                 batch.delete(TOPIC_COUNT + topic)
-        self._sum = total
+        self.total = total
         batch.put(TOPIC_COUNT, _STATE.pack(self._number, self._unread(), total, self.through))
