@@ -111,7 +111,7 @@ class ShardReader(Protocol):
         ...
 
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
-        """How many messages are pending for a topic; None where it is not known."""
+        """How many messages are pending for a topic; None while they are being counted."""
         ...
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:

@@ -13,7 +13,7 @@ MOST = 100
 OTHERS = "*"
 """Stands for all other topics together: no topic has this name."""
 
-_SHARE = 0.002  # of the time may be spent on it: with 10,000 topics a look takes 10 ms
+_SHARE = 0.002  # of the time may be spent on it: 10,000 topics take 10 ms
 
 
 class PendingTopics:

@@ -353,7 +353,7 @@ class Topic(Shape):
 
 
 class TopicDetails(Topic):
-    pending: int | None = Field(description="Messages that wait for their time; null where they are not known now.")
+    pending: int | None = Field(description="Messages that wait for their time; null while a shard cannot tell.")
     pending_unread: int | None = Field(
         description="How many of them may be cancelled already: cancels in delay files are counted by topic in a while."
     )

@@ -156,7 +156,7 @@ class Gateway(Protocol):
         ...
 
     async def pending(self, topic: str) -> TopicCount | None:
-        """How many messages are pending for a topic, seen as `find` sees them; None where it is not known now."""
+        """How many messages are pending for a topic, all accepted before included; None while a shard cannot tell."""
         ...
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:
