@@ -90,7 +90,7 @@ _LATER: Final = frozenset(("newest", "topic_prefix", "name_prefix", "caller"))
 def query_to_json(query: Query) -> Json:
     """A query without its `shard`: which shards are searched stands beside it.
 
-    Fields that an older node does not know are left out where they are not set. One that is set, such a node refuses.
+    Younger fields are left out unless they are set: a node refuses a field that it does not know.
     """
     document = {name: value for name, value in asdict(query).items() if name != "shard"}
     return {name: value for name, value in document.items() if name not in _LATER or value}

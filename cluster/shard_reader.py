@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from duemq.model.record import Headers
 from duemq.model.row_notes import UNCHANGED, Attempt, ChangeHistory
 from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 
 Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 
@@ -107,6 +108,10 @@ class ShardReader(Protocol):
 
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
+        ...
+
+    async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
+        """How many messages are pending for a topic; None while they are being counted."""
         ...
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:

@@ -197,10 +197,11 @@ class NodeCollector(Collector):
     def __init__(
         self, observer: Observer, shards: Callable[[], Iterable[ShardGauges]], disk: Callable[[], DiskGauges],
         clock: Callable[[], int], refusals: Callable[[], Mapping[str, str]] = dict,
+        pending_topics: Callable[[], Mapping[str, int]] = dict,
     ) -> None:  # fmt: skip
-        """`refusals`: topics that refuse messages, with the reasons."""
+        """`refusals`: topics that refuse messages, with the reasons. `pending_topics`: see `PendingTopics`."""
         self._observer, self._shards, self._disk, self._clock = observer, shards, disk, clock
-        self._refusals = refusals
+        self._refusals, self._pending_topics = refusals, pending_topics
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -267,6 +268,14 @@ class NodeCollector(Collector):
         for name, count in within.items():
             horizon.add_metric([name], count)
         yield from (pending, horizon, overdue, applied, leading, lag, stopped, stuck, sealed, files, windows, failures)
+        by_topic = GaugeMetricFamily(
+            "duemq_topic_pending_messages",
+            "Messages held for later by topic, of the shards that this node is master of; * has all other topics",
+            labels=["topic"],
+        )
+        for topic, count in self._pending_topics().items():
+            by_topic.add_metric([topic], count)
+        yield by_topic
         refused = GaugeMetricFamily(
             "duemq_topic_refused", "1 for a topic that refuses messages", labels=["topic", "reason"]
         )

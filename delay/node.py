@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -35,6 +35,7 @@ from duemq.delay.health import HealthTracker
 from duemq.delay.imports.copies import FilePeers
 from duemq.delay.maintenance import Upkeep
 from duemq.delay.metrics import NodeCollector, Observer, ShardGauges
+from duemq.delay.pending_topics import PendingTopics
 from duemq.delay.probes.liveness import Liveness
 from duemq.delay.probes.readiness import readiness
 from duemq.delay.shard.shard import Shard
@@ -163,15 +164,23 @@ class Node:
         self.why_not_ready: str | None = "starting"
         self._closed_for = Reason.STARTING  # while it has no condition
         self.ready = asyncio.Event()  # set once all shards have caught up for the first time
+        self._topics = PendingTopics()
         self._dead: set[int] = set()  # shards whose books differ
         self._short: list[Member] = []  # nodes that are short of space
         self._open_bus, self.peers, self._jobs = open_bus, peers, jobs
-        registry.register(NodeCollector(self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals))
+        registry.register(
+            NodeCollector(
+                self.observer, self._gauges, self.upkeep.gauges, self.clock, self._refusals, self._pending_topics
+            )
+        )
         registry.register(ClockCollector(self.watch))
         registry.register(BlockedCollector(lambda: getattr(self, "bus", None), self.clock))
 
     def _refusals(self) -> dict[str, str]:
         return self.topic_states.reasons(self.clock()) if hasattr(self, "topic_states") else {}
+
+    def _pending_topics(self) -> Mapping[str, int]:
+        return self._topics.counts(shard.store.topic_counts for shard in self.shards.values() if shard.leading)
 
     def _gauges(self) -> list[ShardGauges]:
         lag, stuck, dead = self.health.lag, self.liveness.look(), self._dead

@@ -62,6 +62,7 @@ def create_internal_app(
             Route(f"{shard}/state", reads.state),
             Route(f"{shard}/names", reads.names, methods=["POST"]),
             Route(f"{shard}/ended", reads.ended, methods=["POST"]),
+            Route(f"{shard}/topic-count", reads.topic_count),
             Route(f"{shard}/holder", reads.holder),
             Route(f"{shard}/import", reads.import_record),
             Route(f"{shard}/imports", reads.imports),
@@ -130,6 +131,10 @@ class _Reads:
         if any(len(key) != KEY_BYTES for key in keys):
             raise Rejected("bad_json", f"first_keys must have {KEY_BYTES} bytes each", "first_keys")
         return JsonResponse({"at": await self._reader.when_ended(_shard(request), keys, _offset(request))})
+
+    async def topic_count(self, request: Request) -> Response:
+        counted = await self._reader.topic_count(_shard(request), request.query_params.get("topic", ""))
+        return JsonResponse({"count": None} if counted is None else counted._asdict())
 
     async def holder(self, request: Request) -> Response:
         first_key = await self._reader.holder(_shard(request), _hex(request, "name"))

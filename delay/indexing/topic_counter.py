@@ -1,4 +1,4 @@
-"""Counts by topic what a store holds that an older version wrote (docs/adr/0065). Cycles count what they change."""
+"""Counts the pending messages of a store by topic after an older version wrote it (docs/adr/0065)."""
 
 from __future__ import annotations
 

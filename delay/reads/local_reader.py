@@ -14,11 +14,14 @@ from duemq.cluster.topic_states import TopicStates
 from duemq.delay.reads.shard_reads import Reads
 from duemq.delay.shard.shard import Shard
 from duemq.delay.threads import in_thread
+from duemq.delay.tiering.endings import complete_windows
 from duemq.model.errors import DamagedFile, LogFailed, Rejected, Unavailable
 from duemq.model.key import KEY_BYTES, due_of
 from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 
 _LOOK_AGAIN_S, _LOOK_LATER_S = 0.05, 0.8
+_UNREAD = 2_000  # cancelled messages in delay files whose rows are read for a count: 0.2 s
 _TOGETHER = 500  # imports decoded before others have their turn
 
 
@@ -96,6 +99,18 @@ class LocalReader:
                 raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
             first_key = self._holder_of(shard, name)
         return first_key
+
+    async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
+        await self._catch_up(shard)
+        local_shard = self._shard(shard)
+        store = local_shard.store
+        if 0 < store.delay_files.unread() <= _UNREAD:
+            try:
+                await complete_windows(store, store.delay_files.rowless_counts())
+            except DamagedFile as error:
+                local_shard.lose(store, error)
+                raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
+        return self._shard(shard).store.topic_counts.of(topic)
 
     async def import_record(self, shard: int, command_offset: int, offset: int) -> ImportRecord | None:
         await self._reads_after(shard, offset)

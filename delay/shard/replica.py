@@ -145,8 +145,7 @@ class Replica:
     def _topic_changes(
         self, cycle: Cycle, entry: Entry, imported_files: ImportedFiles | None
     ) -> Mapping[bytes, int] | None:
-        """By how much the pending messages of topics change, as far as these are counted; None: they are to be counted
-        again."""
+        """The changes of the counts by topic; None if the store has to count again."""
         through = self.store.topic_counts.through
         changes = cycle.topic_changes(through)
         for decision in entry.imported:

@@ -381,6 +381,13 @@ class Topic(Shape):
     )
 
 
+class TopicDetails(Topic):
+    pending: int | None = Field(description="Messages that wait for their time; null while a shard cannot tell.")
+    pending_unread: int | None = Field(
+        description="How many of them may be cancelled already: cancels in delay files are counted by topic in a while."
+    )
+
+
 class TopicList(Shape):
     topics: list[Topic]
 

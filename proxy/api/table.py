@@ -234,7 +234,7 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET", "/v1/topics/{topic}", topics.get_topic, "Look a topic up", "topics",
-        {200: ResponseSpec("The topic.", schemas.Topic)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
+        {200: ResponseSpec("The topic.", schemas.TopicDetails)}, ("bad_topic", "unknown_topic", "forbidden", *_DOWN),
         scope=Scope.READ,
     ),
     Endpoint(

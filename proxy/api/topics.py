@@ -48,13 +48,18 @@ async def list_topics(service: Service, request: Request) -> Response:
 
 
 async def get_topic(service: Service, request: Request) -> Response:
-    topic = _topic_of(request)
-    info = await service.gateway.bus.topic(topic)
+    topic, gateway = _topic_of(request), service.gateway
+    info, pending = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
+    if info is None and pending is not None and pending.count:
+        info = TopicInfo(topic, 0, (), ())  # the first delivery makes it
     if info is None:
         trouble = service.gateway.trouble(topic)
         why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
         raise Rejected("unknown_topic", f"there is no topic {topic}: {why}", "topic", trouble=trouble)
-    return JsonResponse(_topic_json(service, info))
+    counts = {
+        "pending": None if pending is None else pending.count, "pending_unread": pending.unread if pending else None
+    }  # fmt: skip
+    return JsonResponse(_topic_json(service, info) | counts)
 
 
 async def get_records(service: Service, request: Request) -> Response:
@@ -158,7 +163,9 @@ def _topic_json(service: Service, info: TopicInfo) -> dict[str, Any]:
         "records": info.records if known else None,
         "start_offsets": info.start_offsets,
         "end_offsets": info.end_offsets,
-        "cursor": encode_cursor(info.name, info.end_offsets) if known and info.partitions <= MAX_PARTITIONS else None,
+        "cursor": encode_cursor(info.name, info.end_offsets)
+        if known and 0 < info.partitions <= MAX_PARTITIONS
+        else None,
         "trouble": info.trouble or service.gateway.trouble(info.name),
         "lateness": service.gateway.topic_lateness(info.name),
     }

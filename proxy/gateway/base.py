@@ -18,6 +18,7 @@ from duemq.model.message import Draft, Terms
 from duemq.model.names import Name
 from duemq.model.readiness import Readiness
 from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 
 
 class Receipt(NamedTuple):
@@ -152,6 +153,10 @@ class Gateway(Protocol):
 
     async def find(self, query: Query) -> MessagePage:
         """Raises Rejected `bad_cursor`."""
+        ...
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        """How many messages are pending for a topic, all accepted before included; None while a shard cannot tell."""
         ...
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_chec
 from duemq.proxy.gateway.names import AppendedNames, Names
 from duemq.proxy.gateway.shard_router import ByKey, Selection
 from duemq.storage.imports.records import PENDING, REJECTED, ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 
 _MAX_BACKLOG = 50_000  # commands a shard may be behind before senders have to wait for it
 _IMPORT_ID = re.compile(r"(\d{1,5})-(\d{1,15})")  # shard and offset of the command
@@ -291,6 +292,19 @@ class CommandGateway:
         parts = await self._backend.reader.search(query, after)
         messages, position = merge([parts[shard] for shard in shards], query.limit)
         return MessagePage(messages, None if position is None else write_cursor(*position))
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        try:
+            self._check()
+            counts = await asyncio.gather(
+                *(self._backend.reader.topic_count(shard, topic) for shard in range(self._backend.shards))
+            )
+        except Unavailable:
+            return None
+        known = [count for count in counts if count is not None]
+        if len(known) < len(counts):
+            return None
+        return TopicCount(sum(count.count for count in known), sum(count.unread for count in known))
 
     # --- changing -------------------------------------------------------------------------------------------------
 

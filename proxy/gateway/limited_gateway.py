@@ -18,6 +18,7 @@ from duemq.model.message import Draft, Terms
 from duemq.model.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
+from duemq.storage.shard.topic_counts import TopicCount
 
 _LOOK_UPS: Final = 64  # at a time, for one request
 
@@ -150,6 +151,11 @@ class LimitedGateway(Gateway):
             query = replace(query, caller=self._grant.namespace)
         page = await self._gateway.find(query)
         return page._replace(messages=[state for state in page.messages if self._grant.covers(state.topic)])
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        if not self._grant.covers(topic):
+            raise no_topic(topic)
+        return await self._gateway.pending(topic)
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:
         return self._gateway.topic_lateness(topic)

@@ -28,6 +28,7 @@ from duemq.cluster.view import ClusterView
 from duemq.election.base import Member, NodeState
 from duemq.model.errors import Rejected, Unavailable
 from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.reply import in_slices
 
 _AVOID_S = 5.0  # how long a node that did not answer is asked last
@@ -77,6 +78,13 @@ class RemoteReader:
         content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
         at: list[int] = (await self._get(shard, "ended", {"offset": offset}, content))["at"]
         return at
+
+    async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
+        try:
+            document = await self._get(shard, "topic-count", {"topic": topic})
+        except Rejected:  # a node of an older version knows none
+            return None
+        return None if document["count"] is None else TopicCount(document["count"], document["unread"])
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         first_key = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]

@@ -32,7 +32,7 @@ from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
 from duemq.storage.imports.columns import SCHEMA, has_form
 
 MAX_TOPICS: Final = 1_000
-"""Of one file, of which it is told how many messages each has."""
+"""With more topics, the messages of a file are not counted by topic here."""
 
 _PAYLOAD = SCHEMA.get_field_index("payload")  # no column before it has more than one leaf
 _HEAD = [name for name in SCHEMA.names if name != "payload"]

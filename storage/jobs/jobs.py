@@ -192,7 +192,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """What is at the target now. `checksum`, `topics`: see `LocalFile`."""
+    """The file at the target. `checksum`, `topics`: see `LocalFile`."""
 
     about: About
     checksum: int

@@ -338,7 +338,7 @@ class ShardStore:
         """One atomic batch. `puts` and `deletes` carry their prefixes. Not durable until the next `flush`.
 
         `rowless`: the keys of messages in delay files that are cancelled without their rows. `topics`: by how much the
-        pending messages of topics change; None where that is not known.
+        pending messages of topics change; None if that is not known.
         """
         batch = WriteBatch(raw_mode=True)
         put = batch.put

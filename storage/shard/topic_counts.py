@@ -14,7 +14,7 @@ and all is counted again from the lowest key on. `through`: keys up to this one 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from struct import Struct
@@ -34,7 +34,7 @@ _CACHED = 10_000
 
 
 class TopicCount(NamedTuple):
-    """`count` messages are pending, `unread` of which may be cancelled: of all topics together."""
+    """`count` messages are pending; up to `unread` of these may be cancelled."""
 
     count: int
     unread: int
@@ -55,16 +55,17 @@ class TopicCounts:
         self._store, self._unread = store, unread
         self._cache: dict[bytes, int] = {}
         self.faults = 0
-        """How often they were not what is pending."""
-        self.through, self._sum = LOWEST, 0
+        """How often the counts differed from the number of pending messages."""
+        self.through, self.total = LOWEST, 0
+        """Keys up to this one are counted, and how many messages."""
         raw = store.get_many([TOPIC_COUNT])[0]
         if raw is not None:
             state = _STATE.unpack(raw)
             if state[:2] == (number, unread()) and (state[3] != HIGHEST or state[2] == pending + unread()):
-                self._sum, self.through = state[2:]
+                self.total, self.through = state[2:]
         if pending + unread() == 0:
-            self._sum, self.through = 0, HIGHEST
-        self._is_stale = not self._sum  # a count may be left over from an older version
+            self.total, self.through = 0, HIGHEST
+        self._is_stale = not self.total  # rows of counts may be left that an older version did not keep right
         self._number, self._pending = number, pending
 
     @property
@@ -76,7 +77,7 @@ class TopicCounts:
         """None while messages are being counted."""
         if not self.built:
             return None
-        count = self._count(topic.encode())
+        (count,) = self._counts([topic.encode()]).values()
         return TopicCount(count, min(count, self._unread()))
 
     def listed(self) -> dict[str, int] | None:
@@ -86,19 +87,21 @@ class TopicCounts:
         counts = islice(self._store.each(TOPIC_COUNT, b"\x01"), MAX_LISTED)
         return {} if self._is_stale else {topic.decode(): U64.unpack(count)[0] for topic, count in counts}
 
-    def _count(self, topic: bytes) -> int:
+    def _counts(self, topics: Collection[bytes]) -> dict[bytes, int]:
         if self._is_stale:
-            return 0
-        if (count := self._cache.get(topic)) is None:
-            raw = self._store.get_many([TOPIC_COUNT + topic])[0]
-            count = 0 if raw is None else U64.unpack(raw)[0]
-        return count
+            return dict.fromkeys(topics, 0)
+        counts = {topic: self._cache[topic] for topic in topics if topic in self._cache}
+        missing = [topic for topic in topics if topic not in counts]
+        raws = self._store.get_many([TOPIC_COUNT + topic for topic in missing])
+        return counts | {
+            topic: 0 if raw is None else U64.unpack(raw)[0] for topic, raw in zip(missing, raws, strict=True)
+        }
 
     # --- changes, each in a batch of the store -------------------------------------------------------------------
 
     def move(self, batch: Any, changes: Mapping[bytes, int] | None, number: int, pending: int) -> None:
-        """Write what a ledger entry changes, by topic; None where that is not known. `number`, `pending`: of the
-        entry. Comes after the unread of the batch are noted."""
+        """Write the changes of a ledger entry by topic; None if they are not known. `number`, `pending`: of the entry.
+        Comes after the unread of the batch are noted."""
         self._number, self._pending = number, pending
         self.change(batch, changes)
 
@@ -106,28 +109,31 @@ class TopicCounts:
         """Write changes by topic. `through`: keys up to this one are counted by now."""
         if self._is_stale:
             batch.delete_range(_TOPICS, _AFTER_TOPICS)
-        counts = {topic: self._count(topic) + change for topic, change in (changes or {}).items() if change}
-        total = self._sum + sum((changes or {}).values())
+        known = {topic: change for topic, change in (changes or {}).items() if change}
+        counts = {topic: count + known[topic] for topic, count in self._counts(known).items()}
         self._is_stale = False
+        self.total += sum(known.values())
         self.through = self.through if through is None else through
         due = self._pending + self._unread()
-        if changes is None or any(count < 0 for count in counts.values()) or (self.built and total != due):
-            if changes is not None:
-                self.faults += 1
-                log.error(
-                    "%s: %d messages are counted by topic, and %d are pending: they are counted again",
-                    self._store.path, total, due, extra={"action": "count"},
-                )  # fmt: skip
+        differ = any(count < 0 for count in counts.values()) or (self.built and self.total != due)
+        if changes is not None and differ:
+            self._tell_fault(due)
+        if changes is None or differ:
             batch.delete_range(_TOPICS, _AFTER_TOPICS)
-            self._cache, counts, total = {}, {}, 0
-            self.through = LOWEST
+            self._cache, counts, self.total, self.through = {}, {}, 0, LOWEST
         if len(self._cache) + len(counts) > _CACHED:
             self._cache = {}
+        self._cache |= counts
         for topic, count in counts.items():
-            self._cache[topic] = count
             if count:
                 batch.put(TOPIC_COUNT + topic, U64.pack(count))
             else:
                 batch.delete(TOPIC_COUNT + topic)
-        self._sum = total
-        batch.put(TOPIC_COUNT, _STATE.pack(self._number, self._unread(), total, self.through))
+        batch.put(TOPIC_COUNT, _STATE.pack(self._number, self._unread(), self.total, self.through))
+
+    def _tell_fault(self, due: int) -> None:
+        self.faults += 1
+        log.error(
+            "%s: %d messages are counted by topic, and %d are pending: they are counted again",
+            self._store.path, self.total, due, extra={"action": "count"},
+        )  # fmt: skip

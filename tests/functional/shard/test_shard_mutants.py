@@ -122,7 +122,7 @@ def local_before_commit(patch: Patch) -> None:
 
 
 def count_cancelled(patch: Patch) -> None:
-    """What is cancelled still counts among the pending messages of its topic."""
+    """A cancelled message still counts among the pending ones of its topic."""
     topic_changes = Cycle.topic_changes
 
     def changes_of_others(self: Cycle, through: bytes) -> Any:

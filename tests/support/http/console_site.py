@@ -25,6 +25,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import PENDING, ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, FakeGateway
 
@@ -65,6 +66,9 @@ class ConsoleGateway(FakeGateway):
 
     def why_not_ready(self) -> str | None:
         return self.not_ready
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        return TopicCount(5, 0)
 
     def topic_lateness(self, topic: str) -> dict[str, Any]:
         return {"count": 3, "p50_ms": 1.0, "p99_ms": 2.0, "max_ms": 3}

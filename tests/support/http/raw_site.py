@@ -135,6 +135,10 @@ def way(
         monkeypatch.setattr("tests.support.http.raw_site._files", files)
 
 
+async def nothing_known(topic: str) -> None:
+    """How many messages are pending."""
+
+
 @asynccontextmanager
 async def site(
     limits: ConnectionLimits = PATIENT,
@@ -146,6 +150,7 @@ async def site(
     bus, stop, ready = MemoryBus(MemoryLog()), Stop(), asyncio.Event()
     gateway = SlowGateway()
     cast(Any, gateway).bus, cast(Any, gateway).topic_lateness = bus, lambda topic: {"count": 0}
+    cast(Any, gateway).pending = nothing_known
     app = create_app(
         cast(Gateway, gateway),
         Ingress(MessageLimits()),

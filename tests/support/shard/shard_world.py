@@ -335,7 +335,7 @@ class World:
         counts, delay_files = node.store.topic_counts, node.store.delay_files
         assert not counts.faults
         if not counts.built:
-            assert node.counts_lost, "the counts by topic differ from what is pending"
+            assert node.counts_lost, "the counts by topic are lost"
             return
         unread = [key for window in delay_files.windows() for key in node.store.rowless_keys(window)]
         rows = [*node.store.rows(sorted(self.oracle.pending)), *_rows_in_files(node, unread).values()]

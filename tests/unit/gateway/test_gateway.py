@@ -34,6 +34,7 @@ from duemq.proxy.gateway.gateway import CommandGateway
 from duemq.proxy.gateway.ledger_follower import LedgerFollower
 from duemq.proxy.gateway.shard_router import ByKey
 from duemq.storage.imports.records import ImportRecord
+from duemq.storage.shard.topic_counts import TopicCount
 
 NOW, SHARDS, LIMIT = 1_795_255_200_000, 4, 500
 """ms; shards; the largest record (bytes) that topic `small` takes."""
@@ -52,6 +53,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.counts: dict[int, TopicCount] = {}
         self.named_found: dict[bytes, NamedMessage] = {}
         self.unreadable: Unavailable | None = None
         self.health = NodeHealth(NodeState.READY)
@@ -72,6 +74,9 @@ class Cluster:
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         self.asked.append((shard, first_keys, offset))
         return [77 + place for place in range(len(first_keys))]
+
+    async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
+        return self.counts.get(shard)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         return None
@@ -368,3 +373,14 @@ def test_an_import_that_no_reader_sees_yet_is_not_said_to_be_unknown() -> None:
             await site.gateway.import_record("0-2")
 
     at_site(scenario)
+
+
+def test_pending_messages_of_a_topic_are_known_once_every_shard_has_counted() -> None:
+    async def scenario() -> None:
+        site = Site()
+        site.cluster.counts = {shard: TopicCount(10, 1) for shard in range(SHARDS - 1)}
+        assert await site.gateway.pending("t") is None, "one shard counts yet"
+        site.cluster.counts[SHARDS - 1] = TopicCount(5, 0)
+        assert await site.gateway.pending("t") == TopicCount(10 * (SHARDS - 1) + 5, SHARDS - 1)
+
+    asyncio.run(scenario())

@@ -21,6 +21,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.proxy.response.render import records_bytes
+from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
 
 ID = "Aa0-_" + "z" * 27
@@ -35,14 +36,21 @@ class Site:
     def __init__(self) -> None:
         self.bus, self.closing = MemoryBus(MemoryLog()), asyncio.Event()
         self.troubles: dict[str, str] = {}
+        self.counts: dict[str, TopicCount] = {}
         gateway = SimpleNamespace(
-            bus=self.bus, topic_lateness=lambda topic: {"count": 0}, trouble=lambda topic: self.troubles.get(topic)
+            bus=self.bus,
+            topic_lateness=lambda topic: {"count": 0},
+            trouble=lambda topic: self.troubles.get(topic),
+            pending=self.pending,
         )
         settings = HttpSettings(max_wait_s=60)
         self.app = create_app(
             cast(Gateway, gateway), Ingress(MessageLimits()), settings, CollectorRegistry(), lambda: 0, self.closing
         )
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=self.app), base_url="http://duemq")
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        return self.counts.get(topic)
 
     async def append(self, partition: int, *payloads: str) -> None:
         frames = [
@@ -318,5 +326,20 @@ def test_a_list_of_many_topics_is_made_in_short_turns() -> None:
         names = [topic["topic"] for topic in (await asked).json()["topics"]]
         assert names == [*(f"many-{number:03}" for number in range(500)), "t"]
         assert turns > 500 // 20
+
+    with_site(scenario)
+
+
+def test_a_topic_says_how_many_messages_wait_also_before_it_exists() -> None:
+    async def scenario(site: Site) -> None:
+        async def shown(topic: str) -> Any:
+            return (await site.http.get(f"/v1/topics/{topic}")).json()
+
+        assert (await shown("t"))["pending"] is None, "not known"
+        site.counts |= {"t": TopicCount(7, 2), "new": TopicCount(3, 0), "none": TopicCount(0, 0)}
+        assert (await shown("t")).items() >= {"pending": 7, "pending_unread": 2}.items()
+        new = {"partitions": 0, "records": 0, "cursor": None, "pending": 3, "pending_unread": 0}
+        assert (await shown("new")).items() >= new.items()
+        assert (await shown("none"))["code"] == "unknown_topic"
 
     with_site(scenario)
