@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,7 @@ class Shell:
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     shell = Shell()
-    connect: Callable[[str | None], Client] = lambda url: Client(url, transport=httpx.MockTransport(shell.answer))  # noqa: E731
-    monkeypatch.setattr(duemq.client, "Client", connect)
+    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=httpx.MockTransport(shell.answer)))
     yield shell
     assert shell.answers == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -48,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> Run:
             return httpx.Response(found, json={"code": "unknown_node", "detail": "there is no node x", "status": found})
         return httpx.Response(200, json=found)
 
-    monkeypatch.setattr(duemq.client, "Client", lambda url: Client(url, transport=httpx.MockTransport(answer)))
+    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=httpx.MockTransport(answer)))
     monkeypatch.setattr(nodes, "_LOOK_S", 0)
 
     def invoke(*words: str) -> tuple[int, str]:
