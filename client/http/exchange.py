@@ -32,6 +32,7 @@ RETRIES: Final = 2
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.2, 4.0, 5.0
 _GATEWAY: Final = (502, 504)
 _LATER: Final = (429, 502, 503, 504)
+_CONDITIONS: Final = ("If-None-Match", "If-Match")
 _PROBLEM: Final = "application/problem+json"
 _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 
@@ -104,8 +105,8 @@ def _repeated(call: Call, retries: int) -> Plan[httpx.Response]:
         if call.whole or asked_s > _LONGEST_PAUSE_S or not (safe or _nothing_done(error, response)):
             break
         headers = call.headers
-        if unknown is not None:  # what has the name now may be what the first attempt sent
-            headers = {name: value for name, value in headers.items() if name != "If-None-Match"}
+        if unknown is not None:  # what is there now may be what the first attempt sent
+            headers = {name: value for name, value in headers.items() if name not in _CONDITIONS}
         call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), asked_s))
     if unknown is not None:
         raise unknown  # whatever was said of a repeat
