@@ -169,7 +169,7 @@ class AsyncClient:
     ) -> AsyncGenerator[Record, None]:
         follow = Follow(topic, after, consumer)
         if consumer is not None:
-            self._cursors.pop((topic, consumer), None)  # it begins where the consumer is now, whoever was it before
+            self._cursors.pop((topic, consumer), None)  # the server knows its place
         while True:
             try:
                 async with aclosing(self._stream(follow)) as records:

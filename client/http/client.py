@@ -224,7 +224,7 @@ class Client:
         """
         follow = Follow(topic, after, consumer)
         if consumer is not None:
-            self._cursors.pop((topic, consumer), None)  # it begins where the consumer is now, whoever was it before
+            self._cursors.pop((topic, consumer), None)  # the server knows its place
         while True:
             try:
                 yield from self._stream(follow)

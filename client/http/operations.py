@@ -20,7 +20,7 @@ from duemq.client.http.errors import (
     Unreachable,
     from_problem,
 )
-from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
+from duemq.client.http.exchange import LAST_CURSOR, Call, Plan, error_of, json_of, quoted
 from duemq.client.http.requests import Draft, Filter, When, filter_fields, message_body, when_fields
 from duemq.client.http.times import delay_ms
 from duemq.client.http.values import (
@@ -288,8 +288,8 @@ def committed_cursor(topic: str, consumer: str, known: dict[tuple[str, str], str
 
 def commit(topic: str, consumer: str, cursor: str, known: dict[tuple[str, str], str]) -> Plan[None]:
     """`known`: the cursors that this client committed or looked up last, by topic and consumer."""
-    expected = known.pop((topic, consumer), None)  # nothing is known where no answer comes
-    headers = {} if expected is None else {"If-Match": f'"{expected}"'}
+    expected = known.pop((topic, consumer), None)  # unknown until the answer comes
+    headers = {} if expected is None else {LAST_CURSOR: expected}
     body = orjson.dumps({"cursor": cursor})
     response = yield Call("PUT", _place(topic, consumer), body=body, headers=headers, safe=True)
     if not response.is_success:

@@ -49,9 +49,9 @@ _ORDER = Parameter(
     "order", "`newest`: those first that were accepted, moved, redriven or put off last. It takes `key` or `label` and "
     "answers from the index (`index.topics`).", {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
 )  # fmt: skip
-_IF_MATCH = Parameter(
-    "If-Match", "The cursor that this process stored or read last. If another one is there, another process uses the "
-    "consumer's name: `consumer_in_use`.", _TEXT, place="header",
+_LAST_CURSOR = Parameter(
+    topics.LAST_CURSOR, "The cursor that this process stored or read last. If another one is there, another process "
+    "uses the consumer's name: `consumer_in_use`.", _TEXT, place="header",
 )  # fmt: skip
 _RECORDS = (
     Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
@@ -248,7 +248,7 @@ ENDPOINTS = (
         {204: ResponseSpec("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", "consumer_in_use", *_DOWN),
-        (_IF_MATCH,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+        (_LAST_CURSOR,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
         scope=Scope.READ,
     ),
     Endpoint(

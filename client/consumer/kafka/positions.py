@@ -6,7 +6,7 @@ The committed offset is that of the first message that is not done; from the two
 `of` is the beginning of the topic's id, by which a member that starts later can tell that the topic was made anew.
 
 The offset itself stands there as well. MirrorMaker 2 copies a group with its metadata, and translates the offset alone:
-a commit whose offset is another one than it says is such a copy, and what it says is of the other cluster.
+a commit with another offset than its metadata is such a copy, and the rest of the metadata concerns the other cluster.
 
 The topics stand with the offset of one partition that each group has, that of its retries: a member that starts later
 can tell from them a topic that was made, or made anew, since then, from one that the group reads for the first time.

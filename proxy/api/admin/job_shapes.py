@@ -38,7 +38,7 @@ class JobRequest(Closed):
     dry_run: bool = Field(default=False, description="Count, and do nothing.")
     topic: TopicName = Field(
         default="",
-        description="Where a redrive goes; absent: to the topic of each, those of `dlq.destination.NAME` to `destination.NAME`.",
+        description="Target of a redrive; absent: the topic of each, of `dlq.destination.NAME` that destination's own.",
     )
     source: TopicName = Field(default="", description="A topic of dead letters; absent: those of duemq itself.")
     deliver_at: Instant = 0

@@ -15,8 +15,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.dead_letters import home_of
 from duemq.model.access import Scope
+from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms
 from duemq.proxy.api.endpoint import Service

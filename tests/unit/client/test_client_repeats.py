@@ -158,8 +158,8 @@ class Cursors:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
             return httpx.Response(200, json={"cursor": self.stored})
-        expected = request.headers.get("If-Match")
-        if self.stored and expected is not None and expected != f'"{self.stored}"':
+        expected = request.headers.get("duemq-last-cursor")
+        if self.stored and expected is not None and expected != self.stored:
             return problem(409, "consumer_in_use")
         self.stored = orjson.loads(request.content)["cursor"]
         if self.lost:

@@ -29,6 +29,8 @@ def test_what_can_be_asked_for() -> None:
     assert read(kind="move", filter={"key": "k"}, deliver_after="1h").due == NOW + 3_600_000
     assert read(kind="move", filter={"key": "k"}, shift="-30m").shift == -1_800_000
     assert read(kind="move", filter={"key": "k"}, shift=500).shift == 500
+    home = read_order({"kind": "redrive", "source": "dlq.destination.mail", "ids": ["0:17"]}, INGRESS, NOW)
+    assert home.order.topic == "destination.mail", "the topic that it came from has other readers"
     listed = read_order({"kind": "redrive", "ids": [ID, ID], "dry_run": True}, INGRESS, NOW)
     assert (listed.order.filter, listed.ids, listed.dry_run) == ({"ids": 1}, [ID], True)
     assert read_order({"kind": "redrive", "source": "t", "ids": ["0:17"]}, INGRESS, NOW).ids == ["0:17"]
