@@ -124,8 +124,8 @@ def id_of(headers: Headers) -> str:
 
 
 def home_of(topic: str) -> str:
-    """The topic of the destination whose dead letters are in `topic`: they go back to it alone, for the topics they came
-    from have other readers. Empty for other topics."""
+    """The topic of the destination whose dead letters are in `topic`: they go back to it alone, for other topics have
+    other readers, too. Empty for other topics."""
     return topic.removeprefix("dlq.") if topic.startswith("dlq." + DESTINATION) else ""
 
 

@@ -31,7 +31,7 @@ from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.web.reply import JsonResponse
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
-LAST_CURSOR = "duemq-last-cursor"
+LAST_CURSOR = "x-duemq-last-cursor"
 _TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
 

@@ -158,7 +158,7 @@ class Cursors:
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
             return httpx.Response(200, json={"cursor": self.stored})
-        expected = request.headers.get("duemq-last-cursor")
+        expected = request.headers.get("x-duemq-last-cursor")
         if self.stored and expected is not None and expected != self.stored:
             return problem(409, "consumer_in_use")
         self.stored = orjson.loads(request.content)["cursor"]

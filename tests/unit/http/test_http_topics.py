@@ -113,7 +113,7 @@ def test_a_cursor_is_not_stored_over_one_that_another_process_stored() -> None:
         (_, first), (_, second) = await site.page(max=1), await site.page(max=2)
 
         async def put(cursor: str, expected: str | None) -> httpx.Response:
-            headers = {} if expected is None else {"duemq-last-cursor": expected}
+            headers = {} if expected is None else {"x-duemq-last-cursor": expected}
             return await site.http.put(place, json={"cursor": cursor}, headers=headers)
 
         assert (await put(first, second)).status_code == 204  # there is none yet
