@@ -124,13 +124,13 @@ def id_of(headers: Headers) -> str:
 
 
 def home_of(topic: str) -> str:
-    """Where the records of a topic of dead letters go back to, whatever they say: those of a destination to it alone,
-    for its topics have other readers. Empty for other topics."""
+    """The topic of the destination whose dead letters are in `topic`: they go back to it alone, for other topics have
+    other readers, too. Empty for other topics."""
     return topic.removeprefix("dlq.") if topic.startswith("dlq." + DESTINATION) else ""
 
 
 def first_place(headers: Headers) -> str:
-    """Where a dead letter was first, as `REDRIVEN_ORIGIN` says it; empty where it does not say."""
+    """The first place of a dead letter, as in `REDRIVEN_ORIGIN`; empty if its headers do not say."""
     if known := _text(dict(headers).get(REDRIVEN_ORIGIN)):
         return known
     origin = origin_of(headers)

@@ -124,7 +124,13 @@ def redrive(
     reason: Reason = None,
     source: Source = None,
     group: Group = None,
-    to: Annotated[str | None, typer.Option(help="To this topic, instead of its own.", metavar="TOPIC")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="To this topic, instead of its own; of dlq.destination.NAME: instead of that destination alone.",
+            metavar="TOPIC",
+        ),
+    ] = None,
     rate: Rate = None,
     dry_run: DryRun = False,
     wait: Wait = False,

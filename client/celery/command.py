@@ -27,7 +27,7 @@ Examples:
 def _run(app: Celery, options: RelayOptions) -> None:
     """Raises `ClickException` where the relay was not told where to begin."""
     try:
-        # Shorter than what is left of a lease when a task is published, so that it is renewed in time.
+        # At least two thirds of a lease are left when a task is published: it is renewed in time.
         outlet = CeleryOutlet(app, min(TIMEOUT_S, options.lease_s * 2 / 3))
         run_relay(hold_of(app), outlet, app.connection_for_write().as_uri(), options)
     except NoPlace as error:

@@ -66,9 +66,9 @@ class Message:
 
     @property
     def identity(self) -> str:
-        """What tells it from all other messages, the same for every delivery, retry and redrive of it: its id, with a
-        sum of the place where it was first. The id alone does not: a program that copies the headers of what it reads
-        leaves one id in several records."""
+        """Differs for each two messages, and is the same for every delivery, retry and redrive of one: its id, with a
+        digest of its first place. The id alone is not enough: a program that copies the headers of records leaves one
+        id in several."""
         origin = self.origin
         place = self._text(REDRIVEN_ORIGIN) or f"{origin.topic}/{origin.partition}/{origin.offset}"
         if origin.id.startswith(place.replace("/", ":") + ":"):

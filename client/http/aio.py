@@ -92,6 +92,7 @@ class AsyncClient:
         retries: int = RETRIES,
     ) -> None:
         self._timeout, self._retries = timeout, retries
+        self._cursors: dict[tuple[str, str], str] = {}
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
         self._of_process = OfProcess(lambda: AsyncHttp(transport=transport, **options))
 
@@ -168,6 +169,8 @@ class AsyncClient:
         self, topic: str, consumer: str | None = None, *, after: str | None = None
     ) -> AsyncGenerator[Record, None]:
         follow = Follow(topic, after, consumer)
+        if consumer is not None:
+            self._cursors.pop((topic, consumer), None)  # the server knows its place
         while True:
             try:
                 async with aclosing(self._stream(follow)) as records:
@@ -184,10 +187,10 @@ class AsyncClient:
         return await self._run(operations.end(topic))
 
     async def committed_cursor(self, topic: str, consumer: str) -> str | None:
-        return await self._run(operations.committed_cursor(topic, consumer))
+        return await self._run(operations.committed_cursor(topic, consumer, self._cursors))
 
     async def commit(self, topic: str, consumer: str, cursor: str) -> None:
-        await self._run(operations.commit(topic, consumer, cursor))
+        await self._run(operations.commit(topic, consumer, cursor, self._cursors))
 
     async def topics(self) -> Sequence[Topic]:
         return await self._run(operations.topics())

@@ -96,6 +96,7 @@ class Client:
         retries: int = RETRIES,
     ) -> None:
         self._timeout, self._retries = timeout, retries
+        self._cursors: dict[tuple[str, str], str] = {}
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
         self._of_process = OfProcess(lambda: httpx.Client(transport=transport, **options))
 
@@ -224,6 +225,8 @@ class Client:
         It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
         """
         follow = Follow(topic, after, consumer)
+        if consumer is not None:
+            self._cursors.pop((topic, consumer), None)  # the server knows its place
         while True:
             try:
                 yield from self._stream(follow)
@@ -240,11 +243,14 @@ class Client:
 
     def committed_cursor(self, topic: str, consumer: str) -> str | None:
         """Return the cursor that the consumer committed last in the topic; None if it never did."""
-        return self._run(operations.committed_cursor(topic, consumer))
+        return self._run(operations.committed_cursor(topic, consumer, self._cursors))
 
     def commit(self, topic: str, consumer: str, cursor: str) -> None:
-        """Commit `cursor` for the consumer: `records` and `tail` continue there."""
-        self._run(operations.commit(topic, consumer, cursor))
+        """Commit `cursor` for the consumer: `records` and `tail` continue there.
+
+        Raises `ConsumerInUse` where another process has committed since this client did, or looked the cursor up.
+        """
+        self._run(operations.commit(topic, consumer, cursor, self._cursors))
 
     def topics(self) -> Sequence[Topic]:
         return self._run(operations.topics())

@@ -168,6 +168,11 @@ class Conflict(RejectedError):
     """Somebody else changed it at the same time: look at it again."""
 
 
+class ConsumerInUse(RejectedError):
+    """Another process has committed as this consumer of the topic since this client did. One at a time may; call
+    `committed_cursor` and go on there to take over."""
+
+
 class RedrivesExhausted(RejectedError):
     """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
 
@@ -354,6 +359,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_node": UnknownNode,
     "unknown_key": UnknownKey,
     "conflict": Conflict,
+    "consumer_in_use": ConsumerInUse,
     "unknown_job": UnknownJob,
     "job_ended": JobEnded,
     "too_many_jobs": TooManyJobs,

@@ -32,6 +32,8 @@ RETRIES: Final = 2
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.2, 4.0, 5.0
 _GATEWAY: Final = (502, 504)
 _LATER: Final = (429, 502, 503, 504)
+LAST_CURSOR: Final = "x-duemq-last-cursor"
+_CONDITIONS: Final = ("If-None-Match", LAST_CURSOR)
 _PROBLEM: Final = "application/problem+json"
 _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 
@@ -40,7 +42,7 @@ _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 class Call:
     """One HTTP request. `hold_s` is how long the server may keep it waiting before it answers.
 
-    `safe`: carried out twice it does no harm, as a GET does none. `whole`: whoever yields it repeats it himself.
+    `safe`: carried out twice it does no harm, as a GET does none. `whole`: the plan repeats it.
     """
 
     method: str
@@ -67,9 +69,9 @@ Plan = Generator[Call, httpx.Response, T]
 
 
 def repeating(plan: Plan[T], retries: int) -> Plan[T]:
-    """The plan, with each call repeated up to `retries` times where that does no harm.
+    """The plan, with each call repeated up to `retries` times if that does no harm.
 
-    A call of which nothing was carried out is repeated, whatever it is; one whose outcome is unknown, if it is `safe`.
+    If nothing was carried out, any call is repeated; if the outcome is unknown, a `safe` one.
     """
     try:
         call = next(plan)
@@ -99,14 +101,14 @@ def _repeated(call: Call, retries: int) -> Plan[httpx.Response]:
             error = error_of(response)
         if isinstance(error, Unreachable) and error.outcome_unknown:
             unknown = unknown or error
-        asked_s = error.retry_after_s if isinstance(error, Unavailable) else 0
+        hint_s = error.retry_after_s if isinstance(error, Unavailable) else 0
         safe = call.safe or call.method == "GET"
-        if call.whole or asked_s > _LONGEST_PAUSE_S or not (safe or _nothing_done(error, response)):
+        if call.whole or hint_s > _LONGEST_PAUSE_S or not (safe or _nothing_done(error, response)):
             break
         headers = call.headers
-        if unknown is not None:  # what has the name now may be what the first attempt sent
-            headers = {name: value for name, value in headers.items() if name != "If-None-Match"}
-        call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), asked_s))
+        if unknown is not None:  # the first attempt may have changed it
+            headers = {name: value for name, value in headers.items() if name not in _CONDITIONS}
+        call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), hint_s))
     if unknown is not None:
         raise unknown  # whatever was said of a repeat
     if response is None:

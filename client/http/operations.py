@@ -20,7 +20,7 @@ from duemq.client.http.errors import (
     Unreachable,
     from_problem,
 )
-from duemq.client.http.exchange import Call, Plan, error_of, json_of, quoted
+from duemq.client.http.exchange import LAST_CURSOR, Call, Plan, error_of, json_of, quoted
 from duemq.client.http.fields import Text, check_arguments, idempotency_header, text_list, text_of
 from duemq.client.http.requests import Absent, Delay, Draft, Filter, When, filter_fields, message_body, time_fields
 from duemq.client.http.times import delay_ms
@@ -282,18 +282,28 @@ def end(topic: str) -> Plan[str | None]:
     return cursor
 
 
-def committed_cursor(topic: str, consumer: str) -> Plan[str | None]:
+def committed_cursor(topic: str, consumer: str, known: dict[tuple[str, str], str]) -> Plan[str | None]:
     response = yield Call("GET", _place(topic, consumer))
+    known.pop((topic, consumer), None)
     if response.status_code == 204:
         return None
     cursor: str = json_of(response)["cursor"]
+    known[topic, consumer] = cursor
     return cursor
 
 
-def commit(topic: str, consumer: str, cursor: str) -> Plan[None]:
-    response = yield Call("PUT", _place(topic, consumer), body=orjson.dumps({"cursor": cursor}), safe=True)
+def commit(topic: str, consumer: str, cursor: str, known: dict[tuple[str, str], str]) -> Plan[None]:
+    """`known`: the cursors that this client committed or looked up last, by topic and consumer."""
+    expected = known.pop((topic, consumer), None)  # unknown until the answer comes
+    headers = {} if expected is None else {LAST_CURSOR: expected}
+    body = orjson.dumps({"cursor": cursor})
+    response = yield Call("PUT", _place(topic, consumer), body=body, headers=headers, safe=True)
     if not response.is_success:
-        json_of(response)
+        error = error_of(response)
+        if isinstance(error, RejectedError) and expected is not None:
+            known[topic, consumer] = expected
+        raise error
+    known[topic, consumer] = cursor
 
 
 def topics() -> Plan[Sequence[Topic]]:

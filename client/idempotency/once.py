@@ -34,8 +34,8 @@ KEY_BYTES = 1_024
 
 
 class Identified(Protocol):
-    """What a handler gets, as far as the usual key goes: `duemq.client.consumer.message.Message`, which has an
-    `identity` besides, or any other."""
+    """What the usual key needs of a message: `duemq.client.consumer.message.Message`, whose `identity` it takes, or any
+    other."""
 
     @property
     def id(self) -> str: ...
@@ -71,7 +71,7 @@ def once(
 ) -> Callable[[Handler[Message]], Handler[Message]]:
     """A decorator for `async def handler(message)`. Its result has to be JSON (orjson's), for it is kept.
 
-    `key`: of the message's work, 1 to 1,024 bytes; the default is its `identity`, or `id` where it has none.
+    `key`: of the message's work, 1 to 1,024 bytes; the default is its `identity`, or else its `id`.
     `scope`: whose keys they are; handlers of one scope do each other's work. A store that other programs may use asks
     for one. Else the default is the handler's module and name.
     `harmless`: with `at_most_once`, errors of the handler that say that nothing happened.

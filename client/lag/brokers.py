@@ -24,7 +24,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.structs import TopicPartition
 
 from duemq.bus.kafka.clients import new_client
-from duemq.client.consumer.kafka.positions import pull_in
+from duemq.client.consumer.kafka.positions import own_metadata, pull_in
 from duemq.client.lag.new_groups import ConsumerGroupDescribeRequest
 from duemq.client.lag.values import OffsetAndTime, PartitionEnds
 from duemq.model.errors import BadConfig, Unavailable
@@ -168,7 +168,9 @@ class Brokers:
             for partition, offset, metadata, code in partitions:
                 _raise(code, f"the offset of group {group!r} in partition {partition} of topic {topic!r}")
                 if offset >= 0:
-                    commits[TopicPartition(topic, partition)] = OffsetAndTime(offset, pull_in(metadata))
+                    commits[TopicPartition(topic, partition)] = OffsetAndTime(
+                        offset, pull_in(own_metadata(offset, metadata))
+                    )
         return commits
 
     async def _of_groups(self, groups: Iterable[str], ask: Callable[[str], Awaitable[T]]) -> dict[str, T]:

@@ -3,8 +3,8 @@
 The holder has a scheduled message of its own, a little ahead, and moves it on before it is due. Who dies lets it come
 due: it is delivered, to the topic that it is about, with the header `LEASE_HEADER`, and is no lease any more. To get
 one: nobody has one; send one; still nobody else has one. Who sees another one yields, and tries again after a random
-pause. Each sends before it looks, so of two that try at once the later one to look sees the other. It looks by the
-server's clock, which the answer to what it sent tells.
+pause. Each sends before it looks, so of two that try at once the later one to look sees the other. Times are
+the server's: the answer to a send tells them.
 """
 
 from __future__ import annotations

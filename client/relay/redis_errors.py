@@ -1,5 +1,4 @@
-"""What Redis raises where it can take no command now, whatever the command is: redis-py's errors, for Dramatiq and
-kombu hand them on as they are."""
+"""Errors of redis-py that say that Redis can take no command now. Dramatiq and kombu let them through."""
 
 from __future__ import annotations
 
@@ -23,5 +22,5 @@ def is_redis_away(error: BaseException) -> bool | None:
     if exceptions is None or not isinstance(error, (exceptions.RedisError, exceptions.RedisClusterException)):
         return None
     away = tuple(getattr(exceptions, name) for name in _AWAY if hasattr(exceptions, name))
-    said = str(error).rpartition(" caused error: ")[2]  # a pipeline's error shows the command before
-    return isinstance(error, away) or _CODE.search(said) is not None
+    text = str(error).rpartition(" caused error: ")[2]  # a pipeline's error shows the command before
+    return isinstance(error, away) or _CODE.search(text) is not None

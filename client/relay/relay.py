@@ -42,7 +42,7 @@ RETRIED: Final = "x-duemq-relay-retried"
 STORE_EVERY_S: Final = 6 * 3600.0
 """So often is the place stored although nothing came: servers before this one let brokers forget it after a week."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_MOST_ASKED_S = 60.0
+_LONGEST_HINT_S = 60.0
 _FIRST_LEVEL: Final = 3  # as a consumer's retries: 10 s, 30 s, 1 m ... 2 h
 _AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
 
@@ -67,8 +67,8 @@ class Outlet(Protocol):
     """A broker to publish to."""
 
     def publish(self, record: Record) -> None:
-        """Comes back once the broker has it. Raises `BrokerAway` where it could take no record now, `NotPublishable`,
-        or what else is wrong with this record: then it comes back later, and holds up no other."""
+        """Returns once the broker has it. Raises `BrokerAway` if it could take no record now, `NotPublishable`, or
+        another error about this record, which then comes back later and holds up no other."""
 
     def close(self) -> None: ...
 
@@ -299,6 +299,6 @@ def _reason(error: Exception) -> str:
 
 
 def _longer(pause_s: float, error: Exception | None = None) -> float:
-    """The next pause, in seconds: twice the last one, and as long as duemq asks for where that is longer."""
-    asked_s = error.retry_after_s if isinstance(error, Unavailable) else 0
-    return min(max(2 * pause_s, _FIRST_PAUSE_S, asked_s), max(_LONGEST_PAUSE_S, min(asked_s, _MOST_ASKED_S)))
+    """The next pause, in seconds: twice the last one, and at least as long as duemq asks for."""
+    hint_s = error.retry_after_s if isinstance(error, Unavailable) else 0
+    return min(max(2 * pause_s, _FIRST_PAUSE_S, hint_s), max(_LONGEST_PAUSE_S, min(hint_s, _LONGEST_HINT_S)))

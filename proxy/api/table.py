@@ -51,6 +51,10 @@ _ORDER = Parameter(
     "order", "`newest`: those first that were accepted, moved, redriven or put off last. It takes `key` or `label` and "
     "answers from the index (`index.topics`).", {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
 )  # fmt: skip
+_LAST_CURSOR = Parameter(
+    topics.LAST_CURSOR, "The cursor that this process stored or read last. If another one is there, another process "
+    "uses the consumer's name: `consumer_in_use`.", _TEXT, place="header",
+)  # fmt: skip
 _RECORDS = (
     Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
     Parameter("consumer", "Go on from this consumer's place. Reading does not move it.", _TEXT),
@@ -249,8 +253,8 @@ ENDPOINTS = (
         "Store a consumer's cursor", "topics",
         {204: ResponseSpec("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
-         "not_supported", *_DOWN),
-        (), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+         "not_supported", "consumer_in_use", *_DOWN),
+        (_LAST_CURSOR,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
         scope=Scope.READ,
     ),
     Endpoint(

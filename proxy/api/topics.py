@@ -31,6 +31,7 @@ from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.web.reply import JsonResponse
 
 MAX_RECORDS, DEFAULT_RECORDS = 10_000, 1000
+LAST_CURSOR = "x-duemq-last-cursor"
 _TOPICS_PER_TURN = 20  # rendered before others get a turn: about 1 ms
 _PARAMETERS = ("after", "consumer", "max", "wait")
 
@@ -96,6 +97,15 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
     decode_cursor(cursor, topic, await _readable(bus, topic), "cursor")
+    if (expected := header(request, LAST_CURSOR.encode())) is not None:
+        stored = await bus.get_consumer_cursor(topic, consumer)
+        if stored is not None and cursor_in(stored) != expected:
+            name = request.path_params["consumer"]
+            detail = (
+                f"another process commits as consumer {name} of topic {topic}: one at a time may. Give each a consumer "
+                "name, or look the cursor up and go on there"
+            )
+            raise Rejected("consumer_in_use", detail, "consumer")
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
     return Response(status_code=204)
 

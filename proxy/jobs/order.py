@@ -53,12 +53,12 @@ def read_order(body: Mapping[str, Any], ingress: Ingress, now: int, caller: str 
         raise Rejected("bad_field", f"a {kind} job has no source: it is of pending messages", "source")
     if topic and kind != "redrive":
         raise Rejected("bad_field", "topic is where a redrive goes; filter.topic is whose messages are meant", "topic")
-    if kind == "redrive":
-        topic = topic or home_of(source)
     if topic:
         if not is_topic(topic.encode()):
             raise Rejected("bad_topic", f"{topic} is one of duemq's own topics", "topic")
         ingress.check_open_topic(topic)
+    elif kind == "redrive":
+        topic = home_of(source)
     dry_run = body.get("dry_run", False)
     if type(dry_run) is not bool:
         raise Rejected("bad_field", f"dry_run must be true or false, not {shown(dry_run)}", "dry_run")

@@ -137,8 +137,8 @@ class TopicWork:
         more = [(REDRIVES, b"%d" % (redrives + 1)), (REDRIVEN_FROM, whence.encode())]
         if id_ := id_of(record.headers):
             more.append((REDRIVEN_ID, id_.encode()))
-            if place := first_place(record.headers):
-                more.append((REDRIVEN_ORIGIN, place.encode()))
+            if first := first_place(record.headers):
+                more.append((REDRIVEN_ORIGIN, first.encode()))
         count, headers = pack_headers([*own_headers(record.headers), *more])
         labels = [label for label in labels_in(record.headers) if LABEL.fullmatch(label)][:MAX_LABELS]
         return Draft(

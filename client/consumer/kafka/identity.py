@@ -17,7 +17,7 @@ from aiokafka.structs import TopicPartition
 from duemq.bus.kafka.aiokafka_internals import client_of
 from duemq.bus.kafka.requests.topic_ids import topic_ids
 from duemq.client.consumer.kafka.parking import ANEW, Parking
-from duemq.client.consumer.kafka.positions import done_in, is_of, says_of
+from duemq.client.consumer.kafka.positions import done_in, is_of, own_metadata, says_of
 from duemq.client.consumer.kafka.rebalance import Rebalance
 from duemq.client.consumer.kafka.starts import Starts
 from duemq.client.consumer.work.done_ranges import Ranges
@@ -51,9 +51,10 @@ class TopicIdentity:
         places = await self._starts.places({*partitions, *(TopicPartition(topic, 0) for topic in self._topics)})
         if turn != self._changes.turn:
             return False
+        metadata_by_partition = {each: own_metadata(place.offset, place.metadata) for each, place in places.items()}
         anew = []
         for each in partitions:
-            metadata, now = places[each].metadata if each in places else None, ids.get(each.topic)
+            metadata, now = metadata_by_partition.get(each), ids.get(each.topic)
             same = is_of(metadata, now) if says_of(metadata) else previous_ids.get(each.topic, now) == now
             if now is not None and not same and each not in begins:
                 anew.append(each)
@@ -61,7 +62,8 @@ class TopicIdentity:
         self.done = {
             each: done
             for each in partitions & places.keys()
-            if self._parking.parked.get(each) is None and (done := done_in(places[each].offset, places[each].metadata))
+            if self._parking.parked.get(each) is None
+            and (done := done_in(places[each].offset, metadata_by_partition[each]))
         }
         self._starts.known_topics.update(each.topic for each in places)
         previous_ids.update(ids)

@@ -5,6 +5,9 @@ The committed offset is that of the first message that is not done; from the two
 
 `of` is the beginning of the topic's id, by which a member that starts later can tell that the topic was made anew.
 
+The offset itself stands there as well. MirrorMaker 2 copies a group with its metadata, and translates the offset alone:
+a commit with another offset than its metadata is such a copy, and the rest of the metadata concerns the other cluster.
+
 The topics stand with the offset of one partition that each group has, that of its retries: a member that starts later
 can tell from them a topic that was made, or made anew, since then, from one that the group reads for the first time.
 """
@@ -25,12 +28,15 @@ _PULL = re.compile(
 MAX_BYTES = 4_096  # what a broker keeps with an offset (`offset.metadata.max.bytes`), if it is not told otherwise
 _MAX_TOPICS = 400
 _DONE = " done="
+_AT = "________"
+"""Before the offset among the topics, where members of older versions look for none of this name."""
 
 
-def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = ()) -> str:
+def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = (), commit: int | None = None) -> str:
     """The metadata of a commit. `pull`: the offset of the next message to be fetched. `topic_id`: in hex, where it is
-    known. Of more than 400 topics the first, by name, are in it."""
-    marks = "".join(map(_mark, sorted(topics)[:_MAX_TOPICS]))
+    known. Of more than 400 topics the first, by name, are in it. `commit`: the offset that is committed."""
+    at = "" if commit is None else _AT + base64.urlsafe_b64encode(commit.to_bytes(6, "big")).decode()
+    marks = at + "".join(map(_mark, sorted(topics)[:_MAX_TOPICS]))
     return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
 
 
@@ -38,6 +44,15 @@ def with_done(metadata: str, place: FetchPosition, most: int = MAX_BYTES) -> str
     """The metadata with what is done behind the offset of a place, up to `most` bytes in all."""
     done = encode_ranges(place.done, place.commit, most - len(metadata) - len(_DONE))
     return f"{metadata}{_DONE}{done}" if done else metadata
+
+
+def own_metadata(commit: int, metadata: str | None) -> str | None:
+    """The metadata of a committed offset; None for one that was copied from another cluster."""
+    match = _PULL.fullmatch(metadata or "")
+    written = "" if match is None else match[3] or ""
+    if not written.startswith(_AT) or len(written) < 16:
+        return metadata
+    return metadata if int.from_bytes(base64.urlsafe_b64decode(written[8:16]), "big") == commit else None
 
 
 def pull_in(metadata: str | None) -> int | None:

@@ -243,7 +243,7 @@ class Source:
             existing_places.setdefault(mark, self._marked[1])
         commits = {}
         for each, place in existing_places.items():
-            metadata = metadata_of(place.pull, ids.get(each.topic), known_topics if each == mark else ())
+            metadata = metadata_of(place.pull, ids.get(each.topic), known_topics if each == mark else (), place.commit)
             commits[each] = OffsetAndMetadata(place.commit, with_done(metadata, place, self._metadata_bytes))
         try:
             if not commits.keys() <= self._kafka.assignment():

@@ -118,7 +118,7 @@ class Starts:
             async with asyncio.timeout(_ASK_S):
                 self.ids |= await topic_ids(client_of(self._kafka), unknown)
         offsets = {
-            each: OffsetAndMetadata(offset, metadata_of(offset, self.ids.get(each.topic)))
+            each: OffsetAndMetadata(offset, metadata_of(offset, self.ids.get(each.topic), commit=offset))
             for each, offset in begins.items()
         }
         await commit_once(self._kafka, offsets, still)

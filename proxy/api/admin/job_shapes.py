@@ -53,7 +53,10 @@ class JobRequest(Closed):
     ids: list[str] = Field(default_factory=list, min_length=1, max_length=10_000)
     rate: float | None = Field(default=None, ge=0.01, le=1_000_000, description="Messages/s; null: as fast as it goes.")
     dry_run: bool = Field(default=False, description="Count, and do nothing.")
-    topic: TopicName = Field(default="", description="Where a redrive goes; absent: to the topic of each.")
+    topic: TopicName = Field(
+        default="",
+        description="Target of a redrive; absent: the topic of each, of `dlq.destination.NAME` that destination's own.",
+    )
     source: TopicName = Field(default="", description="A topic of dead letters; absent: those of duemq itself.")
     deliver_at: Instant = 0
     deliver_after: Duration = 0

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.access import Scope
+from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms
 from duemq.proxy.api.endpoint import Service
@@ -118,7 +119,7 @@ def question(
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=count, more=more, by_job=by_job,
         filter=fields or {}, source=source, action=action, back=page, is_dry_run=is_dry_run,
-        typed=dict.fromkeys(TYPED, "") | dict(typed or {}),
+        typed=dict.fromkeys(TYPED, "") | {"to": home_of(source)} | dict(typed or {}),
     )  # fmt: skip
 
 

@@ -36,7 +36,8 @@ def test_they_arrive_byte_for_byte(rabbitmq: RabbitMQNode, sent: list[Any]) -> N
     for (body, key, headers), message in zip(sent, arrived, strict=True):
         assert message.body == body
         table = dict(message.headers)
-        assert str(message.message_id).startswith(f"{table.pop('duemq-id')}:")
+        id_ = table.pop("duemq-id")
+        assert isinstance(id_, str) and str(message.message_id).startswith(f"{id_}:")
         assert table.pop("duemq-due") == 1_795_000_000_000
         assert _bytes(table.pop("duemq-key", None)) == key
         expected: dict[str, Any] = {}

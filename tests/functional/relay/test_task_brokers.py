@@ -52,7 +52,7 @@ def celery_outlet(url: str) -> tuple[Outlet, Callable[[int], Any]]:
 
 
 def dramatiq_outlet(url: str) -> tuple[Outlet, Callable[[int], Any]]:
-    broker = RedisBroker(url=f"{url}?socket_timeout=1")
+    broker = RedisBroker(url=f"{url}?socket_timeout=1")  # type: ignore[no-untyped-call]
     duemq_dramatiq.install(broker, "http://duemq.test")
 
     @dramatiq.actor(broker=broker, queue_name="work")

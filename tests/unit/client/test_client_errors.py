@@ -20,7 +20,7 @@ CODES = set(
     unknown_node not_supported unknown_import bad_delay_file no_ids unexpected_body unsupported_media_type
     malformed_request head_too_large foreign_origin foreign_host unknown_key conflict not_indexed
     unknown_job job_ended too_many_jobs redrives_exhausted already_purged unknown_destination
-    destination_exists too_many_destinations""".split()
+    destination_exists too_many_destinations consumer_in_use""".split()
 )
 NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed"}
 """Codes that tell of a fault, of the server's or of the SDK's own."""

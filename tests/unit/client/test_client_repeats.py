@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
 from duemq.client import Client, Draft, NameTaken, Unavailable, Unreachable
-from duemq.client.http.errors import RateLimited
+from duemq.client.http.errors import ConsumerInUse, RateLimited
 from duemq.client.http.exchange import RETRIES, Call, Plan, json_of, repeating
 
 RECEIPT = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000}
@@ -145,6 +147,55 @@ def test_a_repeat_under_a_name_finds_what_the_first_attempt_sent(server: Server)
     server.answers = [SILENT, problem(409, "name_conflict")]
     with pytest.raises(NameTaken):
         server.client.send("orders", "x", name="n")
+
+
+class Cursors:
+    """A server that stores one cursor."""
+
+    def __init__(self) -> None:
+        self.stored, self.lost = "", 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"cursor": self.stored})
+        expected = request.headers.get("x-duemq-last-cursor")
+        if self.stored and expected is not None and expected != self.stored:
+            return problem(409, "consumer_in_use")
+        self.stored = orjson.loads(request.content)["cursor"]
+        if self.lost:
+            self.lost -= 1
+            raise SILENT
+        return httpx.Response(204)
+
+
+def test_two_processes_with_one_consumer_name_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server = Cursors()
+    one, two = (Client("http://duemq.test", transport=httpx.MockTransport(server)) for _ in range(2))
+    one.commit("work", "shop", "1")
+    two.commit("work", "shop", "1")
+    one.commit("work", "shop", "2")
+    for _ in range(2):
+        with pytest.raises(ConsumerInUse):
+            two.commit("work", "shop", "2")
+    assert two.committed_cursor("work", "shop") == "2"  # this is how one takes over
+    two.commit("work", "shop", "3")
+    with pytest.raises(ConsumerInUse):
+        one.commit("work", "shop", "3")
+
+
+@pytest.mark.parametrize("retries", [0, RETRIES])
+def test_a_commit_whose_answer_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    server = Cursors()
+    client = Client("http://duemq.test", transport=httpx.MockTransport(server), retries=retries)
+    client.commit("work", "shop", "1")
+    server.lost = 1
+    with suppress(Unreachable):
+        client.commit("work", "shop", "2")
+    client.commit("work", "shop", "2")
+    client.commit("work", "shop", "3")
+    assert server.stored == "3"
 
 
 def test_a_plan_is_told_of_what_no_repeat_mended() -> None:

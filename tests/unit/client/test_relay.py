@@ -117,7 +117,7 @@ class Refusing(Outlet):
         super().__init__()
         self.refused, self.left, self.error = payload, times, error or RuntimeError("no")
         self.at: list[int] = []
-        self.now = lambda: 0
+        self.now: Callable[[], int] = lambda: 0
 
     def publish(self, record: Record) -> None:
         if record.payload == self.refused and self.left:

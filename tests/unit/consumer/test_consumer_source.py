@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.kafka.offsets import FileOffsets
 from duemq.client.consumer.kafka.parking import ANEW
-from duemq.client.consumer.kafka.positions import metadata_of
+from duemq.client.consumer.kafka.positions import metadata_of, own_metadata, topics_in, with_done
 from duemq.client.consumer.kafka.source import Source
 from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.work.done_ranges import Ranges
 from duemq.model.errors import Rejected, Unavailable
 from tests.support.consumer.fake_group import RETRY, T0, T1, Group, changes, with_source
 
@@ -150,8 +152,8 @@ def test_only_what_is_sure_is_stored(caplog: pytest.LogCaptureFixture) -> None:
         assert await source._identity.compare()
         assert await source.save({T0: FetchPosition(3, 5), RETRY: FetchPosition(1, 1)})
         assert kafka.commits == {
-            T0: OffsetAndMetadata(3, "duemq pull=5 of=00000000"),
-            RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"])),
+            T0: OffsetAndMetadata(3, metadata_of(5, "00000000", commit=3)),
+            RETRY: OffsetAndMetadata(1, metadata_of(1, "00000000", ["t"], 1)),
         }
         source._parking.park({T0: 9})  # its log may be another one by now
         assert set(await source.save({T0: FetchPosition(9, 9), T1: FetchPosition(4, 4)})) == {T1}
@@ -174,10 +176,10 @@ def test_what_the_group_knows_is_stored_when_it_changes() -> None:
 
     async def use(source: Source) -> None:
         assert await source.save({RETRY: FetchPosition(1, 2)})
-        assert kafka.commits == {RETRY: OffsetAndMetadata(1, "duemq pull=2")}
+        assert kafka.commits == {RETRY: OffsetAndMetadata(1, metadata_of(2, commit=1))}
         kafka.commits[T0] = OffsetAndMetadata(5, "")  # another member has begun with it
         await source._look()
-        assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"]))
+        assert kafka.commits[RETRY] == OffsetAndMetadata(1, metadata_of(2, "00000000", ["t"], 1))
         requests = kafka.requests
         await source._look()
         assert kafka.requests == requests, "only when it changes"
@@ -255,12 +257,40 @@ def test_an_offset_beyond_the_end_is_stored_as_one_of_the_topic_that_is_there_no
         await asyncio.wait(work)
         assert kafka.places == {T0: 10, T1: 10, RETRY: 10}
         anew = source._starts.ids["t"][:8]
-        assert kafka.commits[T0] == kafka.commits[T1] == OffsetAndMetadata(10, f"duemq pull=10 of={anew}")
+        assert kafka.commits[T0] == kafka.commits[T1] == OffsetAndMetadata(10, metadata_of(10, anew, commit=10))
         assert await source._identity.compare() and not source._parking.parked
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("duemq.client.consumer.kafka.parking._OTHERS_S", 0.0)
         with_source(kafka, use)
+
+
+@pytest.mark.parametrize("topic_id", ["f" * 8, None])
+def test_a_group_that_mirrormaker_copied_goes_on_where_its_offset_is(topic_id: str | None) -> None:
+    """It keeps the metadata, and translates the offset alone. The topic has another id in the other cluster."""
+    kafka: Any = Group()
+    done: Ranges = ((17, 19),)
+
+    async def use(source: Source) -> None:
+        place = FetchPosition(15, 19, done)
+        own = with_done(metadata_of(19, topic_id, commit=15), place)
+        kafka.commits = {T0: OffsetAndMetadata(12, own), T1: OffsetAndMetadata(15, own)}
+        assert await source._compare()
+        assert T0 not in source._parking.parked, "it was copied: the ids of two clusters differ"
+        assert (source._parking.parked.get(T1) == ANEW) is (topic_id is not None), "it is of this cluster"
+        assert T0 not in source._identity.done, "what is done is relative to the offset that it was written for"
+        assert source._identity.done.get(T1) == (None if topic_id else done)
+
+    with_source(kafka, use)
+
+
+def test_metadata_says_what_it_is_of_to_members_of_older_versions() -> None:
+    older = re.compile(r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?(?: done=([\w-]+))?")
+    match = older.fullmatch(metadata_of(7, "0" * 32, ["t"], 5))
+    assert match is not None and match[1] == "7" and topics_in([match[0]], ["t", "u"]) == {"t"}
+    assert own_metadata(5, match[0]) == match[0] and own_metadata(6, match[0]) is None
+    for foreign in ("", "anything", metadata_of(7, "0" * 32, ["t"])):
+        assert own_metadata(6, foreign) == foreign
 
 
 def test_an_offset_beyond_the_end_that_is_met_while_the_ids_are_asked_for() -> None:

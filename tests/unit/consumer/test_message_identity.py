@@ -15,9 +15,10 @@ from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.idempotency.memory import MemoryStore
 from duemq.client.idempotency.once import once
 from duemq.model.dead_letters import REDRIVEN_ID, REDRIVEN_ORIGIN, first_place, home_of, id_of, own_headers
+from duemq.model.destinations.rabbitmq import RabbitMqOptions
 from duemq.relay.base import Result
 from duemq.relay.rabbitmq.link import Publisher
-from duemq.relay.rabbitmq.mapping import Mapping, RabbitMqOptions
+from duemq.relay.rabbitmq.mapping import Mapping
 from tests.support.outlets.site import OutRecord
 
 ID = b"0123456789abcdef0123456789abcdef"

@@ -114,6 +114,26 @@ def test_pages_follow_on_one_another_across_partitions() -> None:
     with_site(scenario)
 
 
+def test_a_cursor_is_not_stored_over_one_that_another_process_stored() -> None:
+    async def scenario(site: Site) -> None:
+        await site.append(0, "a", "b")
+        place = "/v1/topics/t/consumers/billing"
+        (_, first), (_, second) = await site.page(max=1), await site.page(max=2)
+
+        async def put(cursor: str, expected: str | None) -> httpx.Response:
+            headers = {} if expected is None else {"x-duemq-last-cursor": expected}
+            return await site.http.put(place, json={"cursor": cursor}, headers=headers)
+
+        assert (await put(first, second)).status_code == 204  # there is none yet
+        assert (await put(second, first)).status_code == 204
+        refused = await put(second, first)
+        assert (refused.status_code, refused.json()["code"]) == (409, "consumer_in_use")
+        assert (await site.http.get(place)).json() == {"cursor": second}
+        assert (await put(first, None)).status_code == 204  # whoever takes over
+
+    with_site(scenario)
+
+
 def test_a_consumer_goes_on_at_its_place_and_after_wins() -> None:
     async def scenario(site: Site) -> None:
         await site.append(0, "a", "b", "c")

@@ -33,6 +33,8 @@ def test_what_can_be_asked_for() -> None:
     by_prefix = {"topic_prefix": "orders.", "name_prefix": "order-1"}
     body = {"kind": "cancel", "filter": by_prefix}
     assert read_order(body, INGRESS, NOW, "shopkey").order == Order("cancel", by_prefix, caller="shopkey")
+    home = read_order({"kind": "redrive", "source": "dlq.destination.mail", "ids": ["0:17"]}, INGRESS, NOW)
+    assert home.order.topic == "destination.mail", "the topic that it came from has other readers"
     listed = read_order({"kind": "redrive", "ids": [ID, ID], "dry_run": True}, INGRESS, NOW)
     assert (listed.order.filter, listed.ids, listed.dry_run) == ({"ids": 1}, [ID], True)
     assert read_order({"kind": "redrive", "source": "t", "ids": ["0:17"]}, INGRESS, NOW).ids == ["0:17"]
