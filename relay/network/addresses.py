@@ -26,7 +26,7 @@ _SPECIAL_4: Final = tuple(
 _PUBLIC_6: Final = IPv6Network("2000::/3")
 """Global unicast: everything else is loopback, unique local, link-local, site-local, multicast or nothing."""
 _SPECIAL_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-"""In it: Teredo and other protocols of the IETF, documentation, 6to4. Nobody offers an endpoint over Teredo or 6to4."""
+"""In it: Teredo and other protocols of the IETF, documentation, 6to4. No endpoint is offered over Teredo or 6to4."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
@@ -63,7 +63,7 @@ def _allowed(address: IPv4Address | IPv6Address, allowed: Sequence[Network]) -> 
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that is reached by it: mapped, or translated where a network has IPv6 only (NAT64)."""
+    """The IPv4 address that is reached by it: mapped, or translated if a network has IPv6 only (NAT64)."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None

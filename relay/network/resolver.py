@@ -1,7 +1,7 @@
 """Looks up the names of one destination, and connects to addresses that were checked.
 
 No client looks a name up itself: it connects to an address that stands here, so an answer that changes between the
-check and the connection (DNS rebinding) changes nothing. Each look-up has a thread of its own. The event loop's pool is
+check and the connection (DNS rebinding) changes nothing. Each look-up has its own thread. The event loop's pool is
 shared by all (uvloop runs two look-ups at a time), and a name server that does not answer would fill it.
 """
 

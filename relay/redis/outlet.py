@@ -49,7 +49,7 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
-        self._wait = _wait(destination.options, destination.timeout // 3)
+        self._wait = _wait(destination.options, destination.timeout // 4)
         self._batch_s = destination.timeout / 2000
         self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None

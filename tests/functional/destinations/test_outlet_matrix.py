@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import StorageType
 
 from duemq.relay.base import Outlet, Reply, Result
 from tests.support.destinations.nats_node import NatsNode
@@ -168,3 +169,16 @@ async def test_a_server_in_trouble(system: tuple[str, Trouble]) -> None:
     if name in REFUSED_USER:
         async with opened(trouble.outlet(WRONG)) as outlet:
             assert kinds(await replies(outlet, 6_000, 3, good)) == {REFUSED_USER[name]}
+
+
+@pytest.mark.servers
+@pytest.mark.smoke
+async def test_a_nats_without_memory_is_away(tmp_path: Path) -> None:
+    settings = NATS_SETTINGS + "jetstream { max_mem: 1M }\n"
+    with need(lambda: NatsNode(tmp_path, settings=settings)) as node:
+        trouble = NatsTrouble(node)
+        await trouble.prepare(StorageType.MEMORY)
+        async with opened(trouble.outlet()) as outlet:
+            told = [await outlet.send(out_message(n, key=b"good", payload=b"x" * 100_000)) for n in range(12)]
+    assert told[0].result is Result.ACCEPTED
+    assert (told[-1].result, told[-1].status) == (AWAY, "10023"), told[-1]

@@ -138,7 +138,7 @@ async def test_what_no_replica_has_is_lost_with_its_master_and_not_accepted_wher
         first, second, _ = cluster.nodes
         replica = cluster.replicas[1]
         name = next(f"s-{n}" for n in range(99) if _master_of(first, f"s-{n}") == 1)
-        options: dict[str, Any] = {"cluster": True, "timeout": 1_000, "name": name}
+        options: dict[str, Any] = {"cluster": True, "timeout": 2_000, "name": name}
         async with outlet_to(cluster.url, **options) as hasty, outlet_to(cluster.url, **options, replicas=1) as careful:
             assert (await careful.send(out_message(1))).status == "ok"
             replica.process.pause()
@@ -218,4 +218,6 @@ async def test_tls_and_users_of_a_cluster(cluster_by_tls: RedisCluster) -> None:
         async with outlet_to(url, credentials, cluster=True, name="of-{{ key }}") as outlet:
             assert (await outlet.send(messages[0]))[:2] == (Result.AWAY, status)
     async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="others-{{ key }}") as outlet:
+        assert (await outlet.send(messages[0]))[:2] == (Result.FAILED, "NOPERM")
+    async with outlet_to(url, {"ca": ca, **relay}, cluster=True, name="others") as outlet:
         assert (await outlet.send(messages[0]))[:2] == (Result.AWAY, "NOPERM")

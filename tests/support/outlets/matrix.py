@@ -99,6 +99,16 @@ class StreamTrouble(RabbitMQTrouble):
 
         return stream_outlet(self._node, "stream", credentials or USER, timeout=timeout)
 
+    @asynccontextmanager
+    async def full(self) -> AsyncIterator[None]:
+        """Streams need disk; they go on without memory."""
+        await asyncio.to_thread(self._node.control, "set_disk_free_limit", "100000GB")
+        async with asyncio.timeout(30):  # until its watch of the disk looks again
+            while "disk" not in await asyncio.to_thread(self._node.control, "eval", "rabbit_alarm:get_alarms()."):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+        yield
+        await asyncio.to_thread(self._node.control, "set_disk_free_limit", "1MB")
+
 
 class NatsTrouble:
     good, bad = b"good", b"bad"

@@ -142,8 +142,9 @@ async def test_two_names_that_are_not_answered_delay_none_of_twenty_others(
     assert not any(task.done() for task in waiting)
     silent_names.set()
     await asyncio.gather(*waiting, return_exceptions=True)
-    # Behind a pool of two that both hold it would be seconds; 20 ms are for other load of the machine.
-    assert statistics.quantiles(beside, n=100)[98] < statistics.quantiles(alone, n=100)[98] * 1.1 + 20
+    # Behind a pool of two that both hold these would be a minute.
+    assert statistics.median(beside) < statistics.median(alone) * 1.5 + 20
+    assert max(beside) < 5_000
 
 
 async def test_a_name_has_one_look_up_under_way_and_serves_its_old_answer(monkeypatch: pytest.MonkeyPatch) -> None:
