@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Policy, Reject, RetryLater
@@ -114,8 +114,8 @@ class Delivery:
         wait_ms = hint_ms if rule is None else max(hint_ms, rule.ms(now))
         attempts = message.origin.attempts
         if _postpones(reply) and (not attempts or 0 <= now - attempts[0].at < _DAY_MS):
-            return Postponed(text, delay=wait_ms)
-        return RetryLater(text, delay=wait_ms)
+            return Postponed(text, delay=timedelta(milliseconds=wait_ms))
+        return RetryLater(text, delay=timedelta(milliseconds=wait_ms))
 
     def _note(self, message: Message, reply: Reply, took_ms: float) -> None:
         detail = reply.detail[:MAX_DETAIL]
