@@ -358,8 +358,10 @@ class Consumer:
             for partition, book in with_aside.items():
                 aside = book.aside
                 keys = {key for key in aside.keys if self._lanes.is_free(key)} if aside.may_read(now_s) else set()
-                if keys and source.rewind(partition, aside.first(keys)):
-                    self._lanes.withdraw(keys)
+                if not keys:
+                    continue
+                self._lanes.withdraw(keys)
+                if source.rewind(partition, aside.first(keys)):
                     aside.read_again(keys, book.pull, now_s)
         if sum(len(book.aside) for book in with_aside.values()) < _ASIDE * self.options.max_in_hand:
             return frozenset()
@@ -380,7 +382,7 @@ class Consumer:
         for record in book.without_done(records):
             message = Message(record) if not retried else message_of(record, True)
             route = only or self._routes.of(message, retried)
-            if retried and message.origin.instance not in ("", self.options.instance) and self.options.instance:
+            if retried and (now := self.options.instance) and message.origin.instance not in ("", now):
                 route = FORMER
             if route is None:
                 skipped += record.offset >= aside.until

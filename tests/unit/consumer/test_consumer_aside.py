@@ -203,3 +203,38 @@ def test_whatever_fails_each_key_is_handled_once_in_its_order(
             assert log.saved[each].commit == len(some) if some else each not in log.saved
 
     run(scenario)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from("aabcd"), min_size=1, max_size=120),
+    st.dictionaries(st.tuples(st.just(0), st.integers(0, 119)), st.integers(1, 5), max_size=40),
+    st.floats(0.01, 3.0),
+)
+def test_a_member_that_dies_skips_nothing_that_it_had_set_aside(
+    keys: list[str], failures: dict[tuple[int, int], int], after_s: float
+) -> None:
+    """And brings back only what it had done since it stored its place."""
+
+    async def scenario() -> None:
+        log, handle = KeyedLog({TOPIC: list[str | None](keys)}), Handled(failures)
+        for life_s in (after_s, 100.0):
+            options = ConsumerOptions(
+                ordered=True, retry=Soon(), concurrency=3, max_in_hand=20, commit_pause_s=0.001, stop_s=0.01
+            )
+            consumer = Consumer("g", options=options)
+
+            async def handler(message: Message) -> None:
+                await handle(message)
+
+            consumer.add("orders", handler)
+            async with working(consumer, log):
+                await asyncio.sleep(life_s)
+                log.away = True  # what the end of the first one would store does not count
+            place = log.saved.get(TOPIC)
+            log.away, log.next[TOPIC] = False, 0 if place is None else place.commit
+            log.done_before = {} if place is None else {TOPIC: place.done}
+        done = [offset for offsets in handle.done.values() for offset in offsets]
+        assert set(done) == set(range(len(keys))) and len(done) <= len(keys) + 20
+
+    run(scenario)
