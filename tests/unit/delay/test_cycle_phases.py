@@ -14,7 +14,7 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, DeferredMessage
 
-NOTHING = CommandBatch([], [], {})
+NOTHING = CommandBatch([], [], [])
 KEY = make_key(2_000, 0, 0)
 STEPS: dict[str, tuple[Phase, Callable[[Cycle], object]]] = {
     "lose": (Phase.COMMANDS, lambda cycle: cycle.lose(7)),
