@@ -14,14 +14,14 @@ from duemq.model.ids import IdCodec
 from duemq.model.key import make_key
 from duemq.model.ledger import START, DeferredMessage
 
-NOTHING = CommandBatch([], [], [])
+NOTHING = CommandBatch([], [], {})
 KEY = make_key(2_000, 0, 0)
 STEPS: dict[str, tuple[Phase, Callable[[Cycle], object]]] = {
     "lose": (Phase.COMMANDS, lambda cycle: cycle.lose(7)),
     "read": (Phase.COMMANDS, lambda cycle: cycle.read([])),
     "apply": (Phase.COMMANDS, lambda cycle: cycle.apply(NOTHING)),
     "take": (Phase.COMMANDS, lambda cycle: cycle.take(1_000, [], [], True)),
-    "follow": (Phase.COMMANDS, lambda cycle: cycle.follow(START, [], {})),
+    "follow": (Phase.COMMANDS, lambda cycle: cycle.follow(START, [], [])),
     "settle": (Phase.DUE, lambda cycle: cycle.settle(())),
     "rest_at": (Phase.DUE, lambda cycle: cycle.rest_at(KEY)),
     "defer": (Phase.DUE, lambda cycle: cycle.defer((KEY, b""), DeferredMessage(KEY, None, 0, "expired"))),
