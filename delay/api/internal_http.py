@@ -134,7 +134,7 @@ class _Reads:
 
     async def topic_count(self, request: Request) -> Response:
         counted = await self._reader.topic_count(_shard(request), request.query_params.get("topic", ""))
-        return JsonResponse({"count": None} if counted is None else counted._asdict())
+        return JsonResponse({"pending": None} if counted is None else counted._asdict())
 
     async def holder(self, request: Request) -> Response:
         first_key = await self._reader.holder(_shard(request), _hex(request, "name"))

@@ -455,13 +455,12 @@ class Cycle:
 
         A message that was cancelled without its row still counts.
         """
-        cursor = self.cursor
+        cursor, scanned = self.cursor, self.scanned_rows
         if through < HIGHEST:
             placed = [row for key, row in self.placed.items() if cursor < key <= through]
             scanned = [row for key, row in zip(self.scanned, self.scanned_rows, strict=True) if key <= through]
         else:
             placed = [row for key, row in self.placed.items() if key > cursor]
-            scanned = self.scanned_rows
         changes = count_topics(placed)
         changes.subtract(count_topics(scanned))
         changes.subtract(topic for key, topic in self.removed.items() if topic and cursor < key <= through)

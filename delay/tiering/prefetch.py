@@ -93,9 +93,9 @@ class PrefetchedView(View):
         await self._read_rows_of_ended(missing)
         return {key: self._rows_of_ended[key] for key in self._store.unread_keys(keys)}
 
-    async def _read_rows_of_ended(self, wanted: Callable[[], list[bytes]]) -> None:
-        """Read rows until none is wanted any more."""
-        while rowless := wanted():
+    async def _read_rows_of_ended(self, unread: Callable[[], list[bytes]]) -> None:
+        """Read rows until none of these is left."""
+        while rowless := unread():
             delay_files = self._store.delay_files
             version = delay_files.version
             try:

@@ -50,16 +50,17 @@ async def list_topics(service: Service, request: Request) -> Response:
 
 async def get_topic(service: Service, request: Request) -> Response:
     topic, gateway = _topic_of(request), service.gateway
-    info, pending = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
-    if info is None and pending is not None and pending.count:
+    info, counted = await asyncio.gather(gateway.bus.topic(topic), gateway.pending(topic))
+    if info is None and counted is not None and counted.pending:
         info = TopicInfo(topic, 0, (), ())  # the first delivery makes it
     if info is None:
         trouble = service.gateway.trouble(topic)
         why = f"messages to it are refused: {trouble}" if trouble else "nothing was delivered to it yet"
         raise Rejected("unknown_topic", f"there is no topic {topic}: {why}", "topic", trouble=trouble)
     counts = {
-        "pending": None if pending is None else pending.count, "pending_unread": pending.unread if pending else None
-    }  # fmt: skip
+        "pending": None if counted is None else counted.pending,
+        "pending_unread": None if counted is None else counted.unread,
+    }
     return JsonResponse(_topic_json(service, info) | counts)
 
 

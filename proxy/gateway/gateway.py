@@ -304,7 +304,7 @@ class CommandGateway:
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
             return None
-        return TopicCount(sum(count.count for count in known), sum(count.unread for count in known))
+        return TopicCount(sum(count.pending for count in known), sum(count.unread for count in known))
 
     # --- changing -------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class RemoteReader:
             document = await self._get(shard, "topic-count", {"topic": topic})
         except Rejected:  # a node of an older version knows none
             return None
-        return None if document["count"] is None else TopicCount(document["count"], document["unread"])
+        return None if document["pending"] is None else TopicCount(**document)
 
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         first_key = (await self._get(shard, "holder", {"name": name.hex()}))["first_key"]

@@ -34,9 +34,9 @@ _CACHED = 10_000
 
 
 class TopicCount(NamedTuple):
-    """`count` messages are pending; up to `unread` of these may be cancelled."""
+    """`pending` messages; up to `unread` of these may be cancelled."""
 
-    count: int
+    pending: int
     unread: int
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from duemq.model.ledger import Entry
+from duemq.model.row import count_topics
 from duemq.storage.shard.keyspace import ENDED, MOVED, NAME, ROW, WINDOW
 from duemq.storage.shard.rocksdb import Memory
 from duemq.storage.shard.store import ShardStore
@@ -30,6 +31,10 @@ def holding(path: Path) -> Holding:
                 digest.update(len(key).to_bytes(2, "big") + key + len(value).to_bytes(4, "big") + value)
                 count += 1
             rows[prefix.decode()] = (count, digest.hexdigest())
+        counts, cursor = store.topic_counts, store.position.entry.cursor
+        if counts.built and not store.delay_files:
+            pending = count_topics(row for key, row in store.each(ROW) if key > cursor)
+            assert counts.listed() == {topic.decode(): count for topic, count in pending.items()}, path
         return Holding(store.position.entry, rows)
     finally:
         store.close()

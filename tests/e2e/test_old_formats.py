@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def check_everything(http: httpx.Client, expected: dict[str, Any]) -> None:
         assert (state(name)["status"], state(name)["id"]) == ("scheduled", message_id)
     assert [state(message_id)["status"] for message_id in expected["cancelled"]] == ["cancelled"]
     assert [state(message_id)["status"] for message_id in expected["delivered"]] == ["delivered"] * 3
+
+    # The earlier version did not count by topic: all is counted again.
+    listed = http.get("/v1/messages?limit=1000").json()["messages"]
+    counts = Counter(message["topic"] for message in listed)
+
+    def pending() -> dict[str, int]:
+        return {topic: http.get(f"/v1/topics/{topic}").json()["pending"] for topic in counts}
+
+    wait_for(lambda: pending() == counts, f"{counts} to be pending")
 
     imported = expected["import"]
     assert http.get(f"/v1/imports/{imported['id']}").json()["state"] == "imported"

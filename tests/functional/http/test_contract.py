@@ -358,3 +358,28 @@ def test_a_message_is_not_moved_behind_its_expiry_unless_that_moves_along(api: A
     assert api.state(sent[2])["expires_at_ms"] == expires
     for wrong in ({"shift_expiry": True}, later | {"shift_expiry": "yes"}):
         api.refused("PATCH", path, 400, "bad_field", wrong)
+
+
+def test_a_topic_counts_what_waits_and_prefixes_choose_among_it(api: Api, topic: str) -> None:
+    items = [
+        {"topic": f"{topic}.{'ab'[n % 2]}", "name": f"{topic}-{n}", "deliver_after": "30d", "payload": ""}
+        for n in range(12)
+    ]
+    assert api.ask("POST", "/v1/messages:batch", 200, {"messages": items})["accepted"] == 12
+
+    def pending(end: str) -> tuple[int, int]:
+        shown = api.ask("GET", f"/v1/topics/{topic}.{end}", 200)
+        return shown["pending"], shown["pending_unread"]
+
+    assert (pending("a"), pending("b")) == ((6, 0), (6, 0)), "before anything was delivered there"
+
+    def listed(**chosen: str) -> int:
+        return len(api.ask("GET", "/v1/messages", 200, params=chosen)["messages"])
+
+    assert listed(topic_prefix=topic) == listed(name_prefix=f"{topic}-") == 12
+    assert listed(topic_prefix=f"{topic}.a", name_prefix=f"{topic}-1") == 1  # 10; 1 and 11 are of b
+    chosen = {"topic_prefix": f"{topic}.", "name_prefix": f"{topic}-1"}
+    assert api.ask("POST", "/v1/messages:cancel", 200, {"filter": chosen})["counts"]["cancelled"] == 3
+    assert (pending("a"), pending("b")) == ((5, 0), (4, 0))
+    api.refused("POST", "/v1/messages:cancel", 400, "bad_field", {"filter": {"topic_prefix": ""}})
+    assert api.ask("POST", "/v1/messages:cancel", 200, {"filter": {"topic_prefix": topic}})["counts"]["cancelled"] == 9

@@ -56,7 +56,7 @@ def early_apply(patch: Patch) -> None:
             return followed
         cycle = self.cycle()
         cycle.apply(cycle.read(await bus.read(BUFFER, self.shard, self.entry.applied, 3)))
-        cycle.follow(replace(self.entry, imported=(), deferred=()), [], {})
+        cycle.follow(replace(self.entry, imported=(), deferred=()), [], [])
         entry = replace(cycle.entry(self.entry.at), number=self.entry.number)
         self.advance(cycle, entry, self.store.position.ledger_offset)
         return followed
@@ -79,7 +79,7 @@ def skip_deferrals(patch: Patch) -> None:
     """A follower does not move what the master deferred."""
     follow = Cycle.follow
 
-    def follow_cursor(self: Cycle, entry: Entry, keys: list[bytes], rows: Mapping[bytes, bytes]) -> None:
+    def follow_cursor(self: Cycle, entry: Entry, keys: list[bytes], rows: list[bytes]) -> None:
         follow(self, replace(entry, deferred=()), keys, rows)
 
     patch.setattr(Cycle, "follow", follow_cursor)

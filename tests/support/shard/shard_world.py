@@ -342,7 +342,7 @@ class World:
         assert counts.listed() == {topic.decode(): count for topic, count in count_topics(filter(None, rows)).items()}
         for topic in self.topics:
             counted = counts.of(topic)
-            assert counted is not None and counted.unread == min(counted.count, len(unread))
+            assert counted is not None and counted.unread == min(counted.pending, len(unread))
 
     def _check_notes(self, node: SimNode) -> None:
         """What rows note of jobs, failed attempts and changes."""
