@@ -22,6 +22,7 @@ from duemq.pipeline.migrate import divided, from_csv
 from duemq.pipeline.migrate.files import read_csv
 from duemq.pipeline.sources.tables import jdbc_table, read_table
 from tests.support.spark.spark_site import spark_tests
+from tests.support.times import INSTANTS
 
 pytestmark = [*spark_tests, pytest.mark.usefixtures("session_zone")]
 NOW = 1_830_297_600_000  # 2028-01-01T00:00Z
@@ -80,6 +81,13 @@ def test_what_says_its_moment_is_read_alike_in_every_session(spark: SparkSession
     assert times(spark.createDataFrame([(at,) for at in instants], "at timestamp"), "Asia/Tokyo") == list(
         TEXTS.values()
     )
+
+
+def test_a_text_means_in_spark_what_it_means_at_the_other_doors(spark: SparkSession) -> None:
+    found = times(spark.createDataFrame([(text,) for text in INSTANTS], "at string"))
+    assert dict(zip(INSTANTS, (one if isinstance(one, int) else None for one in found), strict=True)) == {
+        text: ms if isinstance(ms, int) else None for text, ms in INSTANTS.items()
+    }
 
 
 LOCAL = [
