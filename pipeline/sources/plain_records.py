@@ -286,9 +286,10 @@ def _number(text: str) -> int | None:
 def _duration(text: str, may_be_negative: bool = False) -> tuple[int, bool]:
     """ms of `90000`, `90000.5`, `90s`, `2h30m`, `1.5s`, `PT90S`, and whether they are disputed. A part of a ms counts
     as a whole one."""
-    number, exact = _number(text), True
-    if number is None and len(text) <= _MAX_TEXT and re.fullmatch(_DECIMAL, text):
-        number, exact = float(text), False
+    number: float | None = _number(text)
+    exact = number is not None
+    if not exact and len(text) <= _MAX_TEXT and re.fullmatch(_DECIMAL, text):
+        number = float(text)
     if number is not None:
         if number >= 0:
             if number == inf:
