@@ -7,6 +7,7 @@ in the zone that is named for such times, and is no time where none is.
 from __future__ import annotations
 
 from datetime import date
+from functools import partial
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -16,14 +17,17 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
+from duemq.model.date_time import BadDateTime, parse_date_time
+from duemq.model.timing import FIRST_MS
 from duemq.pipeline.errors import BadInput
 
 UNITS: Final = {"ms": 1, "s": 1000}
 """What whole numbers may be, in ms."""
 A_TIME: Final = "a timestamp, a date-time with a zone (RFC 3339), or epoch ms as a whole number"
 _DIGITS = r"^[+-]?\d{1,18}\z"
-_ZONED = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)\z"
-_LOCAL = r"^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?)?\z"
+_DATE = r"^\d{4}-\d\d-\d\d"
+_ZONED = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:[0-5]\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)\z"
+_LOCAL = r"^\d{4}-\d\d-\d\d([Tt ]\d\d:\d\d(:[0-5]\d(\.\d{1,9})?)?)?\z"
 _BELOW_MICROS = r"\.\d{6}\d*[1-9]"
 _DAY_US = 86_400_000_000
 _DAYS = tuple(day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))
@@ -43,10 +47,26 @@ class Time(NamedTuple):
 def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
     """A column of this type as times; None where the type, or the type without a zone, names no moment.
 
-    Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time (RFC 3339).
+    Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time of
+    `model/date_time.py`. What is before March 1973 is no time: it got lost, or is in another unit.
     With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
     out, or show twice, are none: nobody knows which moment they mean.
     """
+    if (time := _read(value, kind, zone, unit)) is None:
+        return None
+    early, number = time.ms < FIRST_MS, F.lit(isinstance(kind, IntegralType))
+    if isinstance(kind, StringType):
+        number = F.trim(value).rlike(_DIGITS)
+    in_ms = F.try_multiply(time.ms, F.lit(1000).cast("bigint"))
+    seconds = F.concat(F.lit("looks like seconds; ms are "), in_ms.cast("string"))
+    if unit != "ms":
+        number = F.lit(False)
+    lost = F.lit("is before March 1973: a time that got lost")
+    why = F.when(number & (in_ms >= FIRST_MS), seconds).otherwise(lost)
+    return Time(F.when(~early, time.ms), F.when(early, why).otherwise(time.problem))
+
+
+def _read(value: Column, kind: DataType, zone: str | None, unit: str) -> Time | None:
     if isinstance(kind, IntegralType):
         ms = _scaled(value.cast("bigint"), unit)
         return Time(ms, F.when(ms.isNull() & value.isNotNull(), f"{unit} is out of range"))
@@ -108,16 +128,31 @@ def _of_text(text: Column, zone: str | None, unit: str) -> Time:
     ms = F.when(text.rlike(_DIGITS), number).when(
         text.rlike(_ZONED), ceil_ms(F.unix_micros(F.try_to_timestamp(whole)) + below)
     )
+    # Rarer forms are read by the parser of all doors. Rows without one cost it a null.
+    odd = text.rlike(_DATE) & ~text.rlike(_ZONED) & ~text.rlike(_LOCAL)
+    read = F.udf(partial(_parsed, zone=zone), "ms bigint, why string", useArrow=False)(F.when(odd, text))
+    ms = ms.when(odd, read["ms"])
     unread = F.lit("is neither epoch ms nor a date-time with a zone (RFC 3339)")
     if unit != "ms":
         unread = F.lit(f"is neither epoch {unit} nor a date-time with a zone (RFC 3339)")
     if zone is None:
-        problem = F.when(text.rlike(_LOCAL), _NO_ZONE).otherwise(unread)
+        problem = F.when(text.rlike(_LOCAL), _NO_ZONE).otherwise(F.coalesce(read["why"], unread))
     else:
         micros, out_of_clock = _in_zone(_wall_us(F.upper(text).try_cast("timestamp_ntz")), zone)
         ms = ms.when(text.rlike(_LOCAL), ceil_ms(micros + below))
-        problem = F.coalesce(F.when(text.rlike(_LOCAL), out_of_clock), unread)
+        problem = F.coalesce(F.when(text.rlike(_LOCAL), out_of_clock), read["why"], unread)
     return Time(ms, F.when(ms.isNull() & text.isNotNull(), problem))
+
+
+def _parsed(text: str | None, zone: str | None) -> tuple[int | None, str | None] | None:
+    if text is None:
+        return None
+    try:
+        return parse_date_time(text), None
+    except BadDateTime as error:
+        if error.code == "naive_time" and zone is not None:  # it is of those that have none
+            return _parsed(f"{text}[{zone}]", None)
+        return None, error.why
 
 
 def _scaled(number: Column, unit: str) -> Column:

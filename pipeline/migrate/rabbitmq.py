@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from typing import Any, Final
 
-from duemq.pipeline.migrate.rows import PendingRow, RejectedRow, header_bytes, whole_ms
+from duemq.pipeline.migrate.rows import PendingRow, RejectedRow, delay_ms, header_bytes, whole_ms
 
 _PROPERTIES: Final = ("content_type", "content_encoding", "correlation_id", "reply_to", "message_id", "type", "app_id")
 _DELAY: Final = "x-delay"
@@ -35,7 +35,7 @@ class RabbitOptions:
         if "due_ms" in document:
             due = whole_ms(document["due_ms"], "due_ms")
             if expiration is not None:  # it counts from when the message comes into its queue
-                expires = due + whole_ms(expiration, "expiration")
+                expires = due + delay_ms(expiration, "expiration")
         else:
             delay = self._delay(headers, expiration)
             due = self._base(properties) + delay
@@ -49,11 +49,10 @@ class RabbitOptions:
 
     def _delay(self, headers: dict[str, Any], expiration: Any) -> int:
         if _DELAY in headers:
-            delay = whole_ms(headers[_DELAY], _DELAY)
-            if delay < 0:
+            if str(headers[_DELAY]).startswith("-"):
                 raise RejectedRow("x-delay is negative: the plug-in has delivered it, and it waits for a consumer")
-            return delay
-        waits = [] if expiration is None else [whole_ms(expiration, "expiration")]
+            return delay_ms(headers[_DELAY], _DELAY)
+        waits = [] if expiration is None else [delay_ms(expiration, "expiration")]
         waits += [] if self.ttl_ms is None else [self.ttl_ms]
         if not waits:
             raise RejectedRow("it says no time: no x-delay, no expiration, and no --ttl of its queue was given")

@@ -14,9 +14,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from duemq.model.errors import Rejected
 from duemq.model.message import is_topic
 from duemq.model.rules import is_name
-from duemq.model.timing import LAST_MS
+from duemq.model.timing import parse_duration, why_implausible
 
 COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 REJECTS: Final = ("source", "reason", "raw")
@@ -148,8 +149,8 @@ def checked(message: PendingRow) -> PendingRow:
     """The message, if duemq can hold it."""
     if not is_topic(message.topic.encode(errors="replace")):
         raise RejectedRow(f"{message.topic!r} is not the name of a topic (A-Z a-z 0-9 . _ -): say --to")
-    if not 0 <= message.due_ms <= LAST_MS:
-        raise RejectedRow(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
+    if (wrong := why_implausible(message.due_ms)) is not None:
+        raise RejectedRow(f"due_ms: {wrong}")
     name = message.name
     return message if name is None or is_name(name) else message._replace(name=None)
 
@@ -162,8 +163,16 @@ def header_bytes(value: Any) -> bytes:
 
 
 def whole_ms(value: Any, what: str) -> int:
-    """A number of ms that may come as text."""
+    """An instant in ms, or another whole number, that may come as text."""
     try:
         return int(str(value))
     except ValueError as error:
         raise RejectedRow(f"{what} is no whole number: {value!r}") from error
+
+
+def delay_ms(value: Any, what: str) -> int:
+    """A delay in ms that may have a fraction, which is rounded up, and may come as text."""
+    try:
+        return parse_duration(value, what, text=True)
+    except Rejected as error:
+        raise RejectedRow(error.detail) from error

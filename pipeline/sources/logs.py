@@ -91,6 +91,7 @@ def commands(buffer: DataFrame) -> DataFrame:
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
       of that message; `due`: when it is due then (null for a cancel or purge);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
+    * `disputed`: whether another version of the server, or another machine, may call it malformed (`plain_records`);
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
       (see `metadata`); `fingerprint`: of a schedule with a name: two that are both `plain`, or both not, have the same
       one where one is a repeat of the other. `name` is 0x and hex digits where it is no text.

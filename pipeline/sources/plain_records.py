@@ -5,15 +5,16 @@ no code with it. `tests/unit/pipeline/test_plain_records.py` holds both to one t
 
 A record says it in headers:
 
-    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, duemq-expires-at;
-               beside x-duemq-return a name is that of a message which a consumer sends back
+    schedule   duemq-topic, one time, and where wanted duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+               duemq-expires-after; beside x-duemq-return a name is that of a message which a consumer sends back
     move       duemq-move (an id or a name), and one time
     cancel, deliver now, redrive
                duemq-cancel, duemq-deliver-now or duemq-redrive (an id or a name)
     import      duemq-import: a file of messages, as JSON
 
 Whether an id is genuine cannot be told without the cluster's secret, and whether a name belongs to this partition only
-by who knows how many there are: neither is decided here.
+by who knows how many there are: neither is decided here. Nor are times that versions of the server judge in different
+ways, or machines with different zones (docs/adr/0060-times-that-are-meant.md): they are read, and `disputed`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import re
 from base64 import urlsafe_b64decode
 from calendar import timegm
 from collections.abc import Iterable, Mapping
+from math import ceil, inf
 from struct import pack, unpack
 from typing import Final, NamedTuple
 
@@ -38,7 +40,15 @@ _LEVELS_MS: Final = (
 )  # fmt: skip
 _TIMES: Final = ("duemq-deliver-at", "duemq-delay", "x-delay", "DELAY")
 _ALLOWED: Final = {
-    "schedule": {"duemq-topic", "duemq-key", "duemq-name", "duemq-labels", "duemq-expires-at", *_TIMES},
+    "schedule": {
+        "duemq-topic",
+        "duemq-key",
+        "duemq-name",
+        "duemq-labels",
+        "duemq-expires-at",
+        "duemq-expires-after",
+        *_TIMES,
+    },
     "move": {"duemq-move", *_TIMES},
     "cancel": {"duemq-cancel"},
     "deliver_now": {"duemq-deliver-now"},
@@ -50,6 +60,13 @@ _KIND_OF: Final = {  # the first one that a record has counts
     "duemq-redrive": "redrive",
 }  # fmt: skip
 _HEADER_NAMES: Final = frozenset().union(*_ALLOWED.values())
+_EARLIEST_MS: Final = 100_000_000_000  # March 1973
+_MAX_DATE_TIME: Final = 128
+_DECIMAL: Final = r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]{1,3})?"
+_CLOCK: Final = "([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})"
+_FIRST_FORM: Final = _CLOCK + r":([0-5][0-9])(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})"
+"""What the first versions read."""
+_FORM: Final = _CLOCK + r"(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?(?:[Zz]|([+-])([0-9]{2})(?::?([0-9]{2}))?)((?:\[[^][]*])*)"
 _MAX_KEY_BYTES, _MAX_HEADERS, _MAX_LABELS, _MAX_TEXT = 65_534, 65_000, 16, 64
 _FILE_FIELDS: Final = {"path", "sha256", "size", "window", "rows"}
 
@@ -60,7 +77,8 @@ class RecordMeaning(NamedTuple):
 
     `first_due`, `first_offset`, `first_row`: what the id of a message says that is cancelled or moved. `labels`: joined
     by LF. `fingerprint`: of a schedule with a name, all but its value that a repeat has in common with it, as one piece
-    of bytes. `is_null`: of a schedule, whether its value is null. `reason`: why it is malformed.
+    of bytes. `is_null`: of a schedule, whether its value is null. `disputed`: whether another version may call it
+    malformed. `reason`: why it is malformed.
     """
 
     kind: str
@@ -76,6 +94,7 @@ class RecordMeaning(NamedTuple):
     size: int | None = None
     window: int | None = None
     rows: int | None = None
+    disputed: bool = False
     key: bytes | None = None
     labels: bytes = b""
     headers: Headers = ()
@@ -124,8 +143,9 @@ def read(
             return _schedule(key, ours, tuple(own), at, is_null)
         if kind == "import":
             return _file(ours["duemq-import"])
-        due = max(_time(ours, at), at) if kind == "move" else None
-        return _change(kind, due, _text(ours, header), shard)
+        due, disputed = _time(ours, at) if kind == "move" else (None, False)
+        meaning = _change(kind, None if due is None else max(due, at), _text(ours, header), shard)
+        return meaning._replace(disputed=disputed)
     except _Malformed as error:
         return RecordMeaning("malformed", reason=str(error))
 
@@ -157,7 +177,7 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
         raise _Malformed("no name of a topic")
     if topic[:2] == b"__":
         raise _Malformed("a topic of the brokers'")
-    due = _time(ours, at)
+    due, disputed = _time(ours, at)
     key = ours.get("duemq-key", key)
     if key is not None and len(key) > _MAX_KEY_BYTES:
         raise _Malformed("a key of more than 65,534 bytes")
@@ -174,13 +194,18 @@ def _schedule(key: bytes | None, ours: Mapping[str, bytes], own: Headers, at: in
     if any(not 1 <= len(one) <= 128 or any(_is_control(char) for char in one) for one in labels):
         raise _Malformed("a label has 1 to 128 printable characters")
     expires = 0
-    if "duemq-expires-at" in ours:
-        expires = _instant(_text(ours, "duemq-expires-at"))
+    ends = [name for name in ("duemq-expires-at", "duemq-expires-after") if name in ours]
+    if len(ends) > 1:
+        raise _Malformed("two expiries")
+    if ends:
+        expires, doubt = _instant(_text(ours, ends[0])) if ends[0][-2:] == "at" else _expiry(ours, at)
+        disputed = disputed or doubt
         if expires < max(due, at):
             raise _Malformed("it expires before it is due")
     return RecordMeaning(
         "schedule", due=due, expires=expires, topic=topic.decode(), name=name, key=key,
         labels="\n".join(labels).encode(), headers=own, fingerprint=fingerprint, is_null=is_null,
+        disputed=disputed,
     )  # fmt: skip
 
 
@@ -225,8 +250,8 @@ def _text(ours: Mapping[str, bytes], name: str) -> str:
 # --- times ------------------------------------------------------------------------------------------------------------
 
 
-def _time(ours: Mapping[str, bytes], at: int) -> int:
-    """When it is due. Relative times count from when the broker appended the record."""
+def _time(ours: Mapping[str, bytes], at: int) -> tuple[int, bool]:
+    """When it is due, and whether that is disputed. Relative times count from when the broker appended the record."""
     names = [name for name in _TIMES if name in ours]
     if len(names) != 1:
         raise _Malformed("not exactly one time")
@@ -234,10 +259,17 @@ def _time(ours: Mapping[str, bytes], at: int) -> int:
     text = _text(ours, name)
     if name == "duemq-deliver-at":
         return _instant(text)
-    due = at + (_level(text) if name == "DELAY" else _duration(text))
-    if due >= _END_MS:
+    ms, disputed = (_level(text), False) if name == "DELAY" else _duration(text, name == "x-delay")
+    if at + ms >= _END_MS:
         raise _Malformed("due after the year 9999")
-    return due
+    return at + ms, disputed
+
+
+def _expiry(ours: Mapping[str, bytes], at: int) -> tuple[int, bool]:
+    ms, _ = _duration(_text(ours, "duemq-expires-after"))
+    if at + ms >= _END_MS:
+        raise _Malformed("it expires after the year 9999")
+    return at + ms, True
 
 
 def _level(text: str) -> int:
@@ -251,13 +283,24 @@ def _number(text: str) -> int | None:
     return int(text) if len(text) <= _MAX_TEXT and re.fullmatch(r"[+-]?[0-9]+", text) else None
 
 
-def _duration(text: str) -> int:
-    """ms of `90000`, `90s`, `2h30m`, `1.5s`, `PT90S`. A part of a ms counts as a whole one."""
-    number = _number(text)
+def _duration(text: str, may_be_negative: bool = False) -> tuple[int, bool]:
+    """ms of `90000`, `90000.5`, `90s`, `2h30m`, `1.5s`, `PT90S`, and whether they are disputed. A part of a ms counts
+    as a whole one."""
+    number: float | None = _number(text)
+    exact = number is not None
+    if not exact and len(text) <= _MAX_TEXT and re.fullmatch(_DECIMAL, text):
+        number = float(text)
     if number is not None:
-        if number < 0:
-            raise _Malformed("a negative delay")
-        return number
+        if number >= 0:
+            if number == inf:
+                raise _Malformed("no finite number")
+            return ceil(number), not exact
+        if may_be_negative:
+            return 0, True
+        raise _Malformed("a negative delay")
+    if may_be_negative and text[:1] == "-" and text[1:2] != "-":
+        _duration(text[1:])
+        return 0, True
     units = (("y", _YEAR_MS), ("w", 7 * _DAY), ("d", _DAY), ("h", _HOUR), ("m", _MINUTE), ("s", _SECOND), ("ms", 1))
     quantity = r"([0-9]+(?:\.[0-9]+)?)"
     short = re.fullmatch("".join(f"(?:{quantity}{unit})?" for unit, _ in units), text)
@@ -267,7 +310,7 @@ def _duration(text: str) -> int:
     if not text or len(text) > _MAX_TEXT or text == "P" or not (short or iso):
         raise _Malformed("no duration")
     parts = zip(short.groups() if short else iso.groups() if iso else (), units if short else units[1:6], strict=True)
-    return sum(_rounded_up(part, unit) for part, (_, unit) in parts if part is not None)
+    return sum(_rounded_up(part, unit) for part, (_, unit) in parts if part is not None), False
 
 
 def _rounded_up(quantity: str, unit: int) -> int:
@@ -276,36 +319,38 @@ def _rounded_up(quantity: str, unit: int) -> int:
     return (int(whole + part) * unit + scale - 1) // scale
 
 
-def _instant(text: str) -> int:
-    """Epoch ms of itself, or of RFC 3339 with a zone. A part of a ms counts as a whole one."""
-    number = _number(text)
+def _instant(text: str) -> tuple[int, bool]:
+    """Epoch ms of itself, or of a date-time with an offset, and whether it is disputed. A part of a ms counts as a
+    whole one."""
+    number, disputed = _number(text), False
     if number is None:
-        number = _rfc3339(text)
+        number = _date_time(text)
+        disputed = not re.fullmatch(_FIRST_FORM, text)
     if not 0 <= number < _END_MS:
         raise _Malformed("not in the years 1970 to 9999")
-    return number
+    return number, disputed or number < _EARLIEST_MS
 
 
-def _rfc3339(text: str) -> int:
-    digits = "[0-9]"
-    match = re.fullmatch(
-        f"({digits}{{4}})-({digits}{{2}})-({digits}{{2}})[Tt ]({digits}{{2}}):({digits}{{2}}):({digits}{{2}})"
-        f"(?:\\.({digits}{{1,9}}))?(?:[Zz]|([+-])({digits}{{2}}):({digits}{{2}}))",
-        text,
-    )
+def _date_time(text: str) -> int:
+    match = re.fullmatch(_FORM, text) if len(text) <= _MAX_DATE_TIME else None
     if match is None:
         raise _Malformed("no RFC 3339 time with a zone")
-    year, month, day, hour, minute, second = (int(match[at]) for at in range(1, 7))
-    east, zone_hour, zone_minute = match[8] != "-", int(match[9] or 0), int(match[10] or 0)
+    year, month, day, hour, minute = (int(match[at]) for at in range(1, 6))
+    second, zone_hour, zone_minute = int(match[6] or 0), int(match[9] or 0), int(match[10] or 0)
+    for number, (critical, tag) in enumerate(re.findall(r"\[(!?)([^]]*)]", match[11])):
+        if (critical and (number or "=" in tag)) or (number and "=" not in tag):
+            raise _Malformed("an unknown tag")
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     days = (31, 29 if leap else 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
     if not (
-        year >= 1 and 1 <= month <= 12 and 1 <= day <= days[month - 1] and hour < 24 and minute < 60 and second < 60
+        year >= 1 and 1 <= month <= 12 and 1 <= day <= days[month - 1] and hour < 24 and minute < 60 and second <= 60
         and zone_hour < 24 and zone_minute < 60
     ):  # fmt: skip
         raise _Malformed("a time that does not exist")
-    offset = (zone_hour * 60 + zone_minute) * 60 * (1 if east else -1)
+    offset = (zone_hour * 60 + zone_minute) * 60 * (-1 if match[8] == "-" else 1)
     ms = (timegm((year, month, day, hour, minute, second)) - offset) * 1_000
+    if second == 60 and ms % _DAY:
+        raise _Malformed("a leap second at another time than midnight UTC")
     return ms + _rounded_up(f"0.{match[7]}", 1_000) if match[7] else ms
 
 

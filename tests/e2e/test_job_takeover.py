@@ -47,7 +47,7 @@ def test_another_proxy_finishes_the_job_of_one_that_is_killed(tmp_path: Path) ->
         ])  # fmt: skip
         send([{"topic": "later", "payload": str(n), "deliver_after": "1d"} for n in range(PENDING)])
         wait_for(lambda: len(records("dlq.billing")) == LETTERS, "the dead letters", WITHIN_S)
-        redrive = {"kind": "redrive", "source": "dlq.billing", "filter": {"dead_from": 0}}
+        redrive = {"kind": "redrive", "source": "dlq.billing", "filter": {"dead_from": "2026-01-01T00:00:00Z"}}
         jobs = [
             call("POST", "/v1/jobs", {**redrive, "rate": 100}),
             call("POST", "/v1/jobs", {"kind": "cancel", "rate": 150, "filter": {"topic": "later"}}),

@@ -88,7 +88,7 @@ def test_letters_redriven_while_a_server_is_killed_come_once_each(tmp_path: Path
         server.start()
         bury(server, LETTERS)
         with Flow(server) as flow:
-            order = {"kind": "redrive", "rate": RATE, "filter": {"dead_from": 0}}
+            order = {"kind": "redrive", "rate": RATE, "filter": {"dead_from": "2026-01-01T00:00:00Z"}}
             assert server.call("POST", "/v1/jobs", order | {"dry_run": True}).json()["total"] == LETTERS
             id_ = server.call("POST", "/v1/jobs", order).json()["id"]
 

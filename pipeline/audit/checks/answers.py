@@ -40,7 +40,7 @@ RULES: dict[str, str] = {
 }
 """Conditions on a command and its answer. `elsewhere`: a plain client has sent it to a partition that its name or file
 does not belong to. `doubtful`: it names an id of which only who has the cluster's secret knows whether it is
-genuine."""
+genuine, or versions of the server judge its time in different ways."""
 
 
 def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, windows: DataFrame, shards: int) -> DataFrame:
@@ -53,7 +53,7 @@ def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, window
     answer_counts = answers.groupBy("shard", "offset").agg(
         F.max("answer").alias("answer"), F.count("*").alias("answers")
     )
-    narrow = ("shard", "offset", "kind", "name", "plain", "sha256", "first_offset", "whole")
+    narrow = ("shard", "offset", "kind", "name", "plain", "sha256", "first_offset", "whole", "disputed")
     answered = needs.select(*narrow).join(answer_counts, ["shard", "offset"], "left")
     # The others are few: answers to schedules without a name, and to nothing at all.
     others = answer_counts.join(needs.select("shard", "offset"), ["shard", "offset"], "left_anti").join(
@@ -80,7 +80,11 @@ def verdicts(commands: DataFrame, answers: DataFrame, changes: DataFrame, window
         "possible": F.coalesce(possible.otherwise(False), F.lit(False)),
         "bad": F.coalesce(F.col("kind") == "malformed", F.lit(False)),
         "elsewhere": F.col("plain") & (is_elsewhere("name", shards) | _is_elsewhere_file(shards)),
-        "doubtful": F.col("plain") & F.col("kind").isin("cancel", "move") & F.coalesce(looks_like_an_id, F.lit(False)),
+        "doubtful": F.col("plain")
+        & (
+            F.coalesce(F.col("disputed"), F.lit(False))
+            | (F.col("kind").isin("cancel", "move") & F.coalesce(looks_like_an_id, F.lit(False)))
+        ),
         "by_name": F.col("kind").isin("cancel", "move") & F.col("first_offset").isNull(),
         "no_command": F.col("kind").isNull(),
     })  # fmt: skip

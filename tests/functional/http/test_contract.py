@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from duemq.model.ids import peek
+from duemq.model.timing import FIRST_MS
 from tests.support.http.proxy_site import proxy_site
 
 pytestmark = pytest.mark.xdist_group("server")
@@ -110,7 +111,7 @@ def test_messages_of_one_key_that_are_due_together_keep_their_order(api: Api, to
     assert all(payloads == sorted(payloads) for payloads in by_key.values())
 
 
-@pytest.mark.parametrize("delay", [{}, {"deliver_after": "200ms"}, {"deliver_at": 0}, {"delay_level": -1}])
+@pytest.mark.parametrize("delay", [{}, {"deliver_after": "200ms"}, {"deliver_at": FIRST_MS}, {"delay_level": -1}])
 def test_a_payload_key_and_headers_arrive_as_they_were_sent(api: Api, topic: str, delay: dict[str, Any]) -> None:
     headers = {"trace-id": "4711", "Mixed": "", "unicode": "grüße ☃"}
     encoded = base64.b64encode(ALL_BYTES).decode()

@@ -16,12 +16,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from duemq.model.timing import FIRST_MS
 from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.migrate import divided, from_csv
 from duemq.pipeline.migrate.files import read_csv
 from duemq.pipeline.sources.tables import jdbc_table, read_table
 from tests.support.spark.spark_site import spark_tests
+from tests.support.times import INSTANTS
 
 pytestmark = [*spark_tests, pytest.mark.usefixtures("session_zone")]
 NOW = 1_830_297_600_000  # 2028-01-01T00:00Z
@@ -58,20 +60,35 @@ TEXTS = {
     "2028-03-12T02:30:00-05:00": 1_836_459_000_000,  # in New York's gap: an offset says which moment it is
     "2028-11-05T01:30:00-04:00": 1_857_015_000_000,
     "2028-11-05T01:30:00-05:00": 1_857_018_600_000,
+    "2028-01-01T01:30+01": NOW + 1_800_000,
+    "2028-01-01 01:30:00 +0100": NOW + 1_800_000,
+    "2028-01-01T00:30:00,5Z": NOW + 1_800_500,
+    "2028-01-01T00:30:00.0000000001Z": NOW + 1_800_001,
+    "2027-12-31T23:59:60Z": NOW,
+    "2028-01-01T01:30:00+01:00[Europe/Berlin]": NOW + 1_800_000,
+    "2028-01-01T01:30[Europe/Berlin]": NOW + 1_800_000,
     str(NOW): NOW,
     f" {NOW} ": NOW,
-    "-1": -1,
 }
 
 
 def test_what_says_its_moment_is_read_alike_in_every_session(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(text,) for text in TEXTS], "at string")
     assert times(frame) == list(TEXTS.values())
-    assert times(frame, "Asia/Tokyo") == list(TEXTS.values()), "a zone is for those that have none"
+    others = {text: ms for text, ms in TEXTS.items() if "[" not in text}
+    frame = spark.createDataFrame([(text,) for text in others], "at string")
+    assert times(frame, "Asia/Tokyo") == list(others.values()), "a zone is for those that have none"
     instants = [datetime.fromtimestamp(ms / 1000, UTC) for ms in TEXTS.values()]
     assert times(spark.createDataFrame([(at,) for at in instants], "at timestamp"), "Asia/Tokyo") == list(
         TEXTS.values()
     )
+
+
+def test_a_text_means_in_spark_what_it_means_at_the_other_doors(spark: SparkSession) -> None:
+    found = times(spark.createDataFrame([(text,) for text in INSTANTS], "at string"))
+    assert dict(zip(INSTANTS, (one if isinstance(one, int) else None for one in found), strict=True)) == {
+        text: ms if isinstance(ms, int) else None for text, ms in INSTANTS.items()
+    }
 
 
 LOCAL = [
@@ -95,6 +112,8 @@ def test_a_time_without_a_zone_is_read_in_the_one_that_is_said(spark: SparkSessi
             expected = in_zone(text, zone)
             if isinstance(expected, str):
                 assert isinstance(found, str) and subject[expected] in found, (text, found)
+            elif expected < FIRST_MS:
+                assert isinstance(found, str) and "before March 1973" in found, (text, found)
             elif text.endswith(".000001"):
                 assert found == expected + 1, text
             else:
@@ -140,7 +159,10 @@ def test_whole_numbers_count_the_unit_that_is_said(spark: SparkSession) -> None:
         frame = spark.createDataFrame([(NOW // 1000,), (10**17,)], "at bigint").select(F.col("at").cast(kind))
         found = times(frame, unit="s")
         assert found[0] == NOW and isinstance(found[1], str), found
-        assert times(frame)[0] == NOW // 1000
+        seconds = NOW // 1000
+        assert times(frame)[0] == f"due_ms (column at): '{seconds}' looks like seconds; ms are {NOW}"
+    lost = times(spark.createDataFrame([("0",), ("-1",), ("1970-01-21T00:00:00Z",), ("20777",)], "at string"))
+    assert all(str(one).endswith("' is before March 1973: a time that got lost") for one in lost), lost
     with pytest.raises(BadInput, match="the unit of whole numbers is ms or s, not us"):
         Columns("at", "body", to="orders", unit="us")
 

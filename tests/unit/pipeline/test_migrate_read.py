@@ -48,13 +48,18 @@ def test_what_rabbitmqs_queues_hold() -> None:
     stamp = 1_795_255_200_000
     assert read(by_ttl) == PendingRow(stamp + 604_800_000, "orders", b"by ttl", headers=(("a", b"b"),))
     assert (read(by_delay).due_ms, read(by_delay).payload) == (stamp + 5000, b"\x00\xff")
+    written: dict[Any, int] = {200.0: 200, 1687.5: 1688, "200": 200, "2E2": 200}
+    for delay, ms in written.items():  # doubles, as .NET writes them
+        properties = by_delay["properties"] | {"headers": {"x-delay": delay}}
+        assert read(by_delay | {"properties": properties}).due_ms == stamp + ms
+    assert "x-delay is negative" in rejected(read, by_delay | {"properties": {"headers": {"x-delay": -5000.0}}})
     assert "no x-delay, no expiration, and no --ttl" in rejected(read, none)
     assert "say --taken-at" in rejected(RabbitOptions("orders", ttl_ms=5).read, none)
     assert RabbitOptions("orders", TAKEN, 600_000).read(none).due_ms == TAKEN + 600_000
     assert RabbitOptions("orders", TAKEN, 600_000).read(by_ttl).due_ms == stamp + 600_000
     assert "negative" in rejected(read, documents("rabbitmq_get_reminders.json")[0])
     assert "not base64" in rejected(read, by_delay | {"payload": "?"})
-    assert "no whole number" in rejected(
+    assert "not a duration" in rejected(
         RabbitOptions("t", TAKEN).read, {"payload": "", "properties": {"headers": {"x-delay": "soon"}}}
     )
     assert "no payload" in rejected(read, {})
@@ -129,7 +134,10 @@ def test_celery_tasks_and_what_is_none() -> None:
 
 
 def test_each_document_is_found_and_each_reject_says_where_it_was() -> None:
-    good, bad = {"payload": "p", "routing_key": "t", "due_ms": 5}, {"payload": "p", "routing_key": "a b", "due_ms": 5}
+    good, bad = (
+        {"payload": "p", "routing_key": "t", "due_ms": TAKEN},
+        {"payload": "p", "routing_key": "a b", "due_ms": TAKEN},
+    )
     read = RabbitOptions().read
     rows = list(_rows("f", orjson.dumps([good, bad]).decode(), read))
     assert [(row["source"], row.get("reason") is None) for row in rows] == [("f[0]", True), ("f[1]", False)]
@@ -138,6 +146,6 @@ def test_each_document_is_found_and_each_reject_says_where_it_was() -> None:
     rows = list(_rows("f", lines, read))
     assert [row["source"] for row in rows] == ["f:1", "f:2", "f:4"]
     assert rows[1]["raw"] == "{broken" and rows[1]["reason"].startswith("not JSON")
-    assert "outside the years" in rows[2]["reason"]
+    assert "before March 1973" in rows[2]["reason"]
     named = orjson.dumps(good | {"properties": {"message_id": "no name"}}).decode()
     assert next(_rows("f", named, read))["name"] is None
