@@ -22,6 +22,7 @@ from duemq.client.http.client import Client
 from duemq.client.http.errors import (
     BadCursor,
     BadRequest,
+    ConsumerInUse,
     IdempotencyConflict,
     PendingError,
     Unavailable,
@@ -125,6 +126,9 @@ class Relay:
                     # Another relay works. What it does meanwhile moves the place, so that ours is asked for anew.
                     self._forget_place()
                     self._stop.wait(self._lease.ask_again_s())
+                except ConsumerInUse as error:  # the lease ran out in the middle of a page, or there is none
+                    log.warning("place of %s: %s", self._consumer, error, extra={"action": "relay_place"})
+                    self._forget_place()
                 except (*_AWAY, PendingError) as error:
                     pause_s = _longer(pause_s, error)
                     log.warning("duemq: %s; again in %.1f s", error, pause_s, extra={"action": "relay_wait"})

@@ -114,7 +114,7 @@ def test_jobs_over_pending_messages_begin_by_the_command_line(server: Server) ->
 def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     for n in range(4):
         origin = {"x-duemq-topic": "orders", "x-duemq-reason": "retries", "x-duemq-error": "no", "kind": "a"}
-        origin["x-duemq-id"] = f"first-{n}"
+        origin |= {"x-duemq-id": f"first-{n}", "x-duemq-partition": "3", "x-duemq-offset": f"{n}"}
         server.send("dlq.billing", payload=str(n), headers=origin | ({"x-duemq-topic": "other"} if n == 3 else {}))
     wait_for(lambda: len(server.records("dlq.billing")) == 4, "the dead letters")
     listed = run("dlq", "ls", "--group", "billing", url=server.url).stdout.splitlines()
@@ -133,6 +133,21 @@ def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     assert kept == {"0": "first-0", "1": "first-1", "2": "first-2"}
     headers = server.records("orders")[0]["headers"]
     assert headers["x-duemq-redriven-from"] == "dlq.billing/0/1" and headers["kind"] == "a"
+    assert headers["x-duemq-redriven-origin"] == "orders/3/1"
     assert not {"x-duemq-topic", "x-duemq-reason"} & headers.keys()
     purged = duemq(server, "dlq", "purge", *group, "--dead-to", int(time.time() * 1000) + 60_000)
     assert purged["done"] == 4 and not server.records("dlq.billing")
+
+
+def test_a_destinations_dead_letters_go_back_to_it_alone(server: Server) -> None:
+    origin = {"x-duemq-topic": "mails", "x-duemq-partition": "0", "x-duemq-offset": "7", "x-duemq-id": "first"}
+    server.send("dlq.destination.mail", payload="hello", headers=origin)
+    wait_for(lambda: len(server.records("dlq.destination.mail")) == 1, "the dead letter")
+    job = duemq(server, "dlq", "redrive", "0:0", "--group", "destination.mail", "--yes", "--wait")
+    assert (job["done"], job["topic"]) == (1, "destination.mail")
+    wait_for(lambda: len(server.records("destination.mail")) == 1, "the redriven record")
+    assert server.records("destination.mail")[0]["headers"]["x-duemq-redriven-origin"] == "mails/0/7"
+    everybody = duemq(
+        server, "dlq", "redrive", "0:0", "--group", "destination.mail", "--to", "mails", "--yes", "--wait"
+    )
+    assert everybody["skipped_by_reason"] == {"already_redriven": 1}, "a record is redriven once"

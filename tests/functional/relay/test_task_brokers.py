@@ -1,4 +1,4 @@
-"""The relays of Celery and Dramatiq while their broker, a real Valkey, cannot take a task. duemq is in memory."""
+"""The relays of Celery and Dramatiq while their broker, a real one, cannot take a task. duemq is in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from dramatiq.brokers.redis import RedisBroker
 
 from duemq.client import celery as duemq_celery
 from duemq.client import dramatiq as duemq_dramatiq
+from duemq.client.celery.envelope import Envelope
 from duemq.client.celery.outlet import CeleryOutlet
 from duemq.client.dramatiq import DramatiqOutlet
+from duemq.client.http.values import Record
 from duemq.client.relay.deferred import DeferredQueue
 from duemq.client.relay.lease import Alone
-from duemq.client.relay.relay import Outlet, Relay
+from duemq.client.relay.relay import BrokerAway, Outlet, Relay
+from tests.support.destinations.rabbitmq_node import RabbitMQNode
 from tests.support.servers.fake_duemq import FakeDuemq
 from tests.support.servers.valkey_node import ValkeyNode
 
@@ -165,3 +168,25 @@ def test_a_relay_stops_while_its_broker_hangs(duemq: FakeDuemq, valkey: ValkeyNo
             assert duemq.places == {}
     finally:
         valkey.go_on()
+
+
+def test_a_rabbitmq_that_is_silent_or_blocked_is_away(own_rabbitmq: RabbitMQNode) -> None:
+    """With memory for nothing it takes a connection, reads no task, and confirms none."""
+    app = Celery("tasks", broker=own_rabbitmq.url, set_as_current=False)
+    outlet = CeleryOutlet(app, timeout_s=1.0)
+    body = Envelope(
+        body=b"[]", content_type="application/json", content_encoding="utf-8", headers={}, properties={}, priority=0,
+        exchange="", routing_key="work", declare=[{"queue": "work", "routing_key": "work", "durable": True,
+        "arguments": None, "exchange": None}], expires=None,
+    ).encode()  # fmt: skip
+    record = Record("celery", 0, 0, 0, None, body, {})
+    outlet.publish(record)
+    own_rabbitmq.control("set_vm_memory_high_watermark", "absolute", "1MB")
+    before = time.monotonic()
+    with pytest.raises(BrokerAway):
+        outlet.publish(record)
+    outlet.close()
+    assert time.monotonic() - before < 10.0
+    own_rabbitmq.control("set_vm_memory_high_watermark", "0.8")
+    outlet.publish(record)
+    outlet.close()

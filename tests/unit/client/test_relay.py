@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
-from duemq.client.http.errors import BadHeader, DiskFull, Forbidden, RateLimited, Unreachable
+from duemq.client.http.errors import BadHeader, ConsumerInUse, DiskFull, Forbidden, RateLimited, Unreachable
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
 from duemq.client.relay.relay import RETRIED, BrokerAway, NoPlace, NotPublishable, Relay, Start
@@ -329,6 +329,24 @@ def test_who_lost_the_lease_in_the_middle_of_a_page_goes_on_where_the_other_one_
     made = relay(duemq, outlet, 99)
     made.run()
     assert outlet.got == [*sent[:3], b"5"]
+
+
+def test_a_relay_goes_on_where_another_one_stored_the_place_meanwhile(duemq: FakeDuemq) -> None:
+    sent = put(duemq, 4)
+    outlet = Outlet()
+    made = relay(duemq, outlet, 4, page=2)
+    real = duemq.commit
+
+    def commit(topic: str, consumer: str, cursor: str) -> None:
+        if duemq.calls.count("commit") == 0:
+            duemq.places["jobs", "r"] = 1
+            duemq.calls.append("commit")
+            raise ConsumerInUse("consumer_in_use", "another process commits")
+        real(topic, consumer, cursor)
+
+    duemq.commit = commit  # type: ignore[method-assign]
+    made.run()
+    assert outlet.got == [*sent[:2], *sent[1:3]] and duemq.places["jobs", "r"] == 3
 
 
 def test_leases_are_not_relayed_and_a_standby_goes_on(duemq: FakeDuemq) -> None:
