@@ -26,11 +26,21 @@ from duemq.client.consumer.message import Message
 from duemq.model.destinations.destination import Credentials, Destination
 from duemq.model.destinations.redis import RedisOptions
 from duemq.relay.base import Reply, Result
+from duemq.relay.connecting import Connecting
 from duemq.relay.network.resolver import Resolver
 from duemq.relay.outlets import RelayPolicy
 from duemq.relay.redis.client import Client, open_client
 from duemq.relay.redis.commands import Commands, NoKey, Words, name_of, with_script
-from duemq.relay.redis.replies import ADDED, CLOSED, KNOWN, NO_RECEIVER, NOT_WRITTEN, not_durable, refusal
+from duemq.relay.redis.replies import (
+    ADDED,
+    CLOSED,
+    KNOWN,
+    NO_RECEIVER,
+    NOT_DURABLE,
+    NOT_WRITTEN,
+    not_durable,
+    refusal,
+)
 from duemq.relay.tls import UnusableCredentials
 
 _MAX_BATCH: Final = 500  # messages of one pipeline
@@ -49,11 +59,12 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
-        self._wait = _wait(destination.options, destination.timeout // 4)
+        self._wait = _wait(destination.options, destination.timeout // 6)  # twice in a batch, if the script is new
         self._batch_s = destination.timeout / 2000
         self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None
         self._old_layout = False
+        self._renewed = Connecting(self._renew_layout, "Redis")
         self._waiting: deque[_Sending] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._closed = False
@@ -78,6 +89,7 @@ class RedisOutlet:
         if self._sender is not None:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
+        await self._renewed.cancel()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -136,7 +148,7 @@ class RedisOutlet:
             replies = [trouble] * len(commands)
             self._answer_waiting(trouble)
         if self._options.cluster:
-            self._old_layout = any(reply.result is Result.AWAY for reply in replies)
+            self._old_layout = any(reply.result is Result.AWAY and reply.status != NOT_DURABLE for reply in replies)
         return replies
 
     async def _reason(self, error: Exception) -> Exception:
@@ -163,9 +175,7 @@ class RedisOutlet:
         if self._client is None:
             self._client = open_client(self._destination, self._options, self._credentials, self._resolver)
         if self._old_layout:
-            # The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost.
-            with suppress(RedisError, OSError):
-                await self._client.aclose()
+            await self._renewed()
         if self._wait is not None and isinstance(self._client, RedisCluster):
             return await self._durable_in_cluster(self._client, self._wait, commands)
         pipeline = self._client.pipeline(transaction=False)
@@ -176,6 +186,15 @@ class RedisOutlet:
         pipeline.execute_command(*self._wait)
         *results, waited = await pipeline.execute(raise_on_error=False)
         return [self._unless_missing(result, waited) for result in results]
+
+    async def _renew_layout(self) -> None:
+        """The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost. What
+        asks a silent node first takes longer than a batch: the next one waits for the same."""
+        if isinstance(self._client, RedisCluster):
+            with suppress(RedisError, RedisClusterException, OSError):
+                await self._client.aclose()
+                await self._client.initialize()
+                self._old_layout = False
 
     async def _durable_in_cluster(self, client: RedisCluster, wait: Words, commands: list[Words]) -> list[Any]:
         """Each node waits for what it got itself."""

@@ -15,6 +15,7 @@ ADDED: Final = Reply(Result.ACCEPTED, "ok")
 KNOWN: Final = Reply(Result.ACCEPTED, "duplicate")
 NO_RECEIVER: Final = Reply(Result.FAILED, "no_receiver", "nobody subscribes to the channel")
 CLOSED: Final = Reply(Result.AWAY, "closed")
+NOT_DURABLE: Final = "not_durable"
 NOT_WRITTEN: Final = Reply(Result.AWAY, "timeout", "the server took too long for those before it")
 
 _AWAY: Final = frozenset((
@@ -65,7 +66,7 @@ def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
     if synced and copies >= replicas:
         return None
     text = f"on disk here: {'yes' if synced else 'no'}, " if fsync else ""
-    return Reply(Result.AWAY, "not_durable", f"{text}on {copies} of {replicas} replicas")
+    return Reply(Result.AWAY, NOT_DURABLE, f"{text}on {copies} of {replicas} replicas")
 
 
 def _code(error: Exception) -> str | None:

@@ -70,7 +70,7 @@ def test_the_steps_of_the_page(rocketmq: RocketMQServer, tmp_path: Path) -> None
     for topic in ("orders", "orders_eu", "destination_shop"):
         rocketmq.create_topic(topic)
     rocketmq.create_group("billing")
-    with Server(tmp_path / "data") as server:
+    with Server(tmp_path / "data", "--set", "relay.private_networks=127.0.0.0/8") as server:
         server.start()
         port = rocketmq.endpoint.rpartition(":")[2]
         declare = block("sh", "duemq destination add").replace("localhost:8081", f"localhost:{port}")

@@ -201,7 +201,7 @@ async def test_on_disk_before_it_is_accepted(tmp_path: Path) -> None:
             assert {reply.status for reply in replies} == {"ok"}
             node.restart()
         assert len(read_stream(node, "disk")) == 100
-        async with outlet_to(node.url, name="replicas", timeout=1_000, replicas=1) as outlet:
+        async with outlet_to(node.url, name="replicas", timeout=3_000, replicas=1) as outlet:
             reply = await outlet.send(out_message(1))
             assert reply == Reply(Result.AWAY, "not_durable", "on 0 of 1 replicas")
         node.ask("CONFIG", "SET", "appendonly", "no")
