@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 from aiokafka.structs import TopicPartition
@@ -21,9 +21,10 @@ from tests.unit.consumer.test_consumer_whole import TOPIC, Log, working
 class KeyedLog(Log):
     """A log that can be read again. `keys`: of its records, in their order; None for one that is removed."""
 
-    def __init__(self, keys: Mapping[TopicPartition, list[str | None]]) -> None:
+    def __init__(self, keys: Mapping[TopicPartition, Sequence[str | None]]) -> None:
         super().__init__(dict.fromkeys(keys, 0))
-        self.keys, self.next, self.read = {each: list(some) for each, some in keys.items()}, dict.fromkeys(keys, 0), 0
+        self.keys = {each: list(some) for each, some in keys.items()}
+        self.next, self.read = dict.fromkeys(keys, 0), 0
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Plain]]:
         await asyncio.sleep(0.001)
