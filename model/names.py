@@ -94,5 +94,5 @@ def consumer_cursor(consumer: str) -> CursorName:
 
 
 def group_cursor(group: str) -> CursorName:
-    """`/` is in no name of a consumer (`NAME` in `model/rules.py`)."""
+    """`/` is in no name of a consumer (`CONSUMER` in `model/rules.py`)."""
     return CursorName(f"/{group}")

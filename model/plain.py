@@ -49,7 +49,7 @@ from duemq.model.record import (
     pack_record,
     unpack_record,
 )
-from duemq.model.rules import LABEL, MAX_LABELS, NAME, TOPIC_BYTES, TOPIC_RULE
+from duemq.model.rules import LABEL, MAX_LABELS, NAME_RULE, TOPIC_BYTES, TOPIC_RULE, is_name
 from duemq.model.timing import CLASSIC_LEVELS, LAST_MS, parse_duration, parse_instant, parse_levels, shown
 
 RESERVED = "duemq-"
@@ -268,9 +268,9 @@ def _due(texts: dict[str, str], timestamp: int) -> int:
 
 def _name(text: str, header: str, place: RecordPosition) -> Name:
     """The name of a client, if this shard decides about it."""
-    if not NAME.fullmatch(text):
+    if not is_name(text):
         what = "a name has" if header == _NAME else "no id of this cluster, and a name has"
-        raise Rejected("bad_field", f"{header}: {what} 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}")
+        raise Rejected("bad_field", f"{header}: {what} {NAME_RULE}, not {shown(text)}")
     name = of_client(text)
     if place.shards is not None and (shard := shard_of_name(name, place.shards)) != place.shard:
         what = "the name" if header == _NAME else "no id of this cluster; the name"

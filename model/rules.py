@@ -17,8 +17,22 @@ TOPIC_RULE = f"must be {TOPIC_FORM}"
 # themselves.
 RESERVED_TOPICS = ("duemq.", "__")
 
-NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""A name that a client chose for a message."""
+NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
+"""A name that a client chose for a message, see `is_name`. Not `str.isprintable`, which knows more characters with each
+version of Python: all replicas must find the same."""
+NAME_BYTES = 200
+NAME_RULE = f"1 to 128 characters, at most {NAME_BYTES} bytes of UTF-8, none of them a control character"
+
+CONSUMER = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+"""The name of a reader over HTTP. Before ADR 61 also of a message: an older node finds any other name malformed."""
+
+
+def is_name(text: str) -> bool:
+    try:
+        return NAME.fullmatch(text) is not None and (text.isascii() or len(text.encode()) <= NAME_BYTES)
+    except UnicodeEncodeError:
+        return False
+
 
 LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 MAX_LABELS = 16

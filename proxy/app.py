@@ -209,8 +209,9 @@ class Application:
                 problem("method_not_allowed", f"{method} is not a method of this path, which knows {allowed}"),
                 {"Allow": allowed},
             )
+        hint = "a slash in the name of a message is %2F; " if path.startswith(("/v1/messages/", "/v1/dlq/")) else ""
         return problem_response(
-            problem("not_found", f"there is nothing at {path[:200]}; /openapi.json names every path")
+            problem("not_found", f"there is nothing at {path[:200]}; {hint}/openapi.json names every path")
         )
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:

@@ -165,7 +165,11 @@ class HttpConnection(HttpToolsProtocol):
             scope["http_version"] = version
         url = parse_url(self.url)
         path = url.path.decode("ascii")
-        scope["path"] = unquote(path) if "%" in path else path
+        try:
+            scope["path"] = unquote(path, errors="strict") if "%" in path else path
+        except UnicodeDecodeError:
+            self._fault = "the path is not UTF-8, percent-encoded"
+            raise
         scope["raw_path"], scope["query_string"] = url.path, url.query or b""
         before, keep_alive = self.cycle, version != "1.0" and self.parser.should_keep_alive()
         self.cycle = Exchange(self, scope, keep_alive, self.expect_100_continue)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from duemq.model.message import is_topic
-from duemq.model.rules import NAME
+from duemq.model.rules import is_name
 from duemq.model.timing import LAST_MS
 
 COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
@@ -151,7 +151,7 @@ def checked(message: PendingRow) -> PendingRow:
     if not 0 <= message.due_ms <= LAST_MS:
         raise RejectedRow(f"due at {message.due_ms} ms, which is outside the years 1970 to 9999")
     name = message.name
-    return message if name is None or NAME.fullmatch(name) else message._replace(name=None)
+    return message if name is None or is_name(name) else message._replace(name=None)
 
 
 def header_bytes(value: Any) -> bytes:

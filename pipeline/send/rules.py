@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from duemq.model.rules import NAME
+from duemq.model.rules import NAME, NAME_BYTES, NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
@@ -64,8 +64,8 @@ def _wrongs(columns: Columns, clock: Column) -> Iterator[Wrong]:
     about = F.lit(f"{columns.source('name')}: ")
     yield name.isNull(), [about, F.lit("is null; every message needs one")]
     shown = F.left(F.make_valid_utf8(name), F.lit(_SHOWN))
-    rule = F.lit("must be 1 to 128 characters of A-Z a-z 0-9 . _ : -, not '")
-    yield ~name.rlike(_NAME), [about, rule, shown, F.lit("'")]
+    rule = F.lit(f"must have {NAME_RULE}, not '")
+    yield ~name.rlike(_NAME) | (F.octet_length(name) > NAME_BYTES), [about, rule, shown, F.lit("'")]
     if columns.has_headers:
         about = F.lit(f"{columns.source('headers')}: ")
         reserved = F.exists(F.col(OWN + "headers"), lambda header: header["name"].isin(*TIME_HEADERS))

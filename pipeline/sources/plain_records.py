@@ -206,8 +206,8 @@ def _change(kind: str, due: int | None, destination: str, shard: int) -> RecordM
 
 
 def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", text):
-        raise _Malformed("a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+    if not 1 <= len(text) <= 128 or len(text.encode()) > 200 or any(map(_is_control, text)):
+        raise _Malformed("a name has 1 to 128 characters, at most 200 bytes, none of them a control character")
     return f"n:{text}"
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -13,13 +14,14 @@ from starlette.responses import Response
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, MOVE_WITH_EXPIRY, PURGE, REDRIVE, Terms, is_topic
+from duemq.model.rules import is_name
 from duemq.model.timing import TIME_FIELDS, shown
 from duemq.proxy.access import changed_by
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.find import show
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.json_body import read_json
-from duemq.proxy.request.message_ref import check_topic, may_exist, message_ref, unknown
+from duemq.proxy.request.message_ref import check_topic, message_ref, unknown
 from duemq.proxy.request.query import FILTER_FIELDS, MAX_LIMIT, read_filter, read_query
 from duemq.proxy.response.render import times
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
@@ -153,7 +155,7 @@ async def move_many(service: Service, request: Request) -> Response:
         except Rejected as error:
             results[at] = {"error": rejection(error)}
         else:
-            if may_exist(id_):
+            if is_name(id_):
                 refs.append(id_)
                 dues.append(due)
                 places.append(at)
@@ -210,12 +212,12 @@ async def _cancel_ids(service: Service, ids: Any, timed: bool, by: str) -> list[
         raise Rejected("bad_field", "ids must be a list of texts", "ids")
     if len(ids) > MAX_IDS:
         raise Rejected("batch_too_large", f"at most {MAX_IDS} ids can be cancelled in one call, not {len(ids)}", "ids")
-    refs = [one for one in ids if may_exist(one)]
+    refs = [one for one in ids if is_name(one)]
     outcomes = await service.gateway.change(CANCEL, refs, times=timed, by=by) if refs else []
     answered = (_result(outcome, timed) for outcome in outcomes)
     if len(refs) == len(ids):
         return list(answered)
-    return [next(answered) if may_exist(one) else {"id": one, "status": "unknown"} for one in ids]
+    return [next(answered) if is_name(one) else {"id": one, "status": "unknown"} for one in ids]
 
 
 async def _cancel_matching(service: Service, request: Request, fields: Any, timed: bool) -> Response:
@@ -276,7 +278,7 @@ async def _changed(service: Service, ref: str, outcome: ChangeOutcome) -> Respon
 
 def _pending(outcome: ChangeOutcome) -> Response:
     # Relative to the path of the request, /v1/messages/ID or /v1/dlq/ID:redrive behind whatever a proxy puts before it.
-    location = {"Location": f"../messages/{outcome.id}"}
+    location = {"Location": f"../messages/{quote(outcome.id, safe='')}"}
     return JsonResponse({"id": outcome.id, "status": "pending"}, 202, location)
 
 

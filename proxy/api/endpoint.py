@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry
 from pydantic import BaseModel
@@ -162,13 +163,18 @@ class Router:
         for what the endpoint does not take."""
         scope = request.scope
         path: str = scope["path"]
+        if has_slash := b"%2f" in scope["raw_path"].lower():  # within a parameter
+            path = scope["raw_path"].decode("ascii")
         for route in self._few.get((scope["method"], path.count("/")), ()):
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):
                     raise Rejected("forbidden", f"this key has not the scope {route.scope}")
                 if route.all_topics and grant.topics:
                     raise Rejected("forbidden", "this needs a key for all topics")
-                scope["path_params"] = parameters = path_match.groupdict()
+                parameters = path_match.groupdict()
+                if has_slash:
+                    parameters = {name: unquote(value) for name, value in parameters.items()}
+                scope["path_params"] = parameters
                 if "topic" in parameters and not grant.covers(parameters["topic"]):
                     raise no_topic(parameters["topic"])
                 match = route.match

@@ -22,13 +22,14 @@ _REF = "#/components/schemas/{model}"
 _REQUEST_ID = {"X-Request-ID": {"description": "Names this request in the server's log.", "schema": {"type": "string"}}}
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 _PATH_PARAMETERS = {
-    "id": "A message's id, or the name it was given by its sender.",
+    "id": "A message's id, or the name it was given by its sender, percent-encoded: a slash is %2F.",
     "topic": TOPIC_FORM,
     "consumer": "1 to 128 characters of A-Z a-z 0-9 . _ : -",
     "node": "A node's name, as the cluster lists it.",
     "name": "A destination's name.",
     "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
+_MESSAGE_ID = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,128}$"
 _IMPORT_ID = "An import's id, as the answer to the request that asked for it names it."
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
@@ -105,7 +106,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _path_parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
-    schema = {"type": "string", "pattern": _PATTERNS[name]}
+    of_message = name == "id" and endpoint.tag in ("messages", "dead letters")
+    schema = {"type": "string", "pattern": _MESSAGE_ID if of_message else _PATTERNS[name]}
     of_import = name == "id" and endpoint.tag == "imports"
     description = _IMPORT_ID if of_import else _PATH_PARAMETERS[name]
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}

@@ -99,7 +99,7 @@ class BatchMessage(Message):
     """At most one of name and idempotency_key, and the fields of a message."""
 
     name: str = Field(
-        default="", min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$",
+        default="", min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
         description="As in PUT /v1/messages/{name}.", examples=["order-17"],
     )  # fmt: skip
     idempotency_key: str = Field(

@@ -15,7 +15,7 @@ from duemq.cluster.internal_topics import is_internal
 from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.names import CursorName, consumer_cursor
-from duemq.model.rules import NAME
+from duemq.model.rules import CONSUMER
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT
 from duemq.proxy.api.endpoint import JSON, Service
@@ -144,7 +144,7 @@ def _topic_of(request: Request) -> str:
 
 
 def _cursor_of(consumer: str, code: str) -> CursorName:
-    if not NAME.fullmatch(consumer):
+    if not CONSUMER.fullmatch(consumer):
         detail = f"a consumer's name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(consumer)}"
         raise Rejected(code, detail, "consumer")
     return consumer_cursor(consumer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 import orjson
 from starlette.requests import Request
@@ -35,7 +35,7 @@ async def call_api(
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Any:
-    """What an endpoint of the API answers, as JSON values.
+    """What an endpoint of the API answers, as JSON values. `path` is percent-encoded.
 
     Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` where there is no such endpoint.
     """
@@ -76,7 +76,7 @@ def _scope(
     if content:
         fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     return scope | {
-        "method": method, "path": path, "raw_path": path.encode(), "headers": fields,
+        "method": method, "path": unquote(path), "raw_path": path.encode(), "headers": fields,
         "query_string": urlencode(query or {}).encode(),
     }  # fmt: skip
 

@@ -72,7 +72,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
 def root_of(request: Request) -> str:
     """The console as seen from the path of a request, so that it works below any prefix of a proxy."""
-    return "../" * (request.scope["path"].count("/") - 2) or "./"
+    return "../" * (request.scope["raw_path"].count(b"/") - 2) or "./"
 
 
 def _page_root_of(request: Request) -> str:

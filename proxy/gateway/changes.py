@@ -16,11 +16,13 @@ from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, Terms, change_frame
 from duemq.model.plain import change_by_name
 from duemq.model.record import Partition
+from duemq.model.rules import CONSUMER
 from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddress
 from duemq.proxy.gateway.name_lookups import NameLookups
 
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
+_LOOK_UPS = 64  # at a time
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 
@@ -128,10 +130,21 @@ class Changes:
     ) -> list[Address | NamedAddress | MessageState | None]:
         """Where each message is. A command `by_name` goes to the shard under the name, which it looks up itself."""
         by_id, named, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
+        targets: list[Address | NamedAddress | MessageState | None] = [
+            # To an older node a command by any other name is malformed: it stops its replica at it.
+            by_id(ref) or (named(ref) if by_name and CONSUMER.fullmatch(ref) else None)
+            for ref in refs
+        ]
+        unresolved = [at for at, one in enumerate(targets) if one is None]
         try:
-            return [by_id(ref) or (named(ref) if by_name else None) or await find(ref) for ref in refs]
+            for start in range(0, len(unresolved), _LOOK_UPS):
+                places = unresolved[start : start + _LOOK_UPS]
+                found = await asyncio.gather(*(find(refs[at]) for at in places))
+                for at, one in zip(places, found, strict=True):
+                    targets[at] = one
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error
+        return targets
 
     async def _holders(self, shard: int, names: Sequence[NamedAddress], offset: int) -> dict[str, Address]:
         """The messages that have these names once the command at `offset` is applied.

@@ -5,23 +5,20 @@ from __future__ import annotations
 from starlette.requests import Request
 
 from duemq.model.errors import Rejected
-from duemq.model.rules import NAME, TOPIC, TOPIC_RULE
+from duemq.model.rules import NAME_RULE, TOPIC, TOPIC_RULE, is_name
 from duemq.model.timing import shown
 
 
-def may_exist(ref: str) -> bool:
-    """Whether this can be an id or a name. Anything else was never issued, so it is unknown."""
-    return NAME.fullmatch(ref) is not None
-
-
 def unknown(ref: str) -> Rejected:
+    if not is_name(ref):
+        return Rejected("unknown_message", f"no message can have the name {shown(ref)}: a name has {NAME_RULE}")
     return Rejected("unknown_message", f"no message has the id or name {shown(ref)}, or it ended too long ago")
 
 
 def message_ref(request: Request) -> str:
     """The `{id}` of a path: an id or a client-chosen name. Raises Rejected `unknown_message`."""
     ref: str = request.path_params["id"]
-    if not may_exist(ref):
+    if not is_name(ref):
         raise unknown(ref)
     return ref
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from duemq.model.errors import Rejected
 from duemq.model.names import NO_NAME, Name, of_caller, of_client, of_idempotency_key
-from duemq.model.rules import NAME
+from duemq.model.rules import NAME_RULE, is_name
 from duemq.model.timing import shown
 from duemq.proxy.access import caller_of, namespace_of
 from duemq.web.body import headers_of
@@ -21,8 +21,8 @@ _QUOTED, _ESCAPE = re.compile(r'"((?:[^"\\]|\\["\\])*)"'), re.compile(r"\\(.)")
 
 def client_name(request: Request, text: str) -> Name:
     """What a message is known by that has a name of the client's choice. Raises Rejected `bad_field`."""
-    if not NAME.fullmatch(text):
-        raise Rejected("bad_field", f"a name has 1 to 128 characters of A-Z a-z 0-9 . _ : -, not {shown(text)}", "name")
+    if not is_name(text):
+        raise Rejected("bad_field", f"a name has {NAME_RULE}, not {shown(text)}", "name")
     caller = namespace_of(request)
     return of_caller(caller, text) if caller else of_client(text)
 

@@ -200,7 +200,8 @@ async def _change_one(service: Service, request: Request, kind: str, id_: str, w
     return redirect(request, f"messages/{quote(answer['id'])}?done={done}")
 
 
-def _path(kind: str, id_: str) -> str:
+def _path(kind: str, ref: str) -> str:
+    id_ = quote(ref, safe="")
     match kind:
         case "redrive" | "purge":
             return f"/v1/dlq/{id_}:{kind}"

@@ -58,7 +58,7 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     wrong, listed = "", dict[str, Any](messages=[], cursor=None)
     try:
         if ref := fields.get("ref", "").strip():
-            state = await call_api(service, request, "GET", f"/v1/messages/{ref}")
+            state = await call_api(service, request, "GET", f"/v1/messages/{quote(ref, safe='')}")
             return redirect(request, f"messages/{quote(state['id'])}")
         listed = await _search(service, request, api_filter(fields), dead=dead)
     except Rejected as error:  # what was typed stays on the page
@@ -96,7 +96,7 @@ def api_filter(fields: dict[str, str]) -> dict[str, str]:
 async def get_message(service: Service, request: Request) -> Response:
     query = read_query(request, ("as", "done"))
     ref: str = request.path_params["id"]
-    state = await call_api(service, request, "GET", f"/v1/messages/{ref}")
+    state = await call_api(service, request, "GET", f"/v1/messages/{quote(ref, safe='')}")
     grant = grant_of(request)
     form = query.get("as", "auto")
     payload, visible = payload_of(state), sees_payloads(service, request)

@@ -32,7 +32,7 @@ async def post_schedule(service: Service, request: Request) -> Response:
     try:
         body, name = _message(form), form.get("name")
         if name:
-            receipt = await call_api(service, request, "PUT", f"/v1/messages/{name}", body=body)
+            receipt = await call_api(service, request, "PUT", f"/v1/messages/{quote(name, safe='')}", body=body)
         else:
             once = {"Idempotency-Key": form.get("once") or secrets.token_hex(16)}
             receipt = await call_api(service, request, "POST", "/v1/messages", body=body, headers=once)

@@ -247,6 +247,20 @@ async def test_a_path_cannot_forge_a_line_of_the_log(caplog: pytest.LogCaptureFi
         assert not any("\n" in record.getMessage() for record in caplog.records)
 
 
+async def test_text_in_a_request_line_is_utf_8_or_refused() -> None:
+    async with site() as at, asyncio.timeout(300):
+        at.gateway.found = None
+        for path, status in (
+            (b"/v1/messages/a%2Fb", 404), (b"/v1/messages/gr%C3%B6%C3%9Fe", 404), (b"/v1/messages/%FF", 400),
+            (b"/v1/messages/gr%F6sse", 400), ("/v1/messages?key=größe".encode(), 200),
+            (b"/v1/messages?key=gr\xf6", 400),
+        ):  # fmt: skip
+            answer = parts(await at.rest_of(LAST_GET.replace(b"/healthz", path)))
+            assert answer[0] == status, (path, answer)
+        (query,) = at.gateway.queries
+        assert query.key == "größe", "as it is percent-encoded"
+
+
 async def test_heads_without_end_are_bounded_all_together() -> None:
     part = b"GET / HTTP/1.1\r\nhost: x\r\nx-a: " + b"y" * 4000
     async with site(PATIENT._replace(unsent_bytes=10_000)) as at, asyncio.timeout(300):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryLog
-from duemq.cluster.internal_topics import LEDGER
+from duemq.cluster.internal_topics import BUFFER, LEDGER
 from duemq.cluster.shard_reader import NamedMessage
 from duemq.delay.core import cycle
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.ledger import Answer, Entry, read_ledger
-from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft
+from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, Draft, read_change, read_schedule
 from duemq.model.names import of_client
 from duemq.model.record import unpack_record
 from duemq.model.timing import LAST_MS
@@ -91,5 +91,25 @@ def test_an_entry_says_it_of_some_and_the_others_are_looked_up(tmp_path: Path, m
             assert [(one.id, one.answer) for one in outcomes] == [(id_, Answer.OK) for id_ in ids]
             assert backend.look_ups == 1
             assert max(len(entry.named) for entry in await entries(node.bus)) == 2
+
+    asyncio.run(run())
+
+
+def test_no_command_has_a_name_that_an_older_node_finds_malformed(tmp_path: Path) -> None:
+    wide = ["order/17", "größe 2", "n:a/b", "k:x@y"]
+
+    async def run() -> None:
+        async with running_node(tmp_path / "data", MemoryLog(), "", 1, 0.0) as node:
+            gateway = CommandGateway(NodeBackend(node))
+            await node.bus.create_topic("orders", 1)
+            ids = await named(gateway, *wide)
+            assert [one.answer for one in await gateway.change(MOVE, wide, LATER - 5)] == [Answer.OK] * 4
+            outcomes = await gateway.change(CANCEL, [*wide, "no/body"])
+            assert [(one.id, one.answer) for one in outcomes] == [
+                *((id_, Answer.OK) for id_ in ids), ("no/body", Answer.UNKNOWN),
+            ]  # fmt: skip
+            commands = [record.frame for record in await node.bus.read(BUFFER, 0, 0, 100)]
+            changes = [command for command in commands if read_schedule(command) is None]
+            assert len(changes) == 8 and all(read_change(command) for command in changes)
 
     asyncio.run(run())

@@ -14,6 +14,7 @@ from pyspark.sql import types as T
 from duemq.model import plain
 from duemq.model.names import of_client, shard_of_name
 from duemq.model.plain import Malformed
+from duemq.model.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
@@ -99,7 +100,8 @@ def test_a_reason_names_the_column_and_the_rule(spark: SparkSession) -> None:
     assert one(spark) is None and one(spark, due=0) is None and one(spark, expires=NOW, labels=["a b"]) is None
     assert one(spark, due=-1) == "due_ms (column due): -1 is before 1970 (epoch ms)"
     assert one(spark, name=None) == "name: is null; every message needs one"
-    assert one(spark, name="a b") == "name: must be 1 to 128 characters of A-Z a-z 0-9 . _ : -, not 'a b'"
+    assert one(spark, name="a b/é") is None and one(spark, name="a\nb") == f"name: must have {NAME_RULE}, not 'a\nb'"
+    assert one(spark, name="é" * 100) is None and (one(spark, name="é" * 101) or "").startswith("name: must have")
     assert one(spark, due=NOW - 9, expires=NOW - 1) == f"expires_ms (column expires): {NOW - 1} is over"
     assert one(spark, labels=["a", "b\u00a0"]) == "labels: a label must not begin or end with a space"
     said = "headers: x-delay and DELAY say when a record is due: no headers of a message"

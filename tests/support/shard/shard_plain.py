@@ -10,6 +10,7 @@ from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE, Change, Draf
 from duemq.model.names import NO_NAME, RETURN_HEADER, Name, of_client, of_idempotency_key, of_return
 from duemq.model.plain import ByName
 from duemq.model.record import Header, Record, pack_headers, unpack_headers, unpack_record
+from duemq.model.rules import NAME_RULE
 from tests.support.shard.shard_oracle import Command, Plain
 
 CLIENT_NAMES = tuple(of_client(f"order-{number}") for number in range(10))
@@ -35,8 +36,8 @@ _GARBAGE: tuple[tuple[Record, str], ...] = (
      "deliver to"),
     (Record(None, (_TARGET, ("x-delay", b"-5")), b""), "negative_delay: x-delay is negative: -5"),
     (Record(None, (_TARGET, _TARGET, ("x-delay", b"1")), b""), "bad_header: duemq-topic is given twice"),
-    (Record(None, (("duemq-cancel", b"a/b"),), b""), "bad_field: duemq-cancel: no id of this cluster, and a name has "
-     "1 to 128 characters of A-Z a-z 0-9 . _ : -, not 'a/b'"),
+    (Record(None, (("duemq-cancel", b"a\tb"),), b""), "bad_field: duemq-cancel: no id of this cluster, and a name has "
+     f"{NAME_RULE}, not 'a\\tb'"),
     (_lying(), "unknown_field: 'duemq-command' is not a header here; known are DELAY, duemq-cancel, duemq-delay, "
      "duemq-deliver-at, duemq-deliver-now, duemq-expires-at, duemq-import, duemq-key, duemq-labels, duemq-move, "
      "duemq-name, duemq-redrive, duemq-topic, x-delay"),

@@ -217,8 +217,8 @@ def test_move_deliver_now_and_redrive_answer_with_the_state() -> None:
 
 def test_cancelling_many_keeps_the_order_asked() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
-        answer = (await ask("POST", "/v1/messages:cancel", json={"ids": ["m1", "a b", "m1"]})).json()
-        assert [result["id"] for result in answer["results"]] == ["m1", "a b", "m1"]
+        answer = (await ask("POST", "/v1/messages:cancel", json={"ids": ["m1", "a\nb", "m1"]})).json()
+        assert [result["id"] for result in answer["results"]] == ["m1", "a\nb", "m1"]
         assert answer["counts"] == {
             "cancelled": 2,
             "already_delivered": 0,
@@ -291,7 +291,7 @@ def test_a_cancel_by_filter_stops_when_nobody_waits_for_it() -> None:
 def test_moving_many_answers_each_in_order() -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         moves = [
-            {"id": "m1", "deliver_at": NOW + 5}, {"id": "a b", "deliver_at": NOW}, {"id": "m2", "deliver_after": "1h"},
+            {"id": "m1", "deliver_at": NOW + 5}, {"id": "a\tb", "deliver_at": NOW}, {"id": "m2", "deliver_after": "1h"},
             {"id": "m3"}, {"id": "m4", "deliver_at": "2031-01-01T00:00:00"}, {"deliver_at": NOW}, 7,
             {"id": "m5", "deliver_at": 5}, {"id": "m6", "deliver_at": NOW, "topic": "x"},
         ]  # fmt: skip

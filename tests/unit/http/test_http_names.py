@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote, urljoin
 
 import pytest
 
 from duemq.model.errors import ClockOutOfBounds, DiskFull, LogFailed, OutcomeUnknown, Rejected, RejectedNow, Unavailable
+from duemq.model.names import of_client
 from duemq.model.timing import TimePolicy
+from duemq.proxy.gateway.base import ChangeOutcome
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from tests.support.http.http_site import NOW, ORDER, Ask, FakeGateway, refused, with_app
 
@@ -193,7 +196,7 @@ def test_an_item_of_a_batch_and_a_put_repeat_one_another() -> None:
 @pytest.mark.parametrize(
     ("naming", "field"),
     [
-        ({"name": "a b"}, "name"), ({"name": ""}, "name"), ({"name": 5}, "name"), ({"name": None}, "name"),
+        ({"name": "a\nb"}, "name"), ({"name": ""}, "name"), ({"name": 5}, "name"), ({"name": None}, "name"),
         ({"idempotency_key": ""}, "idempotency_key"), ({"idempotency_key": "x" * 256}, "idempotency_key"),
         ({"idempotency_key": ["k"]}, "idempotency_key"), ({"name": "n", "idempotency_key": "k"}, "idempotency_key"),
     ],
@@ -218,5 +221,55 @@ def test_what_is_nested_too_deep_to_be_compared_is_refused() -> None:
         batch = {"messages": [ORDER | {"payload": deep, "name": "n"}, ORDER]}
         answer = (await ask("POST", "/v1/messages:batch", json=batch)).json()
         assert (answer["results"][0]["error"]["code"], answer["accepted"]) == ("bad_field", 1)
+
+    with_app(scenario)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "order/2027/17",
+        "ann@example.com",
+        "a%2Fb",
+        "größe-1",
+        "注文",
+        "two words",
+        "x:deliver-now",
+        "?#&",
+        "a/b:deliver-now",
+    ],
+)
+def test_a_name_of_any_printable_text_is_one_segment_of_a_path(name: str) -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        path = f"/v1/messages/{quote(name, safe='')}"
+        assert (await ask("PUT", path, json=ORDER)).status_code == 201
+        batch = await ask("POST", "/v1/messages:batch", json={"messages": [ORDER | {"name": name}]})
+        assert batch.json()["results"][0]["duplicate"]
+        assert [draft.name for draft in gateway.sent] == [of_client(name)] * 2
+        gateway.outcome = None
+        refused(await ask("DELETE", path), 404, "unknown_message")
+        refused(await ask("PATCH", path, json={"deliver_at": NOW}), 404, "unknown_message")
+        refused(await ask("POST", f"{path}:deliver-now"), 404, "unknown_message")
+        refused(await ask("POST", f"/v1/dlq/{quote(name, safe='')}:redrive"), 404, "unknown_message")
+        assert [targets for _, targets, _ in gateway.changes] == [(name,)] * 4
+        gateway.outcome = ChangeOutcome(name, None)
+        pending = await ask("DELETE", path)
+        assert urljoin(f"http://duemq{path}", pending.headers["Location"]) == f"http://duemq{path}"
+
+    with_app(scenario)
+
+
+def test_a_path_says_what_is_wrong_with_a_name() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        for path in ("/v1/messages/order/17", "/v1/dlq/order/17:redrive"):
+            assert "is %2F" in refused(await ask("POST", path, json=ORDER), 404, "not_found")["detail"]
+        assert "%2F" not in refused(await ask("GET", "/v1/order"), 404, "not_found")["detail"]
+        for name in ("a%0Ab", "n" * 129, quote("é" * 101)):
+            document = refused(await ask("GET", f"/v1/messages/{name}"), 404, "unknown_message")
+            assert "1 to 128 characters, at most 200 bytes" in document["detail"]
+            document = refused(await ask("PUT", f"/v1/messages/{name}", json=ORDER), 400, "bad_field")
+            assert "1 to 128 characters, at most 200 bytes" in document["detail"]
+        refused(await ask("GET", "/v1/topics/orders/consumers/a%2Fb"), 400, "bad_field")
+        assert not gateway.sent
 
     with_app(scenario)

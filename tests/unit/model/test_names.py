@@ -29,7 +29,7 @@ from duemq.model.names import (
 )
 from duemq.model.plain import RecordPosition, command_of
 from duemq.model.record import pack_record
-from duemq.model.rules import NAME
+from duemq.model.rules import NAME, is_name
 from duemq.proxy.access import GRANT
 from duemq.proxy.request.names import client_name, idempotency_name
 from tests.support.house.tree import ROOT, modules
@@ -56,9 +56,29 @@ def test_the_bytes_of_a_name_are_what_older_versions_wrote_and_newer_ones_will_r
 
 
 def test_the_longest_name_of_each_space_fits_into_a_command() -> None:
-    longest = "n" * 128
-    names = (of_client(longest), of_caller("user:" + "ü" * 100, longest), of_return(longest, b"t", None, b"")[0])
-    assert max(map(len, names)) <= 255
+    for longest in ("n" * 128, "\N{SNOWMAN}" * 66 + "nn"):
+        assert is_name(longest) and not is_name(longest + "n")
+        names = (of_client(longest), of_caller("user:" + "ü" * 100, longest), of_return(longest, b"t", None, b"")[0])
+        assert max(map(len, names)) <= 255
+
+
+def test_a_name_is_any_text_without_control_characters() -> None:
+    for name in (
+        "order/2027/17",
+        "ann@example.com",
+        "{guid}",
+        "a+b",
+        "sha256=abc",
+        "größe-1",
+        "注文",
+        "a b",
+        "%2F",
+        "..",
+        '"',
+    ):
+        assert is_name(name), name
+    for text in ("", "a\nb", "\x00", "\x7f", "\x85", "\udcff", "😀" * 51):
+        assert not is_name(text), text
 
 
 @given(said, st.sampled_from(CALLERS), st.sampled_from(CALLERS))

@@ -248,7 +248,8 @@ def test_names_and_idempotency_keys() -> None:
     request = Request({"type": "http"})
     assert client_name(request, "order:1.a_b-c") == b"n:order:1.a_b-c"
     assert len({idempotency_name(request, key) for key in ("k" * 255, "k" * 254, "l")}) == 3
-    for name in ("", "a" * 129, "a b", "a\n", "ä", "a/b"):
+    assert client_name(request, "größe/2 x") == "n:größe/2 x".encode()
+    for name in ("", "a" * 129, "a\n", "\x00", "\x85", "ä" * 101, "\udcff"):
         with pytest.raises(Rejected):
             client_name(request, name)
     for key in ("", "k" * 256, "a\tb", "a\x7f"):
