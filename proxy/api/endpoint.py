@@ -163,8 +163,9 @@ class Router:
         for what the endpoint does not take."""
         scope = request.scope
         path: str = scope["path"]
-        if has_slash := b"%2f" in scope["raw_path"].lower():  # within a parameter
-            path = scope["raw_path"].decode("ascii")
+        raw: bytes = scope.get("raw_path") or b""
+        if has_slash := b"%2f" in raw.lower():  # within a parameter
+            path = raw.decode("ascii")
         for route in self._few.get((scope["method"], path.count("/")), ()):
             if (path_match := route.pattern.match(path)) is not None:
                 if route.scope is not None and not grant.allows(route.scope):

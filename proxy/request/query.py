@@ -29,7 +29,9 @@ def read_query(request: Request, known: Collection[str]) -> dict[str, str]:
     if not raw:
         return {}
     try:
-        pairs = parse_qsl(raw.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
+        pairs = parse_qsl(
+            raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS
+        )
     except ValueError as error:
         raise Rejected("bad_query", f"the query string cannot be read: {error}") from error
     values: dict[str, str] = {}

@@ -252,13 +252,13 @@ async def test_text_in_a_request_line_is_utf_8_or_refused() -> None:
         at.gateway.found = None
         for path, status in (
             (b"/v1/messages/a%2Fb", 404), (b"/v1/messages/gr%C3%B6%C3%9Fe", 404), (b"/v1/messages/%FF", 400),
-            (b"/v1/messages/gr%F6sse", 400), ("/v1/messages?key=größe".encode(), 200),
-            (b"/v1/messages?key=gr\xf6", 400),
+            (b"/v1/messages/gr%F6sse", 400), ("/v1/messages?key=größe".encode(), 400),
+            (b"/v1/messages?key=gr%F6", 400), (b"/v1/messages?key=gr%C3%B6", 200),
         ):  # fmt: skip
             answer = parts(await at.rest_of(LAST_GET.replace(b"/healthz", path)))
             assert answer[0] == status, (path, answer)
         (query,) = at.gateway.queries
-        assert query.key == "größe", "as it is percent-encoded"
+        assert query.key == "grö"
 
 
 async def test_heads_without_end_are_bounded_all_together() -> None:

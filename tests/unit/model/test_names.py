@@ -29,7 +29,7 @@ from duemq.model.names import (
 )
 from duemq.model.plain import RecordPosition, command_of
 from duemq.model.record import pack_record
-from duemq.model.rules import NAME, is_name
+from duemq.model.rules import CONSUMER, NAME, is_name
 from duemq.proxy.access import GRANT
 from duemq.proxy.request.names import client_name, idempotency_name
 from tests.support.house.tree import ROOT, modules
@@ -134,7 +134,7 @@ def test_what_a_caller_named_before_it_had_a_space_is_known() -> None:
 
 def test_no_consumer_can_have_the_cursor_of_a_group() -> None:
     name = group_cursor("destination.billing")
-    assert not NAME.fullmatch(name) and name != consumer_cursor("destination.billing")
+    assert not CONSUMER.fullmatch(name) and name != consumer_cursor("destination.billing")
 
 
 def _makers() -> Iterator[str]:
