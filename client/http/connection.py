@@ -37,19 +37,20 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
     """
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
-    parts = urlsplit(base)
     if not _is_server(base):
         raise ValueError(f"{base!r} is not the URL of a server, such as {DEFAULT_URL}")
+    parts = urlsplit(base)
+    host = parts.hostname or ""
     headers = {"User-Agent": f"duemq-python/{duemq.__version__}"}
     if key := api_key or os.environ.get("DUEMQ_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
     options: dict[str, Any] = {"base_url": base, "headers": headers, "timeout": timeout}
     if parts.scheme == "http":
         # Without TLS there is nothing to verify, and loading the system's certificates takes longer than a request.
-        return options | {"verify": False, "trust_env": not _is_loopback(parts.hostname)}
+        return options | {"verify": False, "trust_env": not _is_loopback(host)}
     if files := tls_files() if files is None else files:
-        return options | {"verify": client_context(files), "trust_env": not _is_loopback(parts.hostname)}
-    if _is_loopback(parts.hostname):
+        return options | {"verify": client_context(files), "trust_env": not _is_loopback(host)}
+    if _is_loopback(host):
         # The certificates that the environment names are for this host, too: only its proxies are not.
         return options | {"verify": httpx.create_ssl_context(), "trust_env": False}
     return options

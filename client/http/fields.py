@@ -70,7 +70,7 @@ def idempotency_header(key: Text) -> str:
 
 
 def header_fields(headers: Any) -> dict[str, Any]:
-    """`headers` where that says all, as every server knows it, else `header_list`. Raises `BadHeader`."""
+    """`headers` if that says all, because every server knows it, else `header_list`. Raises `BadHeader`."""
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         raise BadHeader("bad_header", f"headers must be a mapping or pairs, not {shown(headers)}", "headers")
     pairs = []
@@ -107,7 +107,7 @@ def payload_fields(payload: Payload) -> dict[str, Any]:
 
 
 def bytes_fields(name: str, value: bytes) -> dict[str, str]:
-    """`NAME`, or `NAME_base64` for what is not UTF-8."""
+    """`NAME`, or `NAME_base64` for bytes that are not UTF-8."""
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:

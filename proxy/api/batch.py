@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ async def post_batch(service: Service, request: Request) -> Response:
     items = ingress.batch(body)
     has_json = any(type(item) is dict and PAYLOAD_JSON in item for item in items)
     payloads = payload_texts(raw) if has_json else repeat(None)
+    del raw  # as large as all messages
     now, draft_of = service.clock(), ingress.draft
     drafts: list[Draft] = []
     places: list[int] = []
@@ -70,8 +72,8 @@ async def post_batch(service: Service, request: Request) -> Response:
             answers[at] = error
         if at % _ITEMS_PER_TURN == _ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
-    for _ in payloads if has_json else ():
-        pass  # to the end, where it is judged
+    if has_json:
+        deque(payloads, 0)  # it judges the end of the list
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:

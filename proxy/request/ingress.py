@@ -80,7 +80,7 @@ class Ingress:
         self._known_topics: set[str] = set()
 
     def draft(self, item: Mapping[str, Any], now: int) -> Draft:
-        """A message from parsed JSON. `payload_json` is the text where it was kept (`json_text.py`)."""
+        """A message from parsed JSON. `payload_json` is a `JsonText`, or is written as JSON."""
         if type(item) is not dict:
             raise Rejected("bad_field", f"a message is a JSON object, not {shown(item)}")
         if not item.keys() <= FIELDS:

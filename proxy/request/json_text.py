@@ -1,6 +1,6 @@
 """The text of `payload_json` as its sender spelt it. orjson gives values, which lose digits, spaces and repeated names.
 
-What is read here was read by orjson before: it is JSON, in UTF-8.
+orjson has read the body before: it is JSON, in UTF-8.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from json.decoder import scanstring
 
 from duemq.model.errors import Rejected
 
@@ -20,10 +19,10 @@ class JsonText(str):
 
 
 _skip = re.compile(r"[ \t\n\r]*").match
-_scan = json.JSONDecoder(parse_int=float).scan_once  # an int of very many digits is a ValueError
+_decode = json.JSONDecoder(parse_int=float).raw_decode  # an int of very many digits is a ValueError
 
 
-def payload_text(body: bytes) -> JsonText | None:
+def payload_text(body: bytes | bytearray) -> JsonText | None:
     """The text of the payload of one message; None if it has none. Raises Rejected `bad_field`."""
     text = body.decode()
     return _payload_of(text, _end(text, 0))[0]
@@ -33,7 +32,7 @@ def payload_texts(body: bytes | bytearray) -> Iterator[JsonText | None]:
     """The same for each item of a batch, which has no other field than `messages`."""
     text = body.decode()
     at = _end(text, _end(text, 0) + 1)
-    _, at = scanstring(text, at + 1)
+    _, at = _decode(text, at)
     at = _end(text, _end(text, _end(text, at) + 1) + 1)
     while text[at] != "]":
         if text[at] == "{":
@@ -51,7 +50,7 @@ def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
     payload = None
     at = _end(text, at + 1)
     while text[at] != "}":
-        name, at = scanstring(text, at + 1)
+        name, at = _decode(text, at)
         start = _end(text, _end(text, at) + 1)
         end = _value_end(text, start)
         if name == PAYLOAD_JSON:
@@ -62,10 +61,9 @@ def _payload_of(text: str, at: int) -> tuple[JsonText | None, int]:
 
 def _value_end(text: str, at: int) -> int:
     try:
-        end: int = _scan(text, at)[1]
+        return _decode(text, at)[1]
     except RecursionError:
         raise Rejected("bad_field", f"{PAYLOAD_JSON} is nested too deeply; send it as text, in payload") from None
-    return end
 
 
 def _next(text: str, at: int) -> int:

@@ -25,7 +25,7 @@ NAMES = ("order/2027/17", "ann@example.com", "{6f9619ff}", "a+b", "sha256=abc", 
 
 
 def own(client: Client, topic: str) -> list[tuple[str | None, bytes | None, HeaderList]]:
-    """Key, value and own headers of what was delivered."""
+    """Key, value and own headers of each record."""
     records = client.records(topic, wait=20_000).records
     return [
         (one.key, one.value, tuple(pair for pair in one.header_list if not pair[0].startswith("duemq-")))

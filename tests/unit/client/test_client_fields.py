@@ -75,8 +75,9 @@ def test_other_types_are_refused_before_the_request(options: dict[str, Any], err
     with pytest.raises(error) as caught:
         message_body(Draft("t", **options))
     assert isinstance(caught.value, DuemqError)
-    assert (caught.value.field, caught.value.status) == (field, None)
-    assert field in str(caught.value) or "header" in str(caught.value)
+    refusal: Any = caught.value
+    assert (refusal.field, refusal.status) == (field, None)
+    assert field in str(refusal) or "header" in str(refusal)
 
 
 def test_an_error_of_a_payload_says_what_to_do() -> None:

@@ -13,6 +13,8 @@ from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, REDRIVE
+from duemq.model.names import of_client
+from duemq.model.record import unpack_headers
 from duemq.model.row_notes import Attempt, ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
@@ -474,5 +476,21 @@ def test_an_unknown_path_or_method_is_refused() -> None:
         assert (await site.ask("POST", "/messages", {})).status_code == 405
         assert (await site.ask("GET", "/messages/a/b")).status_code == 404
         assert (await site.ask("GET", f"/messages/{quote('../x', safe='')}")).status_code == 404
+
+    with_console(scenario)
+
+
+def test_a_name_with_a_slash_and_repeated_headers_are_kept() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        form = {"topic": "orders", "name": "order/17 ä", "headers": "a: 1\r\na: 2", "payload": "x", "after": "1h"}
+        assert (await site.ask("POST", "/schedule", form)).status_code == 303
+        (sent,) = site.gateway.sent
+        assert sent.name == of_client("order/17 ä")
+        pairs = (("a", b"1"), ("a", b"2"))
+        assert unpack_headers(sent.headers, 0, sent.header_count, len(sent.headers)) == pairs
+        site.gateway.found = replace(STATE, headers=pairs)
+        assert (await site.ask("GET", "/messages?ref=order%2F17")).headers["Location"] == "./messages/m1"
+        page = await site.page("/messages/order%2F17%20%C3%A4")
+        assert page.count('<th scope="row" class="code">a</th>') == 2 and 'href="../schedule"' in page
 
     with_console(scenario)

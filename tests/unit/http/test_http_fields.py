@@ -59,7 +59,7 @@ def test_what_is_no_list_of_headers_is_refused_by_its_field(listed: Any) -> None
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         answer = await ask("POST", "/v1/messages", json=ORDER | {"header_list": listed})
         assert refused(answer, 400, "bad_header")["field"] == "header_list"
-        both = {"header_list": [], "headers": {}}
+        both: dict[str, Any] = {"header_list": [], "headers": {}}
         assert (
             refused(await ask("POST", "/v1/messages", json=ORDER | both), 400, "bad_header")["field"] == "header_list"
         )

@@ -43,7 +43,7 @@ class Server:
         self._answers, self.asked = list(answers), list[str]()
 
     def __call__(self, drafts: Sequence[Draft]) -> Sequence[Any]:
-        self.asked.append("".join(draft.name or "?" for draft in drafts))
+        self.asked.append("".join(str(draft.name or "?") for draft in drafts))
         answer = self._answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
