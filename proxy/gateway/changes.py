@@ -139,8 +139,8 @@ class Changes:
         try:
             for start in range(0, len(unresolved), _LOOK_UPS):
                 places = unresolved[start : start + _LOOK_UPS]
-                found = await asyncio.gather(*(find(refs[at]) for at in places))
-                for at, one in zip(places, found, strict=True):
+                looked_up = await asyncio.gather(*(find(refs[at]) for at in places))
+                for at, one in zip(places, looked_up, strict=True):
                     targets[at] = one
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error

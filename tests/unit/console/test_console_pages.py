@@ -475,7 +475,9 @@ def test_an_unknown_path_or_method_is_refused() -> None:
     async def scenario(site: ConsoleSite) -> None:
         assert (await site.ask("POST", "/messages", {})).status_code == 405
         assert (await site.ask("GET", "/messages/a/b")).status_code == 404
-        assert (await site.ask("GET", f"/messages/{quote('../x', safe='')}")).status_code == 404
+        site.gateway.found = None
+        unknown = await site.ask("GET", f"/messages/{quote('../x', safe='')}")
+        assert unknown.status_code == 404 and "no message has" in unknown.text, "it is a name, and no way up"
 
     with_console(scenario)
 
