@@ -63,7 +63,8 @@ def _value_end(text: str, at: int) -> int:
     try:
         return _decode(text, at)[1]
     except RecursionError:
-        raise Rejected("bad_field", f"{PAYLOAD_JSON} is nested too deeply; send it as text, in payload") from None
+        detail = f"{PAYLOAD_JSON} is nested too deeply; send it as text, in payload"
+        raise Rejected("bad_field", detail, PAYLOAD_JSON) from None
 
 
 def _next(text: str, at: int) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import orjson
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.client import Record
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.record import pack_record, unpack_record
+from duemq.proxy.response.render import records_bytes
 from tests.functional.kafka.kafka_bus import batch_with_a_bad_name, frames, own_log, values
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +39,20 @@ async def test_null_stays_null_both_ways(bus: KafkaBus, producer: AIOKafkaProduc
         (None, (("none", None), ("empty", b"")), None), (None, (), None), (None, (), b""),
     ]  # fmt: skip
     assert found[0].frame == mine
+
+
+async def test_repeated_and_binary_headers_are_shown_over_http_as_they_are(
+    bus: KafkaBus, producer: AIOKafkaProducer
+) -> None:
+    """As Spring's retry topics write them."""
+    log = await own_log(bus)
+    headers: list[tuple[str, bytes | None]] = [
+        ("retry_topic-attempts", b"\0\0\0\1"), ("retry_topic-attempts", bytes.fromhex("01A1FD8DC890")),
+        ("kafka_dlt-exception-message", b"first"), ("kafka_dlt-exception-message", b"second"), ("none", None),
+    ]  # fmt: skip
+    await producer.send_and_wait(log, b"x", headers=headers)
+    (shown,) = records_bytes(0, await bus.read(log, 0, 0, 1))
+    assert Record.from_json(log, orjson.loads(shown)).header_list == tuple(headers)
 
 
 async def test_a_header_name_that_is_not_text_is_replaced(bus: KafkaBus, producer: AIOKafkaProducer) -> None:

@@ -18,8 +18,7 @@ from tests.support.spark.bulk_rows import rows as bulk_rows
 NOW = 1_830_000_000_000
 IDS = IdCodec(bytes(range(32)))
 _NAMES = [
-    None, "", "a b", "é", "n" * 128, "n" * 129, "n\n", "A.Z_0:9-", "duemq", "😀", "n'", "\x00", "k/1",
-    "\x9f", "😀" * 50, "😀" * 51,
+    None, "", "a b", "é", "n" * 128, "n" * 129, "n\n", "A.Z_0:9-", "😀" * 50, "😀" * 51, "\x9f", "\x00", "k/1",
 ]  # fmt: skip
 _SPACES = [" l", "l ", "\u00a0l", "l\u3000", "\u2003", "\u2028l", "l\u205f", "a b", "\u200bl"]
 _TIMES = ["x-delay", "DELAY", "X-Delay", "delay", "x-delay2"]
