@@ -51,6 +51,7 @@ async def test_repeated_and_binary_headers_are_shown_over_http_as_they_are(
         ("kafka_dlt-exception-message", b"first"), ("kafka_dlt-exception-message", b"second"), ("none", None),
     ]  # fmt: skip
     await producer.send_and_wait(log, b"x", headers=headers)
+    assert await values(bus, log) == ["x"]
     (shown,) = records_bytes(0, await bus.read(log, 0, 0, 1))
     assert Record.from_json(log, orjson.loads(shown)).header_list == tuple(headers)
 
