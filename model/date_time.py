@@ -5,7 +5,7 @@
     ...+01:00[Europe/Berlin]      RFC 9557: the zone has to have that offset at that time
     2031-01-01T08:00              in a zone: a local time, or a date for its midnight
 
-A local time that the clocks of its zone leave out, or show twice, is refused: only its sender knows what it means.
+A local time that the clocks of its zone leave out, or show twice, is refused: only its sender knows its moment.
 """
 
 from __future__ import annotations

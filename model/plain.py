@@ -15,7 +15,7 @@ The payload of a change by name says who asked, where a proxy wrote it (model/ca
 Relative times count from the moment the log appended the record. What a record means follows from the record and the
 shard it is in alone, and from no setting, so that every replica finds the same. `docs/kafka.md` tells users.
 Two rules hang on more: the zones of the machine, and how early a time may be, which older versions did not check. The
-master decides by them; whoever reads with `judged` obeys (docs/adr/0060-times-that-are-meant.md).
+master decides by them; a reader with `judged` obeys (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     """A column of this type as times; None where the type, or the type without a zone, names no moment.
 
     Whole numbers count `unit`s, timestamps are instants, text is either digits (`unit`s) or a date-time of
-    `model/date_time.py`. What is before March 1973 is no time: it got lost, or is in another unit.
+    `model/date_time.py`. A time before March 1973 is refused: it got lost, or is in another unit.
     With `zone`, text without an offset, TIMESTAMP_NTZ and DATE (its midnight) are times there; those that clocks leave
     out, or show twice, are none: nobody knows which moment they mean.
     """
