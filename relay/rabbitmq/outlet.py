@@ -49,8 +49,8 @@ class RabbitMqOutlet:
         self._mapping = Mapping(options)
         timeout_s = destination.timeout / 1000
         self._connect_s = min(timeout_s / 3, _MAX_CONNECT_S)
-        self._silent_s = max(timeout_s / 2, _LEAST_SILENT_S)
-        self._heartbeat_s = max(1, min(int(timeout_s / 3), _MAX_HEARTBEAT_S))
+        self._silent_s = max(timeout_s * 0.6, _LEAST_SILENT_S)
+        self._heartbeat_s = max(1, min(int(timeout_s / 2), _MAX_HEARTBEAT_S))
         self._resolver = Resolver(policy.private_networks)
         self._url, self._credentials = destination.url, credentials
         self._link: Link | None = None

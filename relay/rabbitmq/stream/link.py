@@ -119,7 +119,7 @@ class Link(asyncio.Protocol):
         self._check(answer, f"user {login.username!r}" if login.username else "the user of the certificate")
         tune = await self._or_lost(self._tune)
         self._frame_bytes = min(tune.frame_max or _FRAME_BYTES, _FRAME_BYTES)
-        most_s = max(1, min(int(self._timeout_s / 3), _MAX_HEARTBEAT_S))
+        most_s = max(1, min(int(self._timeout_s / 2), _MAX_HEARTBEAT_S))
         self._heartbeat_s = float(min(tune.heartbeat or most_s, most_s))
         self._write(encode_frame(schema.Tune(self._frame_bytes, int(self._heartbeat_s))))
         opened = await self.ask(lambda number: schema.Open(number, login.virtual_host), schema.OpenResponse)
