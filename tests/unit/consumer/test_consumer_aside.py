@@ -215,7 +215,7 @@ def test_whatever_fails_each_key_is_handled_once_in_its_order(
 def test_a_member_that_dies_skips_nothing_that_it_had_set_aside(
     keys: list[str], failures: dict[tuple[int, int], int], after_s: float
 ) -> None:
-    """And brings back only what it had done since it stored its place."""
+    """Only messages that were done since the place was stored come back."""
 
     async def scenario() -> None:
         log, handle = KeyedLog({TOPIC: list[str | None](keys)}), Handled(failures)
