@@ -147,5 +147,5 @@ def test_each_document_is_found_and_each_reject_says_where_it_was() -> None:
     assert [row["source"] for row in rows] == ["f:1", "f:2", "f:4"]
     assert rows[1]["raw"] == "{broken" and rows[1]["reason"].startswith("not JSON")
     assert "before March 1973" in rows[2]["reason"]
-    named = orjson.dumps(good | {"properties": {"message_id": "no name"}}).decode()
+    named = orjson.dumps(good | {"properties": {"message_id": "no\nname"}}).decode()
     assert next(_rows("f", named, read))["name"] is None

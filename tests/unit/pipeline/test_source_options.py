@@ -9,6 +9,7 @@ from duemq.pipeline.errors import BadInput
 from duemq.pipeline.source.options import MAX_RANGES, reading, writing
 
 DAY_MS = 86_400_000
+DAY = 20_000 * DAY_MS
 
 
 def test_what_is_read_by_default_and_by_options(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,22 +32,26 @@ def test_what_is_read_by_default_and_by_options(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ranges_meet_and_cover_what_is_asked() -> None:
+    def at(ms: int) -> str:
+        return str(DAY + ms)
+
     assert reading({}).ranges() == [(None, None)]
-    assert reading({"since": "5"}).ranges() == [(5, None)]
-    assert reading({"since": "5", "until": "5"}).ranges() == [] == reading({"since": "6", "until": "5"}).ranges()
+    assert reading({"since": at(5)}).ranges() == [(DAY + 5, None)]
+    assert reading({"since": at(5), "until": at(5)}).ranges() == []
+    assert reading({"since": at(6), "until": at(5)}).ranges() == []
     for since, until, window in ((5, 6, None), (0, WINDOW_MS, None), (5, 40 * DAY_MS, None), (7, DAY_MS, "1h"),
                                  (7, 10_000, "1s"), (0, 3_600_000, "1h"), (3_599_999, 3_600_001, "1h")):  # fmt: skip
-        given = {"since": str(since), "until": str(until)} | ({"window": window} if window else {})
+        given = {"since": at(since), "until": at(until)} | ({"window": window} if window else {})
         ranges = reading(given).ranges()
-        assert ranges[0][0] == since and ranges[-1][1] == until
+        assert ranges[0][0] == DAY + since and ranges[-1][1] == DAY + until
         assert all(first < last for first, last in ranges if first is not None and last is not None)
         assert [last for _, last in ranges[:-1]] == [first for first, _ in ranges[1:]]
         assert window or len(ranges) <= 49
-    assert reading({"since": "7", "until": str(3_600_000), "window": "30m"}).ranges() == [
-        (7, WINDOW_MS), (WINDOW_MS, 2 * WINDOW_MS)
+    assert reading({"since": at(7), "until": at(3_600_000), "window": "30m"}).ranges() == [
+        (DAY + 7, DAY + WINDOW_MS), (DAY + WINDOW_MS, DAY + 2 * WINDOW_MS)
     ]  # fmt: skip
     with pytest.raises(BadInput, match=rf"option window: makes .* the limit is {MAX_RANGES:,}"):
-        reading({"since": "0", "until": str(DAY_MS), "window": "1s"}).ranges()
+        reading({"since": at(0), "until": at(DAY_MS), "window": "1s"}).ranges()
 
 
 @pytest.mark.parametrize(
