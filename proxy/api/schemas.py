@@ -54,8 +54,8 @@ class Closed(Shape):
     model_config = ConfigDict(extra="forbid")
 
 
-def _at_most_one(*names: str) -> list[JsonValue]:
-    return [{"not": {"required": list(pair)}} for pair in combinations(names, 2)]
+def _two_of(*names: str) -> list[JsonValue]:
+    return [{"required": list(pair)} for pair in combinations(names, 2)]
 
 
 class Message(Closed):
@@ -65,12 +65,14 @@ class Message(Closed):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [{"required": ["topic"]}, {"required": ["destination"]}],
-            "allOf": [
-                *_at_most_one("payload", "payload_base64", "payload_json"),
-                *_at_most_one("headers", "header_list"),
-                *_at_most_one("expires_at", "expires_after"),
-                *_at_most_one(*TIME_FIELDS),
-            ],
+            "not": {
+                "anyOf": [
+                    *_two_of("payload", "payload_base64", "payload_json"),
+                    *_two_of("headers", "header_list"),
+                    *_two_of("expires_at", "expires_after"),
+                    *_two_of(*TIME_FIELDS),
+                ]
+            },
         }
     )
 

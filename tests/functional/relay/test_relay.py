@@ -169,7 +169,7 @@ async def test_a_redriven_message_keeps_its_id_each_time(site: Site) -> None:
         await until(lambda: outlet.messages)
     assert ids == ["id-bad"] * 3
     (message,) = outlet.messages
-    assert message.topic == "destination.one"
+    assert message.topic == "orders"
     assert dict(message.headers)["x-duemq-redrives"] == b"2"
 
 

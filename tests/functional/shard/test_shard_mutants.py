@@ -171,8 +171,8 @@ def count_from_reading(patch: Patch) -> None:
     """Relative times of plain records count from when a replica reads them, not from their append."""
     readings = count()
 
-    def command_of_now(frame: bytes, timestamp: int, place: RecordPosition) -> Any:
-        return command_of(frame, timestamp + next(readings) % 2, place)
+    def command_of_now(frame: bytes, timestamp: int, place: RecordPosition, judged: bool) -> Any:
+        return command_of(frame, timestamp + next(readings) % 2, place, judged)
 
     patch.setattr(batch, "command_of", command_of_now)
 

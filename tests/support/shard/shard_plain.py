@@ -18,6 +18,7 @@ KEY_NAMES = tuple(of_idempotency_key(b"caller", key) for key in ("1", "2"))
 
 _RELATIVE: tuple[tuple[str, bytes, int], ...] = (
     ("duemq-delay", b"700", 700), ("duemq-delay", b"1.5s", 1_500), ("x-delay", b"0", 0), ("x-delay", b"30", 30),
+    ("x-delay", b"-5", 0),
     ("DELAY", b"1", 1_000), ("DELAY", b"99", 7_200_000), ("DELAY", b"-1", 0),
 )  # fmt: skip
 _NO_CALLERS = (b"", b"key:\n", b"\xff", b"job:a")
@@ -34,13 +35,13 @@ def _lying() -> Record:
 _GARBAGE: tuple[tuple[Record, str], ...] = (
     (Record(b"k", (("x-trace", b"1"),), b"?"), "missing_topic: duemq-topic is required: the name of the topic to "
      "deliver to"),
-    (Record(None, (_TARGET, ("x-delay", b"-5")), b""), "negative_delay: x-delay is negative: -5"),
+    (Record(None, (_TARGET, ("duemq-delay", b"-5")), b""), "negative_delay: duemq-delay is negative: -5"),
     (Record(None, (_TARGET, _TARGET, ("x-delay", b"1")), b""), "bad_header: duemq-topic is given twice"),
     (Record(None, (("duemq-cancel", b"a\tb"),), b""), "bad_field: duemq-cancel: no id of this cluster, and a name has "
      f"{NAME_RULE}, not 'a\\tb'"),
     (_lying(), "unknown_field: 'duemq-command' is not a header here; known are DELAY, duemq-cancel, duemq-delay, "
-     "duemq-deliver-at, duemq-deliver-now, duemq-expires-at, duemq-import, duemq-key, duemq-labels, duemq-move, "
-     "duemq-name, duemq-redrive, duemq-topic, x-delay"),
+     "duemq-deliver-at, duemq-deliver-now, duemq-expires-after, duemq-expires-at, duemq-import, duemq-key, "
+     "duemq-labels, duemq-move, duemq-name, duemq-redrive, duemq-topic, x-delay"),
 )  # fmt: skip
 
 
