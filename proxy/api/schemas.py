@@ -18,9 +18,8 @@ TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-
 TopicPrefix = Annotated[
     str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="How the topic begins.")
 ]
-NamePrefix = Annotated[
-    str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$", description="How the name begins.")
-]
+_NAME = r"^[^\x00-\x1f\x7f-\x9f]+$"
+NamePrefix = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME, description="How the name begins.")]
 Instant = Annotated[
     Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=FIRST_MS)],
     Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: less is taken for seconds, and refused."),
@@ -120,7 +119,7 @@ class BatchMessage(Message):
     """At most one of name and idempotency_key, and the fields of a message."""
 
     name: str = Field(
-        default="", min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$",
+        default="", min_length=1, max_length=128, pattern=_NAME,
         description="As in PUT /v1/messages/{name}.", examples=["order-17"],
     )  # fmt: skip
     idempotency_key: str = Field(
