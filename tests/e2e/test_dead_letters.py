@@ -126,7 +126,7 @@ def test_the_dead_letters_of_a_consumer_group(server: Server) -> None:
     first = duemq(server, "dlq", "redrive", "0:1", "--group", "billing", "--yes", "--wait")
     assert first["done"] == 1
     group = ("--group", "billing", "--yes", "--wait")
-    job = duemq(server, "dlq", "redrive", *group, "--topic", "orders", "--dead-from", "0")
+    job = duemq(server, "dlq", "redrive", *group, "--topic", "orders", "--dead-from", "2020-01-01T00:00:00Z")
     assert job["done"] == 2 and job["skipped_by_reason"] == {"already_redriven": 1}
     wait_for(lambda: len(server.records("orders")) == 3, "the redriven records")
     kept = {record["payload"]: record["headers"]["duemq-redriven-id"] for record in server.records("orders")}
