@@ -199,5 +199,5 @@ def as_shown(record: Any) -> dict[str, Any]:
         "timestamp_ms": record.timestamp,
         "key": None if record.key is None else record.key.decode(),
         "payload": None if record.value is None else record.value.decode(errors="backslashreplace"),
-        "headers": headers_json(record.headers),
+        **headers_json(record.headers),
     }

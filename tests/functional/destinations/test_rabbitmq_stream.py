@@ -125,17 +125,18 @@ async def test_a_connection_that_is_lost_with_messages_in_flight(rabbitmq: Rabbi
 async def test_a_time_out_is_stored_once(rabbitmq: RabbitMQNode, stream: str) -> None:
     async with opened(rabbitmq, stream) as outlet:
         await send_all(outlet, messages(0, 1))
+        first = messages(1, 2)[0]
         rabbitmq.process.pause()
         try:
             outlet.pulled(_PARTITION, LOG, [1], 1)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
-                    await outlet.send(messages(1, 2)[0])
+                    await outlet.send(first)
         finally:
             rabbitmq.process.resume()
-        retry = out_message(1, payload=b"1")
-        retry.record.topic, retry.record.offset = "retries", 0
-        assert (await outlet.send(retry)).result is Result.ACCEPTED
+        record = out_message(1, payload=b"1").record
+        record.topic, record.offset = "retries", 0
+        assert (await outlet.send(Message(record, first.origin))).result is Result.ACCEPTED
     assert await bodies(rabbitmq, stream, 2) == Counter({b"0": 1, b"1": 1})
 
 
