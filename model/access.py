@@ -112,9 +112,17 @@ class ApiKey(NamedTuple):
 
     def opened_by(self, presented: bytes, now: int) -> bool:
         """Whether what a caller presents is this key, and the key is good now. Takes as long whatever it is."""
-        digest = sha256(presented).hexdigest()
+        return self.is_opened_by(sha256(presented).hexdigest(), now)
+
+    def is_opened_by(self, digest: str, now: int) -> bool:
+        """As `opened_by`, by the SHA-256 (hex) of what was presented."""
         fits = [compare_digest(digest, secret.sha256) and _is_before(now, secret.until) for secret in self.secrets]
         return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
+
+    def end_of(self, digest: str) -> int | None:
+        """When its secret with this SHA-256 (hex) opens it no longer (epoch ms); None: no such time is known."""
+        ends = (self.expires_at, *(secret.until for secret in self.secrets if secret.sha256 == digest))
+        return min((end for end in ends if end is not None), default=None)
 
     def state(self, now: int) -> str:
         if self.revoked_at is not None:

@@ -18,8 +18,9 @@ COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Session(NamedTuple):
-    """As it is stored. `origin`: what it hangs on: `key:ID`, `settings:SHA-256` of a key of the settings, or `user`;
-    then `scopes` and `topics` are those of the user, else they are the key's. Times are epoch ms."""
+    """As it is stored. `origin`: what it hangs on: `key:ID:SHA-256` of the text of a key, `settings:SHA-256` of a key
+    of the settings, or `user:ISSUER`; then `scopes` and `topics` are those of the user, else they are the key's. Times
+    are epoch ms."""
 
     sha256: str
     caller: str

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from duemq.model.session import new_session
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
 
@@ -32,6 +33,33 @@ def test_a_key_begins_a_session_that_may_what_the_key_may() -> None:
         assert (await site.ask("GET", "/messages")).status_code == 200
         assert (await site.ask("POST", "/changes", {"kind": "cancel", "id": "m1", "csrf": token})).status_code == 403
         await site.admin.keys.revoke(site.key_id, "test")
+        assert (await site.ask("GET", "/messages")).status_code == 303
+
+    with_console(scenario)
+
+
+@pytest.mark.parametrize("overlap_ms", [0, 60_000])
+def test_a_session_ends_with_the_text_of_the_key_that_began_it(overlap_ms: int) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site, VIEWER)
+        text = (await site.admin.keys.rotate(site.key_id, overlap_ms, "test"))["key"]
+        assert (await site.ask("GET", "/messages")).status_code == (200 if overlap_ms else 303)
+        renewed = await site.ask("POST", "/login", {"key": text, "csrf": token})
+        site.gateway.now += overlap_ms
+        assert (await site.ask("GET", "/messages")).status_code == 303
+        if not overlap_ms:
+            site.headers = {"Cookie": renewed.headers["Set-Cookie"].partition(";")[0]}
+            assert (await site.ask("GET", "/messages")).status_code == 200
+
+    with_console(scenario)
+
+
+def test_a_session_of_a_version_that_knew_no_texts_is_over() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        made = await site.admin.keys.make({"name": "test", "scopes": ["read"]}, "test")
+        session, text = new_session(made["id"], f"key:{made['id']}", site.gateway.now, site.gateway.now + 60_000)
+        await site.admin.sessions.begin(session)
+        site.headers = {"Cookie": f"duemq_session={text}"}
         assert (await site.ask("GET", "/messages")).status_code == 303
 
     with_console(scenario)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -24,6 +26,7 @@ def with_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]
 
     def run(scenario: Scenario) -> None:
         async def with_site(site: ConsoleSite) -> None:
+            site.gateway.now = time.time_ns() // 1_000_000  # that of the tokens
             await scenario(site, provider)
 
         with_console(with_site, login=SETTINGS)
@@ -135,5 +138,29 @@ def test_a_userinfo_that_is_not_needed_is_not_read(with_provider: Callable[[Scen
         provider.userinfo = {"sub": "u17", "roles": ["duemq-admin"]}
         assert (await come_back(site, provider.log_in(await begin(site)))).status_code == 303
         assert "/me" not in provider.requests
+
+    with_provider(scenario)
+
+
+def test_a_session_ends_with_the_token_it_was_made_from(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        until = site.gateway.now // 1000 + 300
+        response = await come_back(site, provider.log_in(await begin(site), exp=until))
+        cookie = response.headers.get_list("Set-Cookie")[0]
+        assert 0 < int(re.search(r"Max-Age=(\d+)", cookie)[1]) <= 300  # type: ignore[index]
+        site.headers = {"Cookie": cookie.partition(";")[0]}
+        assert (await site.ask("GET", "/")).status_code == 200
+        site.gateway.now = until * 1000
+        assert (await site.ask("GET", "/")).status_code == 303
+
+    with_provider(scenario)
+
+
+def test_a_token_begins_no_session_by_the_form_for_keys(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        token = provider.token(roles=["duemq-admin"])
+        for _ in range(2):  # also when it is known
+            assert (await site.ask("POST", "/login", {"key": token})).status_code == 401
+            assert (await site.ask("GET", "/keys", Authorization=f"Bearer {token}")).status_code == 200
 
     with_provider(scenario)
