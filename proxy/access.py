@@ -84,10 +84,10 @@ class Access:
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
             self._wait_for_keys()  # it may have been revoked since
             return known.grant
-        found = self.credential(presented)
-        if found is None or found.grant.secret:  # keys of the settings are good while others are not known
-            return found and found.grant
-        return self._cache(presented, found)
+        credential = self.credential(presented)
+        if credential is None or credential.grant.secret:  # keys of the settings are good while others are not known
+            return credential and credential.grant
+        return self._cache(presented, credential)
 
     def credential(self, presented: bytes) -> Credential | None:
         """The same by a key alone, never by a token. Raises Unavailable."""

@@ -148,7 +148,7 @@ class ConsoleSite:
 
 
 @asynccontextmanager
-async def _site(settings: ConsoleSettings | None, login: LoginSettings | None) -> Any:
+async def _site(settings: ConsoleSettings | None, login: LoginSettings | None, http_settings: HttpSettings) -> Any:
     gateway = ConsoleGateway()
     bus = gateway.bus
     await create_logs(bus, 1)
@@ -157,7 +157,7 @@ async def _site(settings: ConsoleSettings | None, login: LoginSettings | None) -
     await bus.append({("orders", 0): [pack_record(b"<k>", system, b"<script>alert(1)</script>")]})
     admin = Administration(lambda: bus, lambda: gateway.now)
     app = create_app(
-        cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: gateway.now,
+        cast(Gateway, gateway), Ingress(MessageLimits()), http_settings, CollectorRegistry(), lambda: gateway.now,
         asyncio.Event(), admin=admin, login=login, console=settings, importing=IMPORTING,
     )  # fmt: skip
     transport = httpx.ASGITransport(cast(Any, app))
@@ -175,9 +175,10 @@ def with_console(
     scenario: Callable[[ConsoleSite], Awaitable[None]],
     settings: ConsoleSettings | None = None,
     login: LoginSettings | None = None,
+    http_settings: HttpSettings | None = None,
 ) -> None:
     async def run() -> None:
-        async with _site(settings, login) as site:
+        async with _site(settings, login, http_settings or HttpSettings()) as site:
             await scenario(site)
 
     asyncio.run(run())

@@ -8,6 +8,7 @@ import pytest
 
 from duemq.model.session import new_session
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
+from duemq.web.settings import HttpSettings
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
 
 FORMS = [endpoint.path.removeprefix("/console") for endpoint in CONSOLE_ENDPOINTS if endpoint.method == "POST"]
@@ -63,6 +64,32 @@ def test_a_session_of_a_version_that_knew_no_texts_is_over() -> None:
         assert (await site.ask("GET", "/messages")).status_code == 303
 
     with_console(scenario)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "headers", "secure"),
+    [
+        (("127.0.0.0/8",), {"X-Forwarded-Proto": "https"}, True),
+        (("127.0.0.0/8",), {"X-Forwarded-Proto": "http"}, False),
+        (("127.0.0.0/8",), {}, False),
+        (("10.0.0.0/8",), {"X-Forwarded-Proto": "https"}, False),
+        ((), {"X-Forwarded-Proto": "https"}, False),
+    ],
+)
+def test_cookies_follow_the_scheme_that_a_trusted_proxy_tells_of(
+    proxies: tuple[str, ...], headers: dict[str, str], secure: bool
+) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        made = await site.admin.keys.make({"name": "test", "scopes": ["read"]}, "test")
+        site.headers = headers
+        cookie = (await site.ask("POST", "/login", {"key": made["key"]})).headers["Set-Cookie"]
+        assert ("; Secure" in cookie) is cookie.startswith("__Host-duemq_session=") is secure
+        text = cookie.partition(";")[0].partition("=")[2]
+        for name, opened in (("__Host-duemq_session", True), ("duemq_session", not secure)):
+            site.headers = headers | {"Cookie": f"{name}={text}"}
+            assert (await site.ask("GET", "/messages")).status_code == (200 if opened else 303), name
+
+    with_console(scenario, http_settings=HttpSettings(trusted_proxies=proxies))
 
 
 def test_a_wrong_key_begins_none_and_is_not_shown_again() -> None:

@@ -142,6 +142,27 @@ def test_a_userinfo_that_is_not_needed_is_not_read(with_provider: Callable[[Scen
     with_provider(scenario)
 
 
+def test_with_an_https_url_all_cookies_are_secure_and_bound_to_the_host(
+    with_provider: Callable[[Scenario], None],
+) -> None:
+    """Browsers send no `Origin` with the two requests of the code flow, and TLS may end at a proxy."""
+
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        begun = await site.ask("GET", "/login/provider")
+        site.headers = {"Cookie": begun.headers["Set-Cookie"].partition(";")[0]}
+        ended = await come_back(site, provider.log_in(begun.headers["Location"]))
+        cookies = begun.headers.get_list("Set-Cookie") + ended.headers.get_list("Set-Cookie")
+        assert len(cookies) == 3
+        for cookie in cookies:
+            assert cookie.startswith("__Host-duemq_") and cookie.endswith("; Secure") and "Path=/;" in cookie
+        session = cookies[1].partition(";")[0]
+        for text, status in ((session, 200), (session.removeprefix("__Host-"), 303)):
+            site.headers = {"Cookie": text}
+            assert (await site.ask("GET", "/")).status_code == status
+
+    with_provider(scenario)
+
+
 def test_a_session_ends_with_the_token_it_was_made_from(with_provider: Callable[[Scenario], None]) -> None:
     async def scenario(site: ConsoleSite, provider: Provider) -> None:
         until = site.gateway.now // 1000 + 300
