@@ -158,7 +158,7 @@ class Access:
         ends = now + self.session_ms if until is None else min(now + self.session_ms, until)
         if ends <= now:
             raise Rejected("unauthorised", "what was shown has expired")
-        of_person = (tuple(sorted(grant.scopes)), grant.topics) if origin == self._person_origin else ((), ())
+        of_person = (tuple(sorted(grant.scopes)), grant.topics, grant.name) if grant.is_person else ()
         session, text = new_session(grant.caller or SETTINGS, origin, now, ends, *of_person)
         await self.admin.sessions.begin(session)
         return text, ends - now
@@ -209,7 +209,7 @@ def namespace_of(request: Request) -> str:
 def caller_name(request: Request) -> str:
     """Who asked, as the trail and the administrative log say it. Empty where nobody has to present a key."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
-    return grant.caller or ("settings" if grant.secret else "")
+    return grant.account
 
 
 def changed_by(request: Request) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,9 @@ import httpx
 import jwt
 
 from duemq.model.access import ROLES, Grant
+from duemq.model.caller import PERSON
 from duemq.model.errors import Unavailable
+from duemq.model.timing import shown
 from duemq.proxy.login.settings import LoginSettings
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ _FRESH_S = 3600.0
 _AGAIN_S = 30.0
 _TIMEOUT_S = 5.0
 _MAX_KEYS_BYTES = 1 << 20
+_MAX_NAME = 80
 
 
 class VerifiedToken(NamedTuple):
@@ -44,6 +48,11 @@ class _PublishedKey(NamedTuple):
 
     public: Any
     algorithms: Sequence[str]
+
+
+def person_id(issuer: str, subject: str) -> str:
+    """Tells a person, or a program, from all others of all issuers."""
+    return sha256(f"{issuer}\n{subject}".encode(errors="surrogatepass")).hexdigest()[:24]
 
 
 class Issuer:
@@ -69,13 +78,19 @@ class Issuer:
         """What the one may do whom verified claims are about; None: has no role here."""
         role = self.settings.roles_of(self.role_values(claims))
         if role is None:
-            log.info("a good token of %s has no role here", claims["sub"], extra={"action": "login.no_role"})
+            log.info("a good token of %s has no role here", shown(claims["sub"]), extra={"action": "login.no_role"})
             return None
         name, topics = role
-        who = str(claims.get(self.settings.name_claim) or claims["sub"])[:100]
-        return VerifiedToken(
-            Grant(f"user:{who}", frozenset(ROLES[name]), topics=topics), int(claims["exp"]) * 1000, claims
-        )
+        caller, shown_as = PERSON + person_id(str(claims["iss"]), str(claims["sub"])), self._name_in(claims)
+        grant = Grant(caller, frozenset(ROLES[name]), topics=topics, name=shown_as)
+        return VerifiedToken(grant, int(claims["exp"]) * 1000, claims)
+
+    def _name_in(self, claims: Mapping[str, Any]) -> str:
+        """What to show of the person besides its id. An address that is not verified is anybody's to choose."""
+        claim = self.settings.name_claim
+        value = claims.get(claim) if claim != "email" or claims.get("email_verified") in (True, "true") else None
+        text = value if isinstance(value, str) and value else f"sub {claims['sub']}"
+        return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_NAME])
 
     def role_values(self, claims: Mapping[str, Any]) -> list[str]:
         """What they say at `login.roles_claim`; empty where they say nothing there."""

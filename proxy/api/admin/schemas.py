@@ -63,7 +63,7 @@ class TrailRecord(Shape):
 
     at: Rfc3339
     at_ms: Ms
-    by: str = Field(description="The id of a key, user:NAME, settings or data folder; empty: nobody had to say.")
+    by: str = Field(description="The id of a key, user:ID (NAME), settings or data folder; empty: nobody had to say.")
     from_: str = Field(alias="from", description="The address it came from.")
     action: str = Field(examples=["POST /v1/keys"])
     target: str = Field(description="The path.")
