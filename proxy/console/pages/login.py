@@ -43,7 +43,8 @@ async def get_provider(service: Service, request: Request) -> Response:
         raise Rejected("not_found", "This server has no provider to log in by.")
     from duemq.proxy.login import openid  # needs the extra login
 
-    url, value = await openid.begin(issuer)
+    page = _next(read_query(request, ("next",)).get("next", ""))
+    url, value = await openid.begin(issuer, page)
     response = Response(status_code=303, headers={"Location": url})
     cookie.set_cookie(response, request, cookie.LOGIN, value, cookie.LOGIN_S)
     return response
@@ -57,8 +58,8 @@ async def get_callback(service: Service, request: Request) -> Response:
 
     query = read_query(request, CALLBACK_PARAMETERS)
     try:
-        verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
-        response = await _begin(service, request, service.access.person(verified), "")
+        verified, page = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+        response = await _begin(service, request, service.access.person(verified), _next(page))
     except Rejected as error:
         return _page(service, request, "", f"Login refused: {error.detail}")
     cookie.set_cookie(response, request, cookie.LOGIN, "", 0)

@@ -71,6 +71,8 @@ def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], No
      ({"iss": "https://evil.example.com"}, {}, "another provider"),
      ({"code": "guess"}, {}, "takes this code for no login"), ({"error": "access_denied"}, {}, "access_denied"),
      ({}, {"nonce": "another"}, "token is not good"), ({}, {"aud": "another"}, "token is not good"),
+     ({}, {"azp": "another"}, "token is not good"), ({}, {"type_": "at+jwt"}, "token is not good"),
+     ({"state": ""}, {}, "not begun in this browser"),
      ({}, {"roles": []}, "no role of login.roles")],
 )  # fmt: skip
 def test_a_wrong_answer_begins_no_session_and_is_told(
@@ -95,6 +97,34 @@ def test_a_login_that_another_browser_began_ends_in_none(with_provider: Callable
         assert (await come_back(site, answer)).status_code == 401
         site.headers = {}
         assert (await come_back(site, answer)).status_code == 401
+
+    with_provider(scenario)
+
+
+def test_a_state_is_good_once_and_asks_the_provider_once(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        answer = provider.log_in(await begin(site)) | {"code": "guess"}
+        for _ in range(20):
+            assert (await come_back(site, answer)).status_code == 401
+        assert provider.requests.count("/token") == 1
+        site.headers = {"Cookie": "__Host-duemq_login=.."}
+        assert (await come_back(site, {"code": "x", "state": ""})).status_code == 401
+        assert provider.requests.count("/token") == 1
+
+    with_provider(scenario)
+
+
+def test_a_login_by_the_provider_leads_back_to_the_page_that_was_asked_for(
+    with_provider: Callable[[Scenario], None],
+) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        for page, goal in (("messages?topic=a&key=b", "../messages?topic=a&key=b"), ("//evil.example", "../")):
+            site.headers = {}
+            response = await site.ask("GET", "/login/provider?" + urlencode({"next": page}))
+            site.headers = {"Cookie": response.headers["Set-Cookie"].partition(";")[0]}
+            response = await come_back(site, provider.log_in(response.headers["Location"]))
+            assert response.headers["Location"] == goal
+        assert "login/provider?next=messages" in await site.page("/login?next=messages")
 
     with_provider(scenario)
 

@@ -90,6 +90,31 @@ def test_people_are_told_apart_by_issuer_and_subject_and_shown_by_a_verified_add
 
 
 @pytest.mark.parametrize(
+    ("type_", "claims", "good"),
+    [
+        ("at+jwt", {}, True),
+        ("application/at+JWT", {}, True),
+        (None, {}, True),
+        ("JWT", {"nonce": "n", "typ": "Bearer"}, True),
+        ("JWT", {"nonce": "n"}, False),
+        ("JWT", {"at_hash": "h"}, False),
+        ("logout+jwt", {}, False),
+        ("at+jwt", {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, False),
+    ],
+)
+def test_tokens_of_other_types_open_nothing(
+    type_: str | None, claims: dict[str, Any], good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ID tokens have the audience of the API too, where `login.audience` is empty."""
+
+    async def scenario(site: Site, provider: Provider) -> None:
+        token = provider.token(type_=type_, **claims)
+        assert (await site.ask("GET", "/v1/limits", token)).status_code == (200 if good else 401)
+
+    with_provider(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize(
     "claims",
     [{"aud": "another"}, {"iss": "https://evil.example.com"}, {"exp": None}, {"sub": None}, {"roles": []},
      {"roles": ["admin"]}, {"roles": {"duemq-admin": True}}, {"roles": None}, {"exp": float("inf")}, {"exp": "soon"}],
