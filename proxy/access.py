@@ -30,6 +30,9 @@ GRANT: Final = "duemq.grant"
 SESSION: Final = "duemq.session"
 """Where the text of a session's cookie is, in the scope of a request that is made in one."""
 
+_OF_PEOPLE: Final = ("/console", "/v1/keys")
+"""Paths of those who make keys: what they ask is not counted among the requests that a key shuts out."""
+
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
 
@@ -66,6 +69,7 @@ class Access:
         self._cached: dict[bytes, Credential] = {}
         self._rate_limits: dict[str, RateLimit] = {}
         if admin is not None:
+            admin.keys.asked_for = bool(secrets) or required or issuer is not None
             admin.log.on_change(self._cached.clear)
 
     def grant(self, request: Request) -> Grant | None:
@@ -73,9 +77,11 @@ class Access:
 
         Raises Unavailable while keys cannot be known.
         """
-        if not self._is_in_force():
-            return EVERYTHING
         presented = presented_key(request)
+        if not self._is_in_force():
+            if self.keys is not None and not presented and not request.scope["path"].startswith(_OF_PEOPLE):
+                self.keys.keyless.add(self._clock())
+            return EVERYTHING
         return self.key_grant(presented) if presented else self._session_grant(request)
 
     def key_grant(self, presented: bytes) -> Grant | None:
@@ -175,12 +181,12 @@ class Access:
         return limit
 
     def _is_in_force(self) -> bool:
-        if self._secrets or self._required or self.issuer is not None:
-            return True
         if self.keys is None:
-            return False
+            return bool(self._secrets) or self._required or self.issuer is not None
+        if self.keys.asked_for:
+            return True
         self._wait_for_keys()
-        return self.keys.count > 0 or self.keys.admin.keys_are_lost
+        return not self.keys.would_close
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.cli.confirmation import Yes
 from duemq.cli.exit_codes import Exit
 from duemq.cli.job_progress import begin_job
 from duemq.cli.messages import pending
@@ -39,7 +40,6 @@ DeadTo = Annotated[str | None, typer.Option(help="Died before.")]
 Reason = Annotated[str | None, typer.Option(help="Only those that died for this reason.")]
 Rate = Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")]
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids; in a topic PARTITION:OFFSET.")

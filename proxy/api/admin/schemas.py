@@ -32,6 +32,11 @@ class KeyRequest(Closed):
     rate: Rate = 0
     expires_at: Instant = 0
     expires_after: Duration = 0
+    confirm: bool = Field(
+        default=True,
+        description="false: if the first key shuts callers without one out, it is not made, and the answer "
+        "(`unconfirmed`) says how many requests there were without a key in the last minute.",
+    )
 
 
 class KeyRotation(Closed):
