@@ -156,6 +156,7 @@ class Application:
         if _AUDITED in scope or response.status_code in _DENIED:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
+        response.raw_headers += self._same_origin.shares_with(scope)
         if (limit := scope.get(_RATE_LIMIT)) is not None:
             response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):
@@ -164,6 +165,8 @@ class Application:
 
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
+        if (preflight := self._same_origin.preflight(request.scope)) is not None:
+            return preflight
         grant = EVERYTHING
         access, path = self._service.access, request.scope["path"]
         if path.startswith("/console"):
