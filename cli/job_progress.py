@@ -10,7 +10,8 @@ import typer
 
 from duemq.cli.confirmation import confirm
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_json, escaped
+from duemq.cli.output import echo_json
+from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
     from duemq.client import Client

@@ -10,8 +10,9 @@ import typer
 from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text
+from duemq.cli.output import echo_fields, echo_json, echo_table, instant_text
 from duemq.cli.session import AsJson, Url, connected, duration, examples
+from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(

@@ -22,9 +22,10 @@ from duemq.cli.messages.pending import (
     Topic,
     TopicPrefix,
 )
-from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped
+from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
 from duemq.model.errors import DuemqError
+from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
     from duemq.client import Client

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from duemq.proxy.gateway.base import MessagePage
 from tests.support.http.console_site import ADMIN, OPERATOR, ConsoleSite, with_console
+from tests.support.http.http_site import STATE
 
 KEY = re.compile(r"duemq_[a-z0-9]{12}_[0-9a-f]{48}_[0-9a-f]{8}")
 
@@ -93,6 +96,17 @@ def test_the_trail_says_who_did_and_was_denied_what() -> None:
         assert "POST /console/cluster/nodes/{node}:drain" in text and "POST /console/keys" in text
         await site.become(OPERATOR)
         assert (await site.ask("GET", "/trail")).status_code == 403
+
+    with_console(scenario)
+
+
+def test_no_value_turns_the_letters_beside_it() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        state = replace(STATE, key="invoice\u202egnp.exe".encode(), labels=("a\u2066b",))
+        site.gateway.pages, site.gateway.found = [MessagePage([state], None)], state
+        for path in ("/messages", "/messages/m1"):
+            text = await site.page(path)
+            assert "invoice\\u202egnp.exe" in text and "\u202e" not in text and "\u2066" not in text
 
     with_console(scenario)
 
