@@ -11,7 +11,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def must_ask(yes: bool, as_json: bool) -> bool:
-    """Whether to ask. Without a terminal and without `--yes` the command ends: a program says what it wants."""
+    """Whether to ask. Without a terminal and without `--yes` the command ends."""
     if not yes and (as_json or not _has_terminal()):
         raise typer.BadParameter("without a terminal to ask at, this needs --yes", param_hint="--yes")
     return not yes

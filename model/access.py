@@ -50,7 +50,7 @@ ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
 class Grant(NamedTuple):
     """What the caller of one request may do. `caller`: the id of a key, or `user:ID` of a person; empty for a key of
     the settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none
-    = all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key, or what is known of the person."""
+    = all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key, or of the person."""
 
     caller: str
     scopes: frozenset[Scope]
@@ -124,7 +124,7 @@ class ApiKey(NamedTuple):
         return self.is_opened_by(sha256(presented).hexdigest(), now)
 
     def is_opened_by(self, digest: str, now: int) -> bool:
-        """As `opened_by`, by the SHA-256 (hex) of what was presented."""
+        """As `opened_by`, by the SHA-256 (hex) of the text."""
         fits = [compare_digest(digest, secret.sha256) and _is_before(now, secret.until) for secret in self.secrets]
         return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
 

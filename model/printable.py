@@ -16,5 +16,5 @@ def escaped(text: str) -> str:
 
 
 def without_turns(text: str) -> str:
-    """Characters that change the direction of what is around them as escapes: `exe.png` stays what it is."""
+    """Characters that change the direction of the text around them as escapes, so that `gpj.exe` reads so."""
     return _TURNING.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

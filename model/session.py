@@ -18,7 +18,7 @@ COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Session(NamedTuple):
-    """As it is stored. `origin`: what it hangs on: `key:ID:SHA-256` of the text of a key, `settings:SHA-256` of a key
+    """As it is stored. `origin`: its credential: `key:ID:SHA-256` of the text of a key, `settings:SHA-256` of a key
     of the settings, or `user:ISSUER`; then `scopes`, `topics` and `name` are those of the person, else they are the
     key's. Times are epoch ms."""
 

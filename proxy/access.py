@@ -31,7 +31,7 @@ SESSION: Final = "duemq.session"
 """Where the text of a session's cookie is, in the scope of a request that is made in one."""
 
 _OF_PEOPLE: Final = ("/console", "/v1/keys")
-"""Paths of those who make keys: what they ask is not counted among the requests that a key shuts out."""
+"""Paths for people who make keys: not counted among the requests that a key shuts out."""
 
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
@@ -156,14 +156,14 @@ class Access:
         return session.grant() if session.origin == self._person_origin else None
 
     async def begin_session(self, credential: Credential) -> tuple[str, int]:
-        """A session of a caller who has just shown this: the text of its cookie, and for how long it is good (ms), no
+        """A session of the caller with this credential: the text of its cookie, and for how long it is good (ms), no
         longer than the credential. Raises Rejected."""
         if self.admin is None:
             raise Rejected("not_supported", "this server keeps no sessions")
         now, (grant, until, origin) = self._clock(), credential
         ends = now + self.session_ms if until is None else min(now + self.session_ms, until)
         if ends <= now:
-            raise Rejected("unauthorised", "what was shown has expired")
+            raise Rejected("unauthorised", "the key or token has expired")
         of_person = (tuple(sorted(grant.scopes)), grant.topics, grant.name) if grant.is_person else ()
         session, text = new_session(grant.caller or SETTINGS, origin, now, ends, *of_person)
         await self.admin.sessions.begin(session)

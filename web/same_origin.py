@@ -75,12 +75,12 @@ class SameOrigin:
         headers = headers_of(scope)
         if b"access-control-request-method" not in headers:
             return None
-        wanted = headers.get(b"access-control-request-headers", b"").decode("latin-1")
-        allowed = {"Access-Control-Allow-Headers": wanted} if _FIELD_NAMES.fullmatch(wanted) else {}
+        names = headers.get(b"access-control-request-headers", b"").decode("latin-1")
+        allowed = {"Access-Control-Allow-Headers": names} if _FIELD_NAMES.fullmatch(names) else {}
         return Response(status_code=204, headers={"Access-Control-Allow-Methods": _METHODS, **_KEPT} | allowed)
 
     def shares_with(self, scope: Scope) -> list[tuple[bytes, bytes]]:
-        """Headers by which a page of `origins` may read the answer to what it sent; none for other pages. Cookies are
+        """Headers by which a page of `origins` may read the answer to its request; none for other pages. Cookies are
         not shared: such a page presents a key."""
         if not self._origins or (origin := headers_of(scope).get(b"origin")) not in self._origins:
             return []

@@ -50,8 +50,8 @@ def create(
 ) -> None:
     """Make an API key and print its text. Nobody can show it again.
 
-    From the first key on a server asks for keys, so that one has to be an admin's. Who may open the data folder of a
-    running server needs none: that is how the first one is made where a server listens beyond 127.0.0.1.
+    From the first key on a server asks for keys, so that one has to be an admin's. A user with access to the data
+    folder of a running server needs none: that is how the first one is made if a server listens beyond 127.0.0.1.
     """
     if not scope and role is None:
         raise typer.BadParameter("say what the key may do: --scope (several times) or --role")

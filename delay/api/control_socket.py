@@ -147,7 +147,7 @@ def server_snapshot(data: Path) -> Iterator[Path | None]:
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
-    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable where it refuses."""
+    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
@@ -155,7 +155,7 @@ def ask_to_recover(data: Path, shard: int) -> None:
 
 
 def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Have the server on this folder make an API key. Raises Rejected `unconfirmed`; Unavailable where it refuses."""
+    """Have the server on this folder make an API key. Raises Rejected `unconfirmed`; Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start it first, or name another one with --url")

@@ -42,5 +42,5 @@ def set_cookie(response: Response, request: Request, name: str, value: str, max_
 
 
 def is_https(request: Request) -> bool:
-    """Whether the browser speaks HTTPS, as far as this server knows (`PublicScheme`), or as a form's `Origin` says."""
+    """Whether the browser speaks HTTPS, by `PublicScheme` or a form's `Origin`."""
     return request.scope["scheme"] == "https" or (header(request, b"origin") or "").startswith("https://")

@@ -91,7 +91,7 @@ class Issuer:
         return VerifiedToken(grant, int(claims["exp"]) * 1000, claims)
 
     def _name_in(self, claims: Mapping[str, Any]) -> str:
-        """What to show of the person besides its id. An address that is not verified is anybody's to choose."""
+        """The name to show beside the id. Anybody can choose an address that is not verified."""
         claim = self.settings.name_claim
         value = claims.get(claim) if claim != "email" or claims.get("email_verified") in (True, "true") else None
         text = value if isinstance(value, str) and value else f"sub {claims['sub']}"
