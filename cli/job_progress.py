@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from duemq.cli.confirmation import confirm
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_json, escaped
+from duemq.cli.output import echo_json
+from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
     from duemq.client import Client
@@ -29,9 +31,7 @@ def begin_job(
             else:
                 typer.echo(f"{count['total']:,} {what} match.")
             return Exit.DONE
-        if as_json or not sys.stdin.isatty():
-            raise typer.BadParameter("without a terminal to ask at a job needs --yes", param_hint="--yes")
-        typer.confirm(f"{kind.capitalize()} {count['total']:,} {what}?", abort=True)
+        confirm(f"{kind.capitalize()} {count['total']:,} {what}?", yes, as_json)
     job = client.begin_job(kind, **fields)
     if wait:
         return wait_for_job(client, job, as_json)

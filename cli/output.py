@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
+from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms
 
 if TYPE_CHECKING:
@@ -126,10 +127,3 @@ def payload_text(payload: bytes | None, is_null: bool = False) -> str:
         return escaped(payload.decode())
     except UnicodeDecodeError:
         return f"<{len(payload)} bytes>"
-
-
-def escaped(text: str) -> str:
-    """Control characters made visible: a payload must not move the cursor or colour the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -15,7 +15,7 @@ from hmac import compare_digest
 from typing import Any, Final, NamedTuple, Self
 from zlib import crc32
 
-from duemq.model.caller import SETTINGS
+from duemq.model.caller import PERSON, SETTINGS
 from duemq.model.errors import Rejected
 from duemq.model.timing import instant_after, shown
 from duemq.model.topic_patterns import topic_matcher
@@ -48,9 +48,9 @@ ROLES: Final[Mapping[str, tuple[Scope, ...]]] = {
 
 
 class Grant(NamedTuple):
-    """What the caller of one request may do. `caller`: the id of a key, or `user:NAME`; empty for a key of the
-    settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none =
-    all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key."""
+    """What the caller of one request may do. `caller`: the id of a key, or `user:ID` of a person; empty for a key of
+    the settings, which is in `secret`, and where nobody has to present one. `topics`: patterns such as `orders.*`; none
+    = all topics. `rate`: messages and requests/s; 0 = any. `name`: of the key, or of the person."""
 
     caller: str
     scopes: frozenset[Scope]
@@ -65,9 +65,18 @@ class Grant(NamedTuple):
     @property
     def by(self) -> str:
         """Who it is, as messages tell of their changes (`model/caller.py`); empty where nobody has to present a key."""
-        if self.caller:
-            return self.caller if self.caller.startswith("user:") else f"key:{self.name}"
-        return SETTINGS if self.secret else ""
+        return f"key:{self.name}" if self.caller and not self.is_person else self.account
+
+    @property
+    def account(self) -> str:
+        """Who it is, as the trail tells: the id of a key, `user:ID (NAME)`, `settings`; else empty."""
+        if self.is_person and self.name:
+            return f"{self.caller} ({self.name})"
+        return self.caller or (SETTINGS if self.secret else "")
+
+    @property
+    def is_person(self) -> bool:
+        return self.caller.startswith(PERSON)
 
     @property
     def namespace(self) -> str:
@@ -112,9 +121,17 @@ class ApiKey(NamedTuple):
 
     def opened_by(self, presented: bytes, now: int) -> bool:
         """Whether what a caller presents is this key, and the key is good now. Takes as long whatever it is."""
-        digest = sha256(presented).hexdigest()
+        return self.is_opened_by(sha256(presented).hexdigest(), now)
+
+    def is_opened_by(self, digest: str, now: int) -> bool:
+        """As `opened_by`, by the SHA-256 (hex) of the text."""
         fits = [compare_digest(digest, secret.sha256) and _is_before(now, secret.until) for secret in self.secrets]
         return any(fits) and self.revoked_at is None and _is_before(now, self.expires_at)
+
+    def end_of(self, digest: str) -> int | None:
+        """When its secret with this SHA-256 (hex) opens it no longer (epoch ms); None: no such time is known."""
+        ends = (self.expires_at, *(secret.until for secret in self.secrets if secret.sha256 == digest))
+        return min((end for end in ends if end is not None), default=None)
 
     def state(self, now: int) -> str:
         if self.revoked_at is not None:

@@ -1,4 +1,5 @@
-"""Who asked for a change, as its command and its message say it: `key:NAME`, `user:NAME`, `settings` or `job:ID`.
+"""Who asked for a change, as its command and its message say it: `key:NAME`, `user:ID (NAME)`, `settings` or
+`job:ID`.
 
 A command carries all but jobs, which its tag names. Anybody who may write to the buffer topic can claim to be anybody,
 so it is for people to read, and nothing is decided by it.
@@ -12,7 +13,8 @@ from typing import Final
 MAX_CALLER_BYTES: Final = 128
 SETTINGS: Final = "settings"  # a key of the configuration
 
-_KINDS = ("key:", "user:")
+PERSON: Final = "user:"
+_KINDS = ("key:", PERSON)
 _NO_CONTROLS = re.compile(r"[^\x00-\x1f\x7f-\x9f]+")  # not isprintable: by it Pythons differ, and so would replicas
 
 

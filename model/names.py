@@ -44,7 +44,7 @@ def of_client(text: str) -> Name:
 
 
 def of_caller(caller: str, text: str) -> Name:
-    """`caller`: the id of a key, which a rotation keeps, or `user:NAME`."""
+    """`caller`: the id of a key, which a rotation keeps, or `user:ID`."""
     return Name(b"%b%b:%b" % (_CALLER, fingerprint(caller.encode()).hex().encode(), text.encode()))
 
 

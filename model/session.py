@@ -18,8 +18,9 @@ COOKIE_TEXT: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 class Session(NamedTuple):
-    """As it is stored. `origin`: what it hangs on: `key:ID`, `settings:SHA-256` of a key of the settings, or `user`;
-    then `scopes` and `topics` are those of the user, else they are the key's. Times are epoch ms."""
+    """As it is stored. `origin`: its credential: `key:ID:SHA-256` of the text of a key, `settings:SHA-256` of a key
+    of the settings, or `user:ISSUER`; then `scopes`, `topics` and `name` are those of the person, else they are the
+    key's. Times are epoch ms."""
 
     sha256: str
     caller: str
@@ -28,10 +29,11 @@ class Session(NamedTuple):
     topics: tuple[str, ...]
     created_at: int
     expires_at: int
+    name: str = ""
 
     def value(self) -> dict[str, Any]:
         """As an item of the administrative state."""
-        return self._asdict()
+        return {field: value for field, value in self._asdict().items() if field != "name" or value}
 
     @classmethod
     def from_value(cls, value: Mapping[str, Any]) -> Self:
@@ -41,16 +43,17 @@ class Session(NamedTuple):
         return cls(**{**value, "scopes": scopes, "topics": tuple(value["topics"])})
 
     def grant(self) -> Grant:
-        """Of a user."""
-        return Grant(self.caller, frozenset(self.scopes), topics=self.topics)
+        """Of a person."""
+        return Grant(self.caller, frozenset(self.scopes), topics=self.topics, name=self.name)
 
 
 def new_session(
-    caller: str, origin: str, now: int, expires_at: int, scopes: Sequence[Scope] = (), topics: Sequence[str] = ()
-) -> tuple[Session, str]:
+    caller: str, origin: str, now: int, expires_at: int, scopes: Sequence[Scope] = (), topics: Sequence[str] = (),
+    name: str = "",
+) -> tuple[Session, str]:  # fmt: skip
     """A session, and the text of its cookie."""
     text = secrets.token_urlsafe(32)
-    return Session(digest_of(text), caller, origin, tuple(scopes), tuple(topics), now, expires_at), text
+    return Session(digest_of(text), caller, origin, tuple(scopes), tuple(topics), now, expires_at, name), text
 
 
 def digest_of(text: str) -> str:

@@ -7,7 +7,8 @@ A duration is in ms unless its name ends in `_s`, a size in bytes. In a file and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any, Final
 
 from pydantic import (
@@ -71,6 +72,19 @@ def _topic_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return patterns
 
 
+def _are_networks(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            ip_network(text)
+        except ValueError:
+            raise ValueError(f"{shown(text)} is no network such as 10.0.0.0/8 or fd00::/8") from None
+    return texts
+
+
+def networks_of(texts: Iterable[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(text) for text in texts)
+
+
 def delays(text: str) -> tuple[int, ...]:
     """Milliseconds of each of several delays, such as `1s 5s 1m`."""
     return parse_levels(text.replace(",", " "), "it")
@@ -96,6 +110,7 @@ Size = Annotated[int, reader(_size), Field(ge=0)]
 Percent = Annotated[int, Field(ge=1, le=100)]
 Switch = Annotated[StrictBool, reader(_switch)]
 Words = Annotated[tuple[str, ...], reader(_words)]
+Networks = Annotated[Words, AfterValidator(_are_networks)]
 TopicPatterns = Annotated[Words, AfterValidator(_topic_patterns)]
 Delays = Annotated[tuple[Duration, ...], reader(delays), Field(min_length=1)]
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from starlette.requests import Request
 
 from duemq.cluster.admin.administration import Administration
+from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.model.access import EVERYTHING, Grant, id_of
+from duemq.model.caller import SETTINGS
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.session import digest_of, new_session
+from duemq.model.session import Session, digest_of, new_session
 from duemq.proxy.login.cookie import session_text
 from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
 from duemq.proxy.rate_limit import RateLimit
 from duemq.web.body import header
 
 if TYPE_CHECKING:  # it takes httpx and PyJWT, which most servers do without
-    from duemq.proxy.login.tokens import Issuer
+    from duemq.proxy.login.tokens import Issuer, VerifiedToken
 
 GRANT: Final = "duemq.grant"
 """Where the application puts the `Grant` of a request into its scope."""
@@ -28,14 +30,19 @@ GRANT: Final = "duemq.grant"
 SESSION: Final = "duemq.session"
 """Where the text of a session's cookie is, in the scope of a request that is made in one."""
 
+_OF_PEOPLE: Final = ("/console", "/v1/keys")
+"""Paths for people who make keys: not counted among the requests that a key shuts out."""
+
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
 
-class _CachedGrant(NamedTuple):
-    """What a key was found to allow, and until when (epoch ms) that is known; None: until keys change."""
+class Credential(NamedTuple):
+    """What a key or token was found to allow, and until when (epoch ms); None: until keys change. `origin`: what a
+    session hangs on that is begun by it, see `Session`."""
 
     grant: Grant
     until: int | None
+    origin: str
 
 
 class Access:
@@ -57,10 +64,12 @@ class Access:
         self.admin, self._clock, self._required = admin, clock, required
         self.keys = None if admin is None else admin.keys
         self.issuer = issuer
+        self._person_origin = f"user:{issuer.settings.issuer}" if issuer else ""
         self.session_ms = (issuer.settings if issuer else LoginSettings()).session
-        self._cached: dict[bytes, _CachedGrant] = {}
+        self._cached: dict[bytes, Credential] = {}
         self._rate_limits: dict[str, RateLimit] = {}
         if admin is not None:
+            admin.keys.asked_for = bool(secrets) or required or issuer is not None
             admin.log.on_change(self._cached.clear)
 
     def grant(self, request: Request) -> Grant | None:
@@ -68,9 +77,11 @@ class Access:
 
         Raises Unavailable while keys cannot be known.
         """
-        if not self._is_in_force():
-            return EVERYTHING
         presented = presented_key(request)
+        if not self._is_in_force():
+            if self.keys is not None and not presented and not request.scope["path"].startswith(_OF_PEOPLE):
+                self.keys.keyless.add(self._clock())
+            return EVERYTHING
         return self.key_grant(presented) if presented else self._session_grant(request)
 
     def key_grant(self, presented: bytes) -> Grant | None:
@@ -79,18 +90,24 @@ class Access:
         if (known := self._cached.get(presented)) is not None and (known.until is None or now < known.until):
             self._wait_for_keys()  # it may have been revoked since
             return known.grant
+        credential = self.credential(presented)
+        if credential is None or credential.grant.secret:  # keys of the settings are good while others are not known
+            return credential and credential.grant
+        return self._cache(presented, credential)
+
+    def credential(self, presented: bytes) -> Credential | None:
+        """The same by a key alone, never by a token. Raises Unavailable."""
+        now, digest = self._clock(), sha256(presented).hexdigest()
         # All are compared, so that the time it takes says nothing about which one came close.
         if any([compare_digest(presented, secret) for secret in self._secrets]):
-            return EVERYTHING._replace(secret=presented)
+            return Credential(EVERYTHING._replace(secret=presented), None, f"settings:{digest}")
         if self.keys is None or (id_ := id_of(presented)) is None:
             return None
         self._wait_for_keys()
         key = self.keys.by_id.get(id_)
         if key is None or not key.opened_by(presented, now):
             return None
-        ends = (key.expires_at, *(secret.until for secret in key.secrets))
-        until = min((end for end in ends if end is not None and end > now), default=None)
-        return self._cache(presented, key.grant(), until)
+        return Credential(key.grant(), key.end_of(digest), f"key:{key.id}:{digest}")
 
     async def token_grant(self, request: Request) -> Grant | None:
         """What the caller may do by a bearer token of the provider. Raises Unavailable while its keys are not known."""
@@ -101,13 +118,17 @@ class Access:
         verified = await self.issuer.verify(presented.decode("latin-1"), settings.audience or settings.client_id)
         if verified is None:
             return None
-        return self._cache(presented, verified.grant, verified.until)
+        return self._cache(presented, self.person(verified))
 
-    def _cache(self, presented: bytes, grant: Grant, until: int | None) -> Grant:
+    def person(self, verified: VerifiedToken) -> Credential:
+        """Of a token of the issuer."""
+        return Credential(verified.grant, verified.until, self._person_origin)
+
+    def _cache(self, presented: bytes, credential: Credential) -> Grant:
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
-        self._cached[presented] = _CachedGrant(grant, until)
-        return grant
+        self._cached[presented] = credential
+        return credential.grant
 
     def _session_grant(self, request: Request) -> Grant | None:
         """By the cookie of the console, which opens its pages alone."""
@@ -117,32 +138,36 @@ class Access:
             return None
         self._wait_for_keys()
         session = self.admin.sessions.find(digest_of(text))
-        if session is None:
-            return None
-        request.scope[SESSION] = text
+        grant = None if session is None else self._grant_of(session, self.admin.keys)
+        if grant is not None:
+            request.scope[SESSION] = text
+        return grant
+
+    def _grant_of(self, session: Session, keys: ApiKeys) -> Grant | None:
+        """None where what the session hangs on is good no more."""
         kind, _, origin = session.origin.partition(":")
         if kind == "key":
-            key = self.admin.keys.by_id.get(origin)
-            return key.grant() if key is not None and key.state(self._clock()) == "active" else None
+            id_, _, digest = origin.partition(":")
+            key = keys.by_id.get(id_)
+            return key.grant() if key is not None and key.is_opened_by(digest, self._clock()) else None
         if kind == "settings":
             own = (secret for secret in self._secrets if sha256(secret).hexdigest() == origin)
             return next((EVERYTHING._replace(secret=secret) for secret in own), None)
-        return session.grant() if self.issuer is not None else None
+        return session.grant() if session.origin == self._person_origin else None
 
-    async def begin_session(self, grant: Grant, until: int | None = None) -> str:
-        """A session of a caller who has just shown who that is: the text of its cookie. `until`: epoch ms."""
+    async def begin_session(self, credential: Credential) -> tuple[str, int]:
+        """A session of the caller with this credential: the text of its cookie, and for how long it is good (ms), no
+        longer than the credential. Raises Rejected."""
         if self.admin is None:
             raise Rejected("not_supported", "this server keeps no sessions")
-        now = self._clock()
-        ends = min(now + self.session_ms, until) if until is not None else now + self.session_ms
-        if grant.secret:
-            origin, grant = f"settings:{sha256(grant.secret).hexdigest()}", grant._replace(caller="settings")
-        else:
-            origin = "user" if grant.caller.startswith("user:") else f"key:{grant.caller}"
-        of_user = (tuple(sorted(grant.scopes)), grant.topics) if origin == "user" else ((), ())
-        session, text = new_session(grant.caller, origin, now, ends, *of_user)
+        now, (grant, until, origin) = self._clock(), credential
+        ends = now + self.session_ms if until is None else min(now + self.session_ms, until)
+        if ends <= now:
+            raise Rejected("unauthorised", "the key or token has expired")
+        of_person = (tuple(sorted(grant.scopes)), grant.topics, grant.name) if grant.is_person else ()
+        session, text = new_session(grant.caller or SETTINGS, origin, now, ends, *of_person)
         await self.admin.sessions.begin(session)
-        return text
+        return text, ends - now
 
     def rate_limit(self, grant: Grant) -> RateLimit | None:
         """The bucket of a caller; None where it may ask for any number."""
@@ -156,12 +181,12 @@ class Access:
         return limit
 
     def _is_in_force(self) -> bool:
-        if self._secrets or self._required or self.issuer is not None:
-            return True
         if self.keys is None:
-            return False
+            return bool(self._secrets) or self._required or self.issuer is not None
+        if self.keys.asked_for:
+            return True
         self._wait_for_keys()
-        return self.keys.count > 0 or self.keys.admin.keys_are_lost
+        return not self.keys.would_close
 
     def why_not_ready(self) -> str | None:
         """Why it is not known yet who may call, in a sentence; None where it is."""
@@ -190,7 +215,7 @@ def namespace_of(request: Request) -> str:
 def caller_name(request: Request) -> str:
     """Who asked, as the trail and the administrative log say it. Empty where nobody has to present a key."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
-    return grant.caller or ("settings" if grant.secret else "")
+    return grant.account
 
 
 def changed_by(request: Request) -> str:

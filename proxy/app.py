@@ -21,6 +21,7 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
+from duemq.model.settings import networks_of
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access, caller_name
 from duemq.proxy.api.endpoint import Router, Service
@@ -38,6 +39,7 @@ from duemq.web.admission import Admission
 from duemq.web.body import header
 from duemq.web.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
+from duemq.web.public_scheme import PublicScheme
 from duemq.web.request_id import RequestIds
 from duemq.web.same_origin import SameOrigin
 from duemq.web.settings import HttpSettings
@@ -84,7 +86,8 @@ def create_app(
         settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
     )
     admission = Admission(settings.max_requests, settings.max_inflight_bytes)
-    return Application(service, admission, same_origin, open_metrics=settings.open_metrics)
+    public_scheme = PublicScheme(login.url if login else "", networks_of(settings.trusted_proxies))
+    return Application(service, admission, same_origin, public_scheme, open_metrics=settings.open_metrics)
 
 
 def _issuer_of(login: LoginSettings | None) -> Issuer | None:
@@ -103,9 +106,11 @@ class Application:
     """See `create_app`."""
 
     def __init__(
-        self, service: Service, admission: Admission, same_origin: SameOrigin, *, open_metrics: bool = False
-    ) -> None:
+        self, service: Service, admission: Admission, same_origin: SameOrigin, public_scheme: PublicScheme, *,
+        open_metrics: bool = False,
+    ) -> None:  # fmt: skip
         self._service, self.admission, self._same_origin = service, admission, same_origin
+        self._public_scheme = public_scheme
         self.history = service.history
         self._router = Router(ENDPOINTS)
         self._open_metrics = open_metrics
@@ -151,6 +156,7 @@ class Application:
         if _AUDITED in scope or response.status_code in _DENIED:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
+        response.raw_headers += self._same_origin.shares_with(scope)
         if (limit := scope.get(_RATE_LIMIT)) is not None:
             response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):
@@ -159,9 +165,12 @@ class Application:
 
     async def _answer(self, request: Request) -> Response:
         self._same_origin.check(request.scope)
+        if (preflight := self._same_origin.preflight(request.scope)) is not None:
+            return preflight
         grant = EVERYTHING
         access, path = self._service.access, request.scope["path"]
         if path.startswith("/console"):
+            request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies follow it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
         if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):

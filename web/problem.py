@@ -65,6 +65,8 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "too_many_destinations": ProblemType(409, "Too many destinations"),
     "conflict": ProblemType(409, "Somebody else changed it at the same time"),
     "consumer_in_use": ProblemType(409, "Another process uses this consumer's name"),
+    "needs_admin": ProblemType(409, "The first API key is an admin's"),
+    "unconfirmed": ProblemType(409, "To be confirmed"),
     "name_conflict": ProblemType(409, "The name belongs to another message"),
     "not_supported": ProblemType(409, "Not possible on this server"),
     "name_taken": ProblemType(412, "The name is taken"),

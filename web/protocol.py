@@ -156,6 +156,8 @@ class HttpConnection(HttpToolsProtocol):
             self._fault = f"HTTP/{version} is not spoken here, HTTP/1.1 is"
         elif hosts > 1 or (hosts == 0 and version != "1.0"):
             self._fault = f"a request has one Host, this one has {hosts}"
+        elif version == "1.0" and b"transfer-encoding" in headers:  # RFC 9112, 6.1: where its body ends is not known
+            self._fault = "HTTP/1.0 has no Transfer-Encoding"
         elif len(self.pipeline) >= _AHEAD:
             self._fault = f"more than {_AHEAD} requests wait for their turn on this connection"
         if self._fault:

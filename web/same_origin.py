@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
+from starlette.responses import Response
 from starlette.types import Scope
 
 from duemq.model.errors import Rejected
@@ -24,6 +25,9 @@ _OWN_PAGES = frozenset((None, b"same-origin", b"none"))  # `none`: typed or book
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]*)(?::[0-9]*)?")
 # The public DNS has no names with these ends (RFC 6761, RFC 6762, and ICANN's resolution on .internal).
 _PRIVATE = (".localhost", ".local", ".internal", ".svc")
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_FIELD_NAMES = re.compile(r"[A-Za-z0-9_-]+(?:, ?[A-Za-z0-9_-]+)*")
+_KEPT = {"Access-Control-Max-Age": "600"}  # for how long (s) a browser need not ask again
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
 
@@ -63,6 +67,28 @@ class SameOrigin:
             raise Rejected(
                 "foreign_origin", f"a page of {page} may not send this; http.origins can name those that may"
             )
+
+    def preflight(self, scope: Scope) -> Response | None:
+        """The answer to a browser that asks whether a page of `origins` may send a request (CORS); None for others."""
+        if scope["method"] != "OPTIONS" or not self.shares_with(scope):
+            return None
+        headers = headers_of(scope)
+        if b"access-control-request-method" not in headers:
+            return None
+        names = headers.get(b"access-control-request-headers", b"").decode("latin-1")
+        allowed = {"Access-Control-Allow-Headers": names} if _FIELD_NAMES.fullmatch(names) else {}
+        return Response(status_code=204, headers={"Access-Control-Allow-Methods": _METHODS, **_KEPT} | allowed)
+
+    def shares_with(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        """Headers by which a page of `origins` may read the answer to its request; none for other pages. Cookies are
+        not shared: such a page presents a key."""
+        if not self._origins or (origin := headers_of(scope).get(b"origin")) not in self._origins:
+            return []
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"*"),
+            (b"vary", b"origin"),
+        ]
 
     def _names_us(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host.decode("latin-1").lower())

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from duemq.model.settings import KIB, MIB, ORIGIN, Section, Size, Switch, Words, reader
+from duemq.model.settings import KIB, MIB, ORIGIN, Networks, Section, Size, Switch, Words, reader
 from duemq.model.timing import shown
 from duemq.tls.contexts import ClientAuth
 
@@ -30,6 +30,7 @@ class HttpSettings(Section):
     client_auth: ClientAuth = "none"
     hosts: Words = ()
     origins: Words = ()
+    trusted_proxies: Networks = ()
     answer_timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = 2000
     max_wait_s: Annotated[float, Field(ge=0, le=3600)] = 60
     shutdown_grace_s: Annotated[float, Field(ge=0, le=3600)] = 10

@@ -7,10 +7,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_fields, echo_json, echo_table, escaped, instant_text
+from duemq.cli.output import echo_fields, echo_json, echo_table, instant_text
 from duemq.cli.session import AsJson, Url, connected, duration, examples
+from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
@@ -141,10 +143,14 @@ def resume(name: Name, url: Url = None, as_json: AsJson = False) -> None:
         _tell_state(client.resume_destination(name), as_json)
 
 
-@app.command("rm", epilog=examples("duemq destination rm billing"))
-def remove(name: Name, url: Url = None, as_json: AsJson = False) -> None:
+@app.command("rm", epilog=examples("duemq destination rm billing", "duemq destination rm billing --yes"))
+def remove(name: Name, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
     """Remove a destination and its credentials. What is in its topics stays there."""
     with connected(url, as_json) as client:
+        if must_ask(yes, as_json):
+            destination = client.destination(name)
+            lag = _lag_of(destination)
+            confirm(f"Remove {name} and its credentials? Messages waiting for it: {lag}.", yes, as_json)
         client.remove_destination(name)
     if as_json:
         echo_json({"name": name, "removed": True})

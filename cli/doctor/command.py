@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +57,8 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
     import logging
 
     from duemq.cli.doctor.examination import examine, role_of
+    from duemq.cli.doctor.settings_file import check_settings_file
+    from duemq.cli.settings import variables
     from duemq.cli.settings.settings import Settings
     from duemq.model.errors import BadConfig
 
@@ -70,7 +73,8 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
     async def collect() -> list[Finding]:
         return [finding async for finding in examine(settings, role)]
 
-    return role, asyncio.run(collect())
+    file = config or os.environ.get(variables.CONFIG)
+    return role, [*(check_settings_file(Path(file)) if file else ()), *asyncio.run(collect())]
 
 
 def _print_json(role: Role, findings: list[Finding]) -> None:

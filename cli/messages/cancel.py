@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from duemq.cli.confirmation import must_ask
 from duemq.cli.exit_codes import BY_STATUS, Exit
 from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix, filters
 from duemq.cli.output import echo_json, instant_text
@@ -68,10 +69,8 @@ def cancel(
 
 
 def _confirm(client: Client, chosen: dict[str, Any], yes: bool, as_json: bool) -> None:
-    if yes:
+    if not must_ask(yes, as_json):
         return
-    if as_json or not sys.stdin.isatty():
-        raise typer.BadParameter("cancelling by filter without a terminal to ask at needs --yes", param_hint="--yes")
     count = sum(1 for _ in islice(client.list(page_size=_COUNTED, **chosen), _COUNTED))
     many = f"{_COUNTED} or more messages" if count == _COUNTED else f"{count} messages"
     typer.confirm(f"Cancel {many} ({', '.join(f'{name} {value}' for name, value in chosen.items())})?", abort=True)

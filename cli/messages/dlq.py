@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.cli.confirmation import Yes
 from duemq.cli.exit_codes import Exit
 from duemq.cli.job_progress import begin_job
 from duemq.cli.messages import pending
@@ -21,9 +22,10 @@ from duemq.cli.messages.pending import (
     Topic,
     TopicPrefix,
 )
-from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped
+from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
 from duemq.model.errors import DuemqError
+from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
     from duemq.client import Client
@@ -39,7 +41,6 @@ DeadTo = Annotated[str | None, typer.Option(help="Died before.")]
 Reason = Annotated[str | None, typer.Option(help="Only those that died for this reason.")]
 Rate = Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")]
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids; in a topic PARTITION:OFFSET.")

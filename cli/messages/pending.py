@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, escaped, instant_text, payload_text
+from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
 from duemq.cli.session import AsJson, Url, Zone, connected, examples, instant, when
+from duemq.model.printable import escaped
 from duemq.model.timing import format_ms
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.cli.output import echo_json, escaped, payload_text
+from duemq.cli.output import echo_json, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.model.printable import escaped
 from duemq.model.timing import format_ms
 
 if TYPE_CHECKING:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.output import echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, duration, examples, failure
-from duemq.model.errors import DuemqError
+from duemq.model.errors import DuemqError, Rejected
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
 
-KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id, as `duemq keys ls` lists it.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id or name, as `duemq keys ls` lists them.")]
 
 
 @app.command(
@@ -42,28 +44,41 @@ def create(
     data: Annotated[
         Path | None, typer.Option(help="Data folder of a server on this machine, which needs no key.", metavar="DIR")
     ] = None,
+    yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key and print its text. Nobody can show it again.
 
-    From the first key on a server asks for keys. Who may open the data folder of a running server needs none: that is
-    how the first one is made where a server listens beyond 127.0.0.1.
+    From the first key on a server asks for keys, so that one has to be an admin's. A user with access to the data
+    folder of a running server needs none: that is how the first one is made if a server listens beyond 127.0.0.1.
     """
     if not scope and role is None:
         raise typer.BadParameter("say what the key may do: --scope (several times) or --role")
     from duemq.client.http.requests import ABSENT
 
     good_for = duration(expires, "--expires") or ABSENT
+
     if data is None:
         with connected(url, as_json) as client:
-            key = client.create_key(name, scope or (), good_for, role=role, topics=topic or (), rate=rate)
+            key = _asked(
+                lambda sure: client.create_key(
+                    name, scope or (), good_for, role=role, topics=topic or (), rate=rate, confirm=sure
+                ),
+                yes, as_json,
+            )  # fmt: skip
     else:
         from duemq.client.http.operations import key_fields
         from duemq.delay.api.control_socket import ask_for_key
 
+        folder = data
         try:
-            key = ask_for_key(data, key_fields(name, scope or (), good_for, role, topic or (), rate))
+            key = _asked(
+                lambda sure: ask_for_key(
+                    folder, key_fields(name, scope or (), good_for, role, topic or (), rate, sure)
+                ),
+                yes, as_json,
+            )  # fmt: skip
         except DuemqError as error:
             raise failure(error, as_json) from error
     _show_text(key, as_json)
@@ -85,7 +100,7 @@ def list_keys(url: Url = None, as_json: AsJson = False) -> None:
         echo_table(("ID", "NAME", "STATE", "SCOPES", "TOPICS", "RATE", "CREATED", "EXPIRES"), rows)
 
 
-@app.command("rotate", epilog=examples("duemq keys rotate ab3kd7m2q9xz", "duemq keys rotate ab3kd7m2q9xz --overlap 0s"))
+@app.command("rotate", epilog=examples("duemq keys rotate shop", "duemq keys rotate ab3kd7m2q9xz --overlap 0s"))
 def rotate(
     key_id: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old text is good still.")] = "24h",
@@ -98,15 +113,37 @@ def rotate(
     _show_text(key, as_json)
 
 
-@app.command("revoke", epilog=examples("duemq keys revoke ab3kd7m2q9xz"))
-def revoke(key_id: KeyId, url: Url = None, as_json: AsJson = False) -> None:
+@app.command("revoke", epilog=examples("duemq keys revoke shop", "duemq keys revoke ab3kd7m2q9xz --yes"))
+def revoke(key_id: KeyId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
     """Revoke a key: within a second it opens nothing any more. A repeat does no harm."""
     with connected(url, as_json) as client:
+        if must_ask(yes, as_json):
+            confirm(_question(key_id, client.keys()), yes, as_json)
         key = client.revoke_key(key_id)
     if as_json:
         echo_json(key)
     else:
         typer.echo(f"key {key['id']} ({key['name']}) is revoked")
+
+
+def _question(key_id: str, keys: Sequence[dict[str, Any]]) -> str:
+    """What to ask before this key is revoked, of all that there are."""
+    named = [key for key in keys if key_id in (key["id"], key["name"])]
+    what = ", ".join(f"{key['name']} ({key['id']}, {' '.join(key['scopes'])}, {key['state']})" for key in named)
+    admins = [key for key in keys if "admin" in key["scopes"] and key["state"] == "active"]
+    last = " It is the last admin's key: the next one is made with --data." if admins and admins == named else ""
+    return f"Revoke {what or key_id}?{last} This cannot be undone."
+
+
+def _asked(make: Callable[[bool], dict[str, Any]], yes: bool, as_json: bool) -> dict[str, Any]:
+    """Make a key, after a question if it is the first one, which shuts out callers without a key."""
+    try:
+        return make(yes)
+    except Rejected as error:
+        if error.code != "unconfirmed":
+            raise
+        confirm(f"{error.detail[:1].upper()}{error.detail[1:]}. Make the key?", yes, as_json)
+        return make(True)
 
 
 def _show_text(key: dict[str, Any], as_json: bool) -> None:

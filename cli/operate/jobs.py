@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.job_progress import begin_job, tell_job, wait_for_job
 from duemq.cli.messages import pending
 from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix
@@ -44,7 +45,7 @@ def begin(
     rate: Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -104,8 +105,11 @@ def resume(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
         tell_job(client.resume_job(job_id), as_json)
 
 
-@app.command("cancel", epilog=examples("duemq jobs cancel ab3kd7m2q9xz"))
-def cancel(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
+@app.command("cancel", epilog=examples("duemq jobs cancel ab3kd7m2q9xz", "duemq jobs cancel ab3kd7m2q9xz --yes"))
+def cancel(job_id: JobId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
     """End a job. What it has done stays done."""
     with connected(url, as_json) as client:
+        if must_ask(yes, as_json):
+            tell_job(client.job(job_id), as_json)
+            confirm("End this job? It cannot be begun again.", yes, as_json)
         tell_job(client.cancel_job(job_id), as_json)

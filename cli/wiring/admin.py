@@ -73,7 +73,7 @@ def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dic
     """Makes keys for who may open the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
-        made = await admin.keys.make(fields, _FOLDER)
+        made = await admin.keys.make(fields, _FOLDER, checked=True)
         entry = TrailEntry(admin.clock(), _FOLDER, "", "make_key", made["id"], 200, "", "")
         await admin.trail.act(entry)
         return made

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
+
+from duemq.model.printable import escaped
 
 _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
@@ -18,6 +20,16 @@ class LogFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
+
+
+class TextLines(LogFormatter):
+    """A line for people. Nothing that is quoted, such as what a caller sent, begins a line or moves the cursor."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        return "\n  ".join(map(escaped, super().formatException(ei).split("\n")))
 
 
 class JsonLines(LogFormatter):
@@ -39,7 +51,7 @@ class JsonLines(LogFormatter):
 def set_up(level: str, form: Literal["text", "json"]) -> None:
     """Log to stderr. Other libraries speak up from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else LogFormatter("%(asctime)s %(levelname)-7s %(message)s"))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(levelname)-7s %(message)s"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

@@ -322,8 +322,9 @@ class AsyncClient:
         role: str | None = None,
         topics: Iterable[str] = (),
         rate: int = 0,
+        confirm: bool = True,
     ) -> dict[str, Any]:
-        return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
+        return await self._run(operations.create_key(name, scopes, expires_after, role, topics, rate, confirm))
 
     async def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
         return await self._run(operations.rotate_key(key_id, overlap))

@@ -413,20 +413,22 @@ class Client:
         role: str | None = None,
         topics: Iterable[str] = (),
         rate: int = 0,
+        confirm: bool = True,
     ) -> dict[str, Any]:
         """Make an API key, with `scopes` or a `role`. Its text is `key` of the result, and never shown again.
 
         `topics`: names or patterns of the only ones it is for. `rate`: messages/s, 0 = any. `expires_after`: an int is
-        ms.
+        ms. The first key of a server that asks for none shuts out callers without one: it has to be an admin's
+        (`NeedsAdmin`), and with `confirm=False` `Unconfirmed` is raised and says how many there were.
         """
-        return self._run(operations.create_key(name, scopes, expires_after, role, topics, rate))
+        return self._run(operations.create_key(name, scopes, expires_after, role, topics, rate, confirm))
 
     def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
-        """Give a key a new text. The old one is good for `overlap` more, by default a day."""
+        """Give a key, by its id or name, a new text. The old one is good for `overlap` more, by default a day."""
         return self._run(operations.rotate_key(key_id, overlap))
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:
-        """Revoke a key: it opens nothing within a second. Raises `UnknownKey`."""
+        """Revoke a key, by its id or name: it opens nothing within a second. Raises `UnknownKey`."""
         return self._run(operations.revoke_key(key_id))
 
     def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:

@@ -177,6 +177,14 @@ class RedrivesExhausted(RejectedError):
     """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
 
 
+class NeedsAdmin(RejectedError):
+    """The first key of a server has to be an admin's, for it shuts callers without a key out."""
+
+
+class Unconfirmed(RejectedError):
+    """The key would shut callers without one out: how many there were is in `extra["keyless_requests"]`."""
+
+
 class JobEnded(RejectedError):
     """The job has ended, and cannot be paused, resumed or cancelled."""
 
@@ -361,6 +369,8 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "conflict": Conflict,
     "consumer_in_use": ConsumerInUse,
     "unknown_job": UnknownJob,
+    "needs_admin": NeedsAdmin,
+    "unconfirmed": Unconfirmed,
     "job_ended": JobEnded,
     "too_many_jobs": TooManyJobs,
     "redrives_exhausted": RedrivesExhausted,

@@ -440,8 +440,9 @@ def create_key(
     role: str | None,
     topics: Iterable[str],
     rate: int,
+    confirm: bool,
 ) -> Plan[dict[str, Any]]:
-    body = key_fields(name, scopes, expires_after, role, topics, rate)
+    body = key_fields(name, scopes, expires_after, role, topics, rate, confirm)
     return _document(Call("POST", "/v1/keys", body=orjson.dumps(body)))
 
 
@@ -452,6 +453,7 @@ def key_fields(
     role: str | None,
     topics: Iterable[str],
     rate: int,
+    confirm: bool,
 ) -> dict[str, Any]:
     """What is said of a new key, as the server reads it. Scopes beside a role are for the server to refuse."""
     fields: dict[str, Any] = {"name": name}
@@ -464,6 +466,8 @@ def key_fields(
         fields["topics"] = patterns
     if rate:
         fields["rate"] = rate
+    if not confirm:
+        fields["confirm"] = False
     return fields | time_fields({"expires_after": expires_after})
 
 

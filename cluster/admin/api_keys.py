@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from duemq.cluster.admin.keyless_requests import KeylessRequests
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, RESERVE_BYTES, ItemReader
-from duemq.model.access import ROLES, ApiKey, new_key, rotated
+from duemq.model.access import ROLES, ApiKey, Scope, new_key, rotated
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 
@@ -15,19 +16,24 @@ DEFAULT_OVERLAP_MS: Final = 24 * 3600 * 1000
 MAX_KEYS: Final = 1_000  # revoked ones included
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
 """How long a key is known after it has ended, unless there is no room."""
+_SHOWN: Final = 10  # ids of keys of one name
 _FORGET_MOST: Final = 20  # with one new key: each removal is a record of the log
 
 _KIND = "keys"
-_NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after")
+_NEW_FIELDS = ("name", "scopes", "role", "topics", "rate", "expires_at", "expires_after", "confirm")
 
 
 class ApiKeys:
-    """`by_id` has all keys. `by`, of each change, says who asked for it. `clock` gives epoch ms."""
+    """`by_id` has all keys. `by`, of each change, says who asked for it. `clock` gives epoch ms.
+
+    `asked_for`: whether callers have to show who they are though there are no keys here, by the settings.
+    """
 
     def __init__(self, admin: AdminLog, clock: Callable[[], int]) -> None:
         self.admin, self._clock = admin, clock
         self.by_id: dict[str, ApiKey] = {}
         self._reader = ItemReader(_KIND, ApiKey.from_value)
+        self.asked_for, self.keyless = False, KeylessRequests()
         admin.on_change(self._on_change)
 
     def _on_change(self) -> None:
@@ -38,26 +44,36 @@ class ApiKeys:
         """Of all keys, also of those that only another version of duemq can read."""
         return len(self.by_id) + len(self._reader.unreadable)
 
+    @property
+    def would_close(self) -> bool:
+        """Whether the next key is the first, and from it on callers without one are refused."""
+        return not (self.asked_for or self.count or self.admin.keys_are_lost)
+
     def described(self) -> list[dict[str, Any]]:
         """What may be shown of each, oldest first."""
         keys = sorted(self.by_id.values(), key=lambda key: (key.created_at, key.id))
         return [self._described(key) for key in keys]
 
-    async def make(self, fields: Mapping[str, Any], by: str) -> dict[str, Any]:
+    async def make(self, fields: Mapping[str, Any], by: str, *, checked: bool = False) -> dict[str, Any]:
         """A new key, in force here: what may be shown of it, and its text as `key`.
 
-        `fields`: `name`, one of `scopes` and `role`, perhaps `topics` and `rate`, and at most one of `expires_at` and
-        `expires_after`. Raises Rejected, and what `AdminLog.change` raises.
+        `fields`: `name`, one of `scopes` and `role`, perhaps `topics` and `rate`, at most one of `expires_at` and
+        `expires_after`, and `confirm`: false asks before the first key shuts callers out. `checked`: a key that does so
+        has to be an admin's. Raises Rejected, and what `AdminLog.change` raises.
         """
         if unknown := sorted(fields.keys() - set(_NEW_FIELDS)):
             raise Rejected("unknown_field", f"{shown(unknown[0])} is no field of a key", unknown[0])
         name, rate, now = fields.get("name"), fields.get("rate", 0), self._clock()
+        if type(fields.get("confirm", True)) is not bool:
+            raise Rejected("bad_field", f"confirm is true or false, not {shown(fields['confirm'])}", "confirm")
         if type(name) is not str:
             raise Rejected("bad_field", f"name must be text, not {shown(name)}", "name")
         if type(rate) is not int:
             raise Rejected("bad_field", f"rate must be a whole number of messages/s, not {shown(rate)}", "rate")
         scopes, topics = _scopes_in(fields), _texts(fields.get("topics", []), "topics")
         key, text = new_key(name, scopes, now, _expiry_of(fields, now), topics=topics, rate=rate)
+        if checked and self.would_close:
+            self._check_first(key, fields.get("confirm", True), now)
         await self._forget(now, by)
         if self.count >= MAX_KEYS:
             raise Rejected("not_supported", f"there are {MAX_KEYS} keys, revoked ones included, and may not be more")
@@ -92,12 +108,41 @@ class ApiKeys:
                     raise
                 return
 
+    def _check_first(self, key: ApiKey, confirm: bool, now: int) -> None:
+        if Scope.ADMIN not in key.scopes:
+            raise Rejected(
+                "needs_admin",
+                "the first key has to be an admin's: from then on callers without a key are refused, and only an admin "
+                "can make more keys",
+                "scopes",
+            )
+        if not confirm:
+            count = self.keyless.count(now)
+            raise Rejected(
+                "unconfirmed",
+                f"with the first key callers without one are refused. This process served {count:,} requests without "
+                "a key in the last minute",
+                "confirm", keyless_requests=count,
+            )  # fmt: skip
+
+    def named(self, text: str) -> ApiKey:
+        """The key with this id; else the one with this name, of those that are active if any is. Raises Rejected
+        `unknown_key`, and `bad_field` if several have the name."""
+        if (key := self.by_id.get(text)) is not None:
+            return key
+        named = [key for key in self.by_id.values() if key.name == text]
+        keys = [key for key in named if key.state(self._clock()) == "active"] or named
+        if not keys:
+            raise Rejected("unknown_key", f"there is no key {shown(text)}", "id")
+        if len(keys) > 1:
+            ids = ", ".join(sorted(key.id for key in keys)[:_SHOWN])
+            raise Rejected("bad_field", f"{len(keys)} keys are named {shown(text)}: give the id ({ids})", "id")
+        return keys[0]
+
     def _find(self, id_: str) -> tuple[ApiKey, int]:
         """The key and the version of its item."""
-        key = self.by_id.get(id_)
-        if key is None:
-            raise Rejected("unknown_key", f"there is no key {shown(id_)}", "id")
-        return key, self.admin.state.version_of(f"{_KIND}/{id_}")
+        key = self.named(id_)
+        return key, self.admin.state.version_of(f"{_KIND}/{key.id}")
 
     async def _put(self, key: ApiKey, by: str, version: int) -> None:
         await self.admin.change(f"{_KIND}/{key.id}", key.value(), by, version)

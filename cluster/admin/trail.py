@@ -40,10 +40,10 @@ _CURSOR = re.compile(r"(\d{1,18})\.(\d{1,18})")
 
 
 class TrailEntry(NamedTuple):
-    """One act, or one that was denied. `at`: epoch ms; `by`: the id of a key, `user:NAME`, `settings` or `data folder`,
-    empty where nobody had to present a key; `address`: where it came from; `action`: method and path of the endpoint;
-    `target`: the path; `result`: HTTP status; `code`: of the problem, empty where it was done; `times`: how often the
-    same was denied within some seconds."""
+    """One act, or one that was denied. `at`: epoch ms; `by`: the id of a key, `user:ID (NAME)`, `settings` or `data
+    folder`, empty where nobody had to present a key; `address`: where it came from; `action`: method and path of the
+    endpoint; `target`: the path; `result`: HTTP status; `code`: of the problem, empty where it was done; `times`: how
+    often the same was denied within some seconds."""
 
     at: int
     by: str

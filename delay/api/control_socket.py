@@ -4,7 +4,7 @@
                        the command closes the connection or ends, so that one that was killed leaves nothing behind
     {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
     {"make_key": {}}   answered with the new API key, as POST /v1/keys with these fields is
-    anything refused   {"refused": "..."}, why
+    anything refused   {"refused": "..."}, why, with the `code` that the API would answer with
 
 Who may open the folder may ask; no key is needed, and no address.
 """
@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 import orjson
 
 from duemq.delay.threads import in_thread
-from duemq.model.errors import DuemqError, Unavailable
+from duemq.model.errors import DuemqError, Rejected, Unavailable
 from duemq.storage.data_folder import SNAPSHOTS
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,8 @@ class Control:
                 case _:
                     raise Unavailable(f"this server does not know what {request!r} is: use the duemq of its version")
         except DuemqError as error:
-            writer.write(orjson.dumps({"refused": str(error)}) + b"\n")
+            code = {"code": error.code} if isinstance(error, Rejected) else {}
+            writer.write(orjson.dumps({"refused": str(error)} | code) + b"\n")
         except (OSError, TimeoutError, ValueError) as error:
             log.warning("control: whoever asked has gone: %s", error, extra={"action": "control"})
         except Exception:
@@ -146,7 +147,7 @@ def server_snapshot(data: Path) -> Iterator[Path | None]:
 
 
 def ask_to_recover(data: Path, shard: int) -> None:
-    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable where it refuses."""
+    """Have the server on this folder make its replica of a shard the truth. Raises Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start the node whose replica is to be the truth")
@@ -154,7 +155,7 @@ def ask_to_recover(data: Path, shard: int) -> None:
 
 
 def ask_for_key(data: Path, fields: dict[str, Any]) -> dict[str, Any]:
-    """Have the server on this folder make an API key. Raises Unavailable where it refuses."""
+    """Have the server on this folder make an API key. Raises Rejected `unconfirmed`; Unavailable if it refuses."""
     with socket.socket(socket.AF_UNIX) as client:
         if not _connect(data, client):
             raise Unavailable(f"no server runs on {data}: start it first, or name another one with --url")
@@ -182,6 +183,8 @@ def _ask(data: Path, client: socket.socket, request: dict[str, Any]) -> dict[str
         document: dict[str, Any] = orjson.loads(answer)
     except ValueError as error:
         raise Unavailable(f"the server on {data} has ended, or is about to: try again") from error
+    if document.get("code") == "unconfirmed":
+        raise Rejected(document["code"], document["refused"])
     if "refused" in document:
         raise Unavailable(f"the server on {data} refuses: {document['refused']}")
     return document

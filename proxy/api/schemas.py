@@ -250,7 +250,9 @@ class MessageChange(Shape):
     from_ms: Ms = 0
     to: Rfc3339 = Field(default="", description="When it is due since.")
     to_ms: Ms = 0
-    by: str = Field(default="", description="Who asked: key:NAME, user:NAME, settings or job:ID, where that is known.")
+    by: str = Field(
+        default="", description="Who asked: key:NAME, user:ID (NAME), settings or job:ID, where that is known."
+    )
 
 
 class MessageState(Shape):

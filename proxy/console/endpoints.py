@@ -55,7 +55,7 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/live", get_live, "Values of the overview as they change"),
     _page("/login", login.get_login, "Log in", "next", None),
     _form("/login", login.post_login, "Log in by an API key", None),
-    _page("/login/provider", login.get_provider, "Log in by the provider", scope=None),
+    _page("/login/provider", login.get_provider, "Log in by the provider", "next", None),
     _page("/login/callback", login.get_callback, "Back from the provider", " ".join(CALLBACK_PARAMETERS), None),
     _form("/logout", login.post_logout, "Log out", None),
     _page("/", overview.get_overview, "Overview"),

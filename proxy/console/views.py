@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from duemq.model.access import Scope
+from duemq.model.printable import without_turns
 from duemq.model.timing import LAST_MS, format_duration, format_ms
 from duemq.proxy.access import caller_name
 from duemq.proxy.console.assets import asset_name
@@ -35,12 +36,17 @@ def _environment() -> Environment:
 
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, auto_reload=False,
-        trim_blocks=True, lstrip_blocks=True,
+        trim_blocks=True, lstrip_blocks=True, finalize=_as_shown,
     )  # fmt: skip
     environment.filters |= {
         "number": number, "size": size, "ms": ms_text, "rate": rate, "at": format_ms, "input_time": input_time,
     }  # fmt: skip
     return environment
+
+
+def _as_shown(value: object) -> object:
+    """Of each value that a template shows. `str` alone: markup is made of values that were here before."""
+    return without_turns(value) if type(value) is str else value
 
 
 def render_text(template: str, **values: Any) -> str:

@@ -18,12 +18,13 @@ _HOST: Final = "__Host-"
 
 
 def read_cookie(request: Request, name: str) -> str:
-    """Its value; empty without. One that is bound to this host wins over one that another could have set."""
+    """Its value; empty without. On HTTPS only one that is bound to this host counts: another host of the domain can
+    have set the other. Where HTTPS is not known of, the bound one wins."""
     values: dict[str, str] = {}
     for pair in (header(request, b"cookie") or "").split(";"):
         key, _, value = pair.strip().partition("=")
         values.setdefault(key, value)
-    return values.get(_HOST + name) or values.get(name) or ""
+    return values.get(_HOST + name) or ("" if is_https(request) else values.get(name, ""))
 
 
 def session_text(request: Request) -> str:
@@ -41,5 +42,5 @@ def set_cookie(response: Response, request: Request, name: str, value: str, max_
 
 
 def is_https(request: Request) -> bool:
-    """Whether the browser speaks HTTPS, to this server or to a proxy in front of it: then it says so in `Origin`."""
+    """Whether the browser speaks HTTPS, by `PublicScheme` or a form's `Origin`."""
     return request.scope["scheme"] == "https" or (header(request, b"origin") or "").startswith("https://")

@@ -6,8 +6,9 @@ one began.
 
 from __future__ import annotations
 
+import re
 import secrets
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import compare_digest
@@ -21,26 +22,35 @@ from duemq.proxy.login.tokens import Issuer, VerifiedToken
 
 CALLBACK: Final = "/console/login/callback"
 
+_COOKIE = re.compile(r"(?P<state>[\w-]{43})\.(?P<nonce>[\w-]{43})\.(?P<verifier>[\w-]{43})\.(?P<page>[\w-]*)", re.ASCII)
 
-async def begin(issuer: Issuer) -> tuple[str, str]:
-    """The URL to send the browser to, and the value of its cookie. Raises Unavailable."""
+
+async def begin(issuer: Issuer, page: str) -> tuple[str, str]:
+    """The URL to send the browser to, and the value of its cookie, which knows the page to show afterwards. Raises
+    Unavailable."""
     state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
     settings = issuer.settings
-    challenge = urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    challenge = _text_of(sha256(verifier.encode()).digest())
     query = {
         "response_type": "code", "client_id": settings.client_id, "redirect_uri": _redirect_uri(issuer),
         "scope": settings.scopes, "state": state, "nonce": nonce, "code_challenge": challenge,
         "code_challenge_method": "S256",
     }  # fmt: skip
     endpoint = await _endpoint(issuer, "authorization_endpoint")
-    return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}", f"{state}.{nonce}.{verifier}"
+    return (
+        f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}",
+        f"{state}.{nonce}.{verifier}.{_text_of(page.encode())}",
+    )
 
 
-async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> VerifiedToken:
-    """Who came back, by what the provider says of the code. Raises Rejected `unauthorised`, Unavailable."""
-    parts = cookie.split(".")
-    if len(parts) != 3 or not compare_digest(parts[0].encode(), query.get("state", "").encode()):
+async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[VerifiedToken, str]:
+    """Who came back, by what the provider says of the code, and the page to show. Raises Rejected `unauthorised`,
+    Unavailable."""
+    begun = _COOKIE.fullmatch(cookie)
+    if begun is None or not compare_digest(begun["state"].encode(), query.get("state", "").encode()):
         raise Rejected("unauthorised", "this login was not begun in this browser, or too long ago: begin again")
+    if not issuer.take_state(begun["state"]):
+        raise Rejected("unauthorised", "this login has ended: begin again")
     if "error" in query or "code" not in query:
         raise Rejected("unauthorised", f"the provider refused: {query.get('error', 'it sent no code')[:200]}")
     settings = issuer.settings
@@ -48,7 +58,7 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> Verified
         raise Rejected("unauthorised", "the answer is another provider's")
     fields = {
         "grant_type": "authorization_code", "code": query["code"], "redirect_uri": _redirect_uri(issuer),
-        "client_id": settings.client_id, "code_verifier": parts[2],
+        "client_id": settings.client_id, "code_verifier": begun["verifier"],
     }  # fmt: skip
     auth: httpx.Auth = httpx.Auth()  # a public client, which PKCE protects
     if settings.client_secret:
@@ -56,15 +66,15 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> Verified
     tokens = await issuer.post_form(await _endpoint(issuer, "token_endpoint"), fields, auth)
     if "error" in tokens:
         raise Rejected("unauthorised", f"the provider takes this code for no login: {str(tokens['error'])[:200]}")
-    claims = await issuer.claims(str(tokens.get("id_token", "")), settings.client_id)
-    if claims is None or claims.get("nonce") != parts[1]:
+    claims = await issuer.id_claims(str(tokens.get("id_token", "")))
+    if claims is None or claims.get("nonce") != begun["nonce"]:
         raise Rejected("unauthorised", "the provider's token is not good here")
     if not issuer.role_values(claims):
         claims = await _with_userinfo(issuer, claims, str(tokens.get("access_token", "")))
     verified = issuer.by_role(claims)
     if verified is None:
         raise Rejected("unauthorised", "the provider names no role of login.roles for this person")
-    return verified
+    return verified, urlsafe_b64decode(begun["page"] + "==").decode(errors="replace")
 
 
 async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
@@ -76,6 +86,10 @@ async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token
     if userinfo.get("sub") != claims["sub"]:  # 5.3.2: it may be about another
         raise Rejected("unauthorised", "the provider's userinfo is not about the person who logged in")
     return {**userinfo, **claims}
+
+
+def _text_of(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _redirect_uri(issuer: Issuer) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,9 @@ import httpx
 import jwt
 
 from duemq.model.access import ROLES, Grant
+from duemq.model.caller import PERSON
 from duemq.model.errors import Unavailable
+from duemq.model.timing import shown
 from duemq.proxy.login.settings import LoginSettings
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,9 @@ _FRESH_S = 3600.0
 _AGAIN_S = 30.0
 _TIMEOUT_S = 5.0
 _MAX_KEYS_BYTES = 1 << 20
+_MAX_NAME = 80
+_MAX_STATES = 1_000
+_ID_ALONE = frozenset(("nonce", "at_hash", "c_hash"))  # claims by which an ID token is known (OpenID Connect Core, 2)
 
 
 class VerifiedToken(NamedTuple):
@@ -46,6 +52,11 @@ class _PublishedKey(NamedTuple):
     algorithms: Sequence[str]
 
 
+def person_id(issuer: str, subject: str) -> str:
+    """Tells a person, or a program, from all others of all issuers."""
+    return sha256(f"{issuer}\n{subject}".encode(errors="surrogatepass")).hexdigest()[:24]
+
+
 class Issuer:
     """The provider that `settings` name, and what it publishes."""
 
@@ -53,6 +64,7 @@ class Issuer:
         self.settings = settings
         self._http = http or httpx.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=False)
         self._keys: Mapping[str, _PublishedKey] = {}
+        self._states: dict[str, None] = {}
         self._document: Mapping[str, Any] | None = None
         self._asked_at = -_FRESH_S
         self._asking = asyncio.Lock()
@@ -62,30 +74,55 @@ class Issuer:
 
         Raises Unavailable while no keys are known.
         """
-        claims = await self.claims(token, audience)
-        return None if claims is None else self.by_role(claims)
+        claims = await self._claims(token, audience, ("jwt", "at+jwt"))
+        if claims is None or (claims.keys() & _ID_ALONE and claims.get("typ") != "Bearer"):  # Keycloak says so
+            return None
+        return self.by_role(claims)
 
     def by_role(self, claims: Mapping[str, Any]) -> VerifiedToken | None:
         """What the one may do whom verified claims are about; None: has no role here."""
         role = self.settings.roles_of(self.role_values(claims))
         if role is None:
-            log.info("a good token of %s has no role here", claims["sub"], extra={"action": "login.no_role"})
+            log.info("a good token of %s has no role here", shown(claims["sub"]), extra={"action": "login.no_role"})
             return None
         name, topics = role
-        who = str(claims.get(self.settings.name_claim) or claims["sub"])[:100]
-        return VerifiedToken(
-            Grant(f"user:{who}", frozenset(ROLES[name]), topics=topics), int(claims["exp"]) * 1000, claims
-        )
+        caller, shown_as = PERSON + person_id(str(claims["iss"]), str(claims["sub"])), self._name_in(claims)
+        grant = Grant(caller, frozenset(ROLES[name]), topics=topics, name=shown_as)
+        return VerifiedToken(grant, int(claims["exp"]) * 1000, claims)
+
+    def _name_in(self, claims: Mapping[str, Any]) -> str:
+        """The name to show beside the id. Anybody can choose an address that is not verified."""
+        claim = self.settings.name_claim
+        value = claims.get(claim) if claim != "email" or claims.get("email_verified") in (True, "true") else None
+        text = value if isinstance(value, str) and value else f"sub {claims['sub']}"
+        return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_NAME])
 
     def role_values(self, claims: Mapping[str, Any]) -> list[str]:
         """What they say at `login.roles_claim`; empty where they say nothing there."""
         return _values(claims, self.settings.roles_claim)
 
-    async def claims(self, token: str, audience: str) -> Mapping[str, Any] | None:
-        """Those of a good token of this issuer for this audience; else None. Raises Unavailable."""
+    async def id_claims(self, token: str) -> Mapping[str, Any] | None:
+        """Those of a good ID token for the console; else None. Raises Unavailable."""
+        client = self.settings.client_id
+        claims = await self._claims(token, client, ("jwt",))
+        return None if claims is None or claims.get("azp", client) != client else claims  # 3.1.3.7
+
+    def take_state(self, state: str) -> bool:
+        """Whether a login with this state ends for the first time in this process."""
+        if state in self._states:
+            return False
+        if len(self._states) >= _MAX_STATES:
+            del self._states[next(iter(self._states))]
+        self._states[state] = None
+        return True
+
+    async def _claims(self, token: str, audience: str, types: Sequence[str]) -> Mapping[str, Any] | None:
+        """Those of a good token of this issuer for this audience and of one of these types (RFC 8725, 3.11), which is
+        no message about logouts or other events (RFC 8417); else None. Raises Unavailable."""
         try:
-            key = await self._key(str(jwt.get_unverified_header(token).get("kid", "")))
-            if key is None:
+            header = jwt.get_unverified_header(token)
+            key = await self._key(str(header.get("kid", "")))
+            if key is None or str(header.get("typ", "JWT")).lower().removeprefix("application/") not in types:
                 return None
             claims: Mapping[str, Any] = jwt.decode(
                 token, key.public, algorithms=key.algorithms, audience=audience, issuer=self.settings.issuer,
@@ -93,7 +130,7 @@ class Issuer:
             )  # fmt: skip
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError):
             return None
-        return claims
+        return None if "events" in claims else claims
 
     async def _key(self, kid: str) -> _PublishedKey | None:
         age_s = monotonic() - self._asked_at

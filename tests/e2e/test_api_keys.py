@@ -42,8 +42,8 @@ def test_from_nothing_to_keys(tmp_path: Path) -> None:
         ids = {line.split("\t")[1]: line.split("\t")[0] for line in listed}
         assert list(ids) == ["ops", "shop", "wallboard"]
         rotated = run("keys", "rotate", ids["shop"], "--overlap", "0s", url=server.url, key=admin).stdout.strip()
-        assert run("keys", "revoke", ids["wallboard"], url=server.url, key=admin).returncode == 0
-        assert run("keys", "revoke", "nobody", url=server.url, key=admin).returncode == 4
+        assert run("keys", "revoke", ids["wallboard"], "--yes", url=server.url, key=admin).returncode == 0
+        assert run("keys", "revoke", "nobody", "--yes", url=server.url, key=admin).returncode == 4
 
         def states() -> list[int]:
             return [status(server.url, key, "POST", "/v1/messages") for key in (admin, sender, rotated, viewer)]
@@ -103,7 +103,30 @@ def test_a_key_for_some_topics_sees_and_changes_only_theirs(tmp_path: Path) -> N
         assert listed[4:6] == ["orders reports.*", "1000"]
 
 
-@pytest.mark.parametrize("command", [("ls",), ("create", "a", "--scope", "send"), ("rotate", "a"), ("revoke", "a")])
+def test_the_first_key_of_an_open_server_is_an_admins_and_closes_it_when_told_to(tmp_path: Path) -> None:
+    """By the server and by its folder. A program that names no `--yes` is not asked, and makes no key."""
+    data = tmp_path / "data"
+    with Server(data) as server:
+        server.start()
+        assert status(server.url, "", "POST", "/v1/messages") == 201
+        for more in ((), ("--data", data)):
+            refused = run("keys", "create", "shop", "--scope", "send", "--yes", *more, url=server.url)
+            assert refused.returncode != 0 and "has to be an admin's" in refused.stderr
+            unsure = run("keys", "create", "ops", "--role", "admin", *more, url=server.url)
+            assert unsure.returncode == 2 and "--yes" in unsure.stderr
+        assert status(server.url, "", "POST", "/v1/messages") == 201
+        admin = make("ops", "--role", "admin", "--yes", "--data", data, url=server.url)
+        make("shop", "--scope", "send", url=server.url, key=admin)
+        assert status(server.url, "", "POST", "/v1/messages") == 401
+        unsure = run("keys", "revoke", "shop", url=server.url, key=admin)
+        assert unsure.returncode == 2 and "--yes" in unsure.stderr
+        revoked = run("keys", "revoke", "shop", "--yes", url=server.url, key=admin)
+        assert revoked.returncode == 0 and "(shop) is revoked" in revoked.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [("ls",), ("create", "a", "--scope", "send"), ("rotate", "a"), ("revoke", "a", "--yes")]
+)
 def test_without_a_server_a_command_says_so(command: tuple[str, ...]) -> None:
     failed = run("keys", *command, url="http://127.0.0.1:9")
     assert failed.returncode == 8 and failed.stderr.count("\n") == 1

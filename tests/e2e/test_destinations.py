@@ -100,7 +100,7 @@ def test_declared_paused_kept_and_removed(tmp_path: Path) -> None:
         assert shown(server) == before | {"state": "paused", "paused": True}
         assert run("destination", "resume", "shop", url=server.url).returncode == 0
         assert run("backup", tmp_path / "backups", "--data", data).returncode == 0
-        assert run("destination", "rm", "shop", url=server.url).returncode == 0
+        assert run("destination", "rm", "shop", "--yes", url=server.url).returncode == 0
         assert run("destination", "show", "shop", url=server.url).returncode == 4
         assert run("destination", "ls", url=server.url).stdout == ""
         trail = server.call("GET", "/v1/trail").text

@@ -14,7 +14,7 @@ def test_a_message_tells_who_moved_and_who_cancelled_it(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with Server(data, "--set", "http.access=keys", "--set", "delay_files.seal_rows=5") as server:
         server.start()
-        made = run("keys", "create", "ops", "--role", "admin", "--data", data, url=server.url)
+        made = run("keys", "create", "ops", "--role", "admin", "--yes", "--data", data, url=server.url)
         keys = {"ops": made.stdout.strip()}
 
         def ask(name: str, method: str, path: str, body: object = None) -> Any:

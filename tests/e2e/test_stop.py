@@ -59,7 +59,7 @@ def test_ctrl_c_while_it_starts(new_server: Callable[..., Server]) -> None:
 def test_what_was_denied_right_before_a_stop_is_in_the_trail(tmp_path: Path) -> None:
     with Server(tmp_path / "data", "--set", "http.access=keys") as server:
         server.start()
-        made = run("keys", "create", "ops", "--scope", "admin", "--data", tmp_path / "data", url=server.url)
+        made = run("keys", "create", "ops", "--scope", "admin", "--yes", "--data", tmp_path / "data", url=server.url)
         key = {"X-API-Key": made.stdout.strip()}
         guess = httpx.get(server.url + "/v1/limits", headers={"X-API-Key": "duemq_guess"}, timeout=60)
         assert guess.status_code == 401

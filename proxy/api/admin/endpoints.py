@@ -23,16 +23,19 @@ ADMIN_ENDPOINTS: Final = (
         {201: ResponseSpec("It is in force here now, everywhere within a second. Its text is shown this once.",
                      schemas.NewKey)},
         ("bad_json", "bad_field", "unknown_field", "both_times", "bad_time", "naive_time", "not_supported",
-         "payload_too_large", *_DOWN),
+         "needs_admin", "unconfirmed", "payload_too_large", *_DOWN),
         (), schemas.KeyRequest,
-        examples={"a sender's": {"name": "shop", "scopes": ["send", "cancel"], "expires_after": "90d"}},
+        notes="Until there is a key anybody may call, unless the settings ask for keys. Then the first key shuts out "
+        "all callers without one, and has to be an admin's (`needs_admin`).",
+        examples={"an admin's": {"name": "ops", "role": "admin"},
+                  "a sender's": {"name": "shop", "scopes": ["send", "cancel"], "expires_after": "90d"}},
         scope=Scope.ADMIN,
     ),
     Endpoint(
         "DELETE", "/v1/keys/{id}", keys.delete_key, "Revoke an API key", "keys",
         {200: ResponseSpec("It opens nothing here from now on, nowhere within a second. A repeat gets the same.",
                      schemas.Key)},
-        ("unknown_key", "conflict", "not_supported", *_DOWN), scope=Scope.ADMIN,
+        ("unknown_key", "bad_field", "conflict", "not_supported", *_DOWN), scope=Scope.ADMIN,
     ),
     Endpoint(
         "POST", "/v1/keys/{id}:rotate", keys.rotate_key, "Give an API key a new text", "keys",

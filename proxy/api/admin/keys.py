@@ -22,7 +22,7 @@ async def list_keys(service: Service, request: Request) -> Response:
 
 async def post_key(service: Service, request: Request) -> Response:
     fields = await read_json(request, SMALL_BODY_BYTES)
-    return JsonResponse(await _keys(service).make(fields, caller_name(request)), 201)
+    return JsonResponse(await _keys(service).make(fields, caller_name(request), checked=True), 201)
 
 
 async def delete_key(service: Service, request: Request) -> Response:

@@ -32,6 +32,11 @@ class KeyRequest(Closed):
     rate: Rate = 0
     expires_at: Instant = 0
     expires_after: Duration = 0
+    confirm: bool = Field(
+        default=True,
+        description="false: if the first key shuts callers without one out, it is not made, and the answer "
+        "(`unconfirmed`) says how many requests there were without a key in the last minute.",
+    )
 
 
 class KeyRotation(Closed):
@@ -63,7 +68,7 @@ class TrailRecord(Shape):
 
     at: Rfc3339
     at_ms: Ms
-    by: str = Field(description="The id of a key, user:NAME, settings or data folder; empty: nobody had to say.")
+    by: str = Field(description="The id of a key, user:ID (NAME), settings or data folder; empty: nobody had to say.")
     from_: str = Field(alias="from", description="The address it came from.")
     action: str = Field(examples=["POST /v1/keys"])
     target: str = Field(description="The path.")

@@ -8,10 +8,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.session import digest_of
-from duemq.proxy.access import GRANT, SESSION, caller_name
+from duemq.proxy.access import GRANT, SESSION, Credential, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import read_form
@@ -30,12 +29,12 @@ async def get_login(service: Service, request: Request) -> Response:
 
 async def post_login(service: Service, request: Request) -> Response:
     form = await read_form(request, _FORM_BYTES)
-    grant = service.access.key_grant(form.get("key").encode("utf-8", "replace")) if form.get("key") else None
+    credential = service.access.credential(form.get("key").encode("utf-8", "replace")) if form.get("key") else None
     page = _next(form.get("next"))
-    if grant is None:
+    if credential is None:
         wrong = "This key is not good here: it is mistyped, expired or revoked."
         return _page(service, request, page, wrong, by_key=True)
-    return await _begin(service, request, grant, page)
+    return await _begin(service, request, credential, page)
 
 
 async def get_provider(service: Service, request: Request) -> Response:
@@ -44,7 +43,8 @@ async def get_provider(service: Service, request: Request) -> Response:
         raise Rejected("not_found", "This server has no provider to log in by.")
     from duemq.proxy.login import openid  # needs the extra login
 
-    url, value = await openid.begin(issuer)
+    page = _next(read_query(request, ("next",)).get("next", ""))
+    url, value = await openid.begin(issuer, page)
     response = Response(status_code=303, headers={"Location": url})
     cookie.set_cookie(response, request, cookie.LOGIN, value, cookie.LOGIN_S)
     return response
@@ -58,10 +58,10 @@ async def get_callback(service: Service, request: Request) -> Response:
 
     query = read_query(request, CALLBACK_PARAMETERS)
     try:
-        verified = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+        verified, page = await openid.end(issuer, query, cookie.read_cookie(request, cookie.LOGIN))
+        response = await _begin(service, request, service.access.person(verified), _next(page))
     except Rejected as error:
         return _page(service, request, "", f"Login refused: {error.detail}")
-    response = await _begin(service, request, verified.grant, "")
     cookie.set_cookie(response, request, cookie.LOGIN, "", 0)
     return response
 
@@ -76,11 +76,11 @@ async def post_logout(service: Service, request: Request) -> Response:
     return response
 
 
-async def _begin(service: Service, request: Request, grant: Grant, page: str) -> Response:
-    request.scope[GRANT] = grant  # the trail has who it is
-    text = await service.access.begin_session(grant)
+async def _begin(service: Service, request: Request, credential: Credential, page: str) -> Response:
+    text, good_ms = await service.access.begin_session(credential)
+    request.scope[GRANT] = credential.grant  # the trail has who it is
     response = redirect(request, page)
-    cookie.set_cookie(response, request, cookie.SESSION, text, service.access.session_ms // 1000)
+    cookie.set_cookie(response, request, cookie.SESSION, text, -(-good_ms // 1000))
     return response
 
 

@@ -73,7 +73,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     shared = folder / "shared"
     with Server(folder / "data", "--set", "http.access=keys", "--set", f"delay_files.import_from={shared}") as server:
         server.start()
-        made = run("keys", "create", "ops", "--scope", "admin", "--data", folder / "data", url=server.url)
+        made = run("keys", "create", "ops", "--scope", "admin", "--yes", "--data", folder / "data", url=server.url)
         site = Site(server, {"admin": made.stdout.strip()}, shared)
         for role, scopes in (("viewer", ["read"]), ("operator", ["send", "read", "cancel", "operate"])):
             site.keys[role] = site.call("POST", "/v1/keys", {"name": role, "scopes": scopes}).json()["key"]

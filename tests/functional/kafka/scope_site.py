@@ -42,7 +42,7 @@ class ScopeSite:
 
     def make_key(self, name: str) -> dict[str, str]:
         """The header of a new key, made in the data folder of the node."""
-        made = run("keys", "create", name, "--role", "admin", "--data", str(self.node.data))
+        made = run("keys", "create", name, "--role", "admin", "--yes", "--data", str(self.node.data))
         assert made.returncode == 0, made.stdout + made.stderr
         return {"Authorization": f"Bearer {made.stdout.strip()}"}
 

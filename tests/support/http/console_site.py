@@ -42,11 +42,11 @@ def node(name: str, **fields: Any) -> dict[str, Any]:
 
 class ConsoleGateway(FakeGateway):
     """Lists what `pages` say once for each query, and has a topic `orders` with one record. `written_at`: what the
-    clock of its log says (epoch ms), at first an hour before `NOW`."""
+    clock of its log says (epoch ms), at first an hour before `NOW`. `now`: the clock of the site (epoch ms)."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written_at = NOW - 3_600_000
+        self.now, self.written_at = NOW, NOW - 3_600_000
         self.bus = MemoryBus(MemoryLog(lambda: self.written_at))
         self.nodes = [node("a"), node("b", master_of=[])]
         self.masters: list[str | None] = ["a"]
@@ -148,16 +148,16 @@ class ConsoleSite:
 
 
 @asynccontextmanager
-async def _site(settings: ConsoleSettings | None, login: LoginSettings | None) -> Any:
+async def _site(settings: ConsoleSettings | None, login: LoginSettings | None, http_settings: HttpSettings) -> Any:
     gateway = ConsoleGateway()
     bus = gateway.bus
     await create_logs(bus, 1)
     await bus.create_topic("orders", 1)
     system = (("duemq-id", b"i"), ("duemq-due", b"1"), ("duemq-attempt", b"1"))
     await bus.append({("orders", 0): [pack_record(b"<k>", system, b"<script>alert(1)</script>")]})
-    admin = Administration(lambda: bus, lambda: NOW)
+    admin = Administration(lambda: bus, lambda: gateway.now)
     app = create_app(
-        cast(Gateway, gateway), Ingress(MessageLimits()), HttpSettings(), CollectorRegistry(), lambda: NOW,
+        cast(Gateway, gateway), Ingress(MessageLimits()), http_settings, CollectorRegistry(), lambda: gateway.now,
         asyncio.Event(), admin=admin, login=login, console=settings, importing=IMPORTING,
     )  # fmt: skip
     transport = httpx.ASGITransport(cast(Any, app))
@@ -175,9 +175,10 @@ def with_console(
     scenario: Callable[[ConsoleSite], Awaitable[None]],
     settings: ConsoleSettings | None = None,
     login: LoginSettings | None = None,
+    http_settings: HttpSettings | None = None,
 ) -> None:
     async def run() -> None:
-        async with _site(settings, login) as site:
+        async with _site(settings, login, http_settings or HttpSettings()) as site:
             await scenario(site)
 
     asyncio.run(run())

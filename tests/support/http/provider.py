@@ -40,14 +40,20 @@ class Provider:
     def transport(self) -> httpx.MockTransport:
         return httpx.MockTransport(self._answer)
 
-    def token(self, key: Any = None, algorithm: str = "RS256", kid: str | None = "r1", **claims: Any) -> str:
+    def token(
+        self, key: Any = None, algorithm: str = "RS256", kid: str | None = "r1", type_: str | None = "JWT",
+        **claims: Any,
+    ) -> str:  # fmt: skip
         now = int(time.time())
         content = {
-            "iss": ISSUER, "aud": CLIENT, "sub": "u17", "email": "anna@example.com", "exp": now + 600, "iat": now,
+            "iss": ISSUER, "aud": CLIENT, "sub": "u17", "email": "anna@example.com",
+            "email_verified": True, "exp": now + 600, "iat": now,
             "roles": ["duemq-operator"],
         } | claims  # fmt: skip
         content = {name: value for name, value in content.items() if value is not None}
-        return jwt.encode(content, key or self.rsa, algorithm, headers={} if kid is None else {"kid": kid})
+        return jwt.encode(
+            content, key or self.rsa, algorithm, headers={"typ": type_} | ({} if kid is None else {"kid": kid})
+        )
 
     def log_in(self, url: str, **claims: Any) -> dict[str, str]:
         """What the browser brings back after somebody has logged in at this URL."""

@@ -139,8 +139,8 @@ def test_pause_resume_and_rm(shell: Shell) -> None:
     shell.answers = [ok(SHOP | {"state": "paused"}), ok(SHOP), httpx.Response(204), httpx.Response(204)]
     assert shell("destination", "pause", "shop").out == "shop is paused\n"
     assert orjson.loads(shell("destination", "resume", "shop", "--json").out) == SHOP
-    assert shell("destination", "rm", "shop").out == "shop is removed\n"
-    assert orjson.loads(shell("destination", "rm", "shop", "--json").out) == {"name": "shop", "removed": True}
+    assert shell("destination", "rm", "shop", "--yes").out == "shop is removed\n"
+    assert orjson.loads(shell("destination", "rm", "shop", "--yes", "--json").out) == {"name": "shop", "removed": True}
     asked = [(request.method, request.url.path) for request in shell.requests]
     assert asked == [
         ("POST", "/v1/destinations/shop:pause"), ("POST", "/v1/destinations/shop:resume"),

@@ -22,6 +22,7 @@ from duemq.cli.doctor.folder import check_folder, file_system_of, judge_disk
 from duemq.cli.doctor.kafka import check_brokers
 from duemq.cli.doctor.machine import check_versions, judge_unit
 from duemq.cli.doctor.server import judge_server
+from duemq.cli.doctor.settings_file import check_settings_file
 from duemq.cli.doctor.zookeeper import judge_zookeeper
 from duemq.cli.settings.settings import Settings
 from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
@@ -84,6 +85,21 @@ def test_good_settings_are_ok(role: Role) -> None:
 )
 def test_bad_settings_are_found(changes: dict[str, Any], role: Role, level: Level, part: str) -> None:
     one(list(check_configuration(settings_of(**changes), role)), level, part)
+
+
+def test_a_settings_file_with_secrets_is_for_its_group_alone(tmp_path: Path) -> None:
+    file = tmp_path / "duemq.toml"
+    file.write_text(
+        'listen = "127.0.0.1:1"\n[http]\nopen = false\napi_keys = ["a-secret-key"]\n[login]\nclient_secret = ""\n'
+    )
+    file.chmod(0o644)
+    ((level, text),) = bad(list(check_settings_file(file)))
+    assert level is Level.WARNING and "http.api_keys" in text and "client_secret" not in text and "a-secret" not in text
+    file.chmod(0o640)
+    assert bad(list(check_settings_file(file))) == []
+    file.write_text('[http]\nopen = false\n[destinations.shop]\nurl = "https://x"\n')
+    file.chmod(0o644)
+    assert bad(list(check_settings_file(file))) == []
 
 
 def test_the_role_follows_from_the_settings() -> None:

@@ -28,6 +28,21 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("duemq").setLevel(own)
 
 
+def test_what_others_sent_begins_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    monkeypatch.setattr("sys.stderr", said)
+    set_up("info", "text")
+    forged = "x\n2026-01-01T00:00:00.000Z INFO    forged\r\u2028\x1b[31m"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        logging.getLogger("duemq.it").exception("a token of %s", forged)
+    lines = said.getvalue().splitlines()
+    assert [line for line in lines if line[:1].isdigit()] == lines[:1]
+    assert "forged" in lines[0] and "\x1b" not in said.getvalue()
+    assert lines[1].startswith("Traceback") and all(line.startswith("  ") for line in lines[2:])
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_times_are_utc_and_say_so(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()

@@ -19,6 +19,7 @@ CODES = set(
     payload_too_large batch_too_large idempotency_conflict unauthorised forbidden
     unknown_node not_supported unknown_import bad_delay_file no_ids unexpected_body unsupported_media_type
     malformed_request head_too_large foreign_origin foreign_host unknown_key conflict not_indexed
+    needs_admin unconfirmed
     unknown_job job_ended too_many_jobs redrives_exhausted already_purged unknown_destination
     destination_exists too_many_destinations consumer_in_use""".split()
 )

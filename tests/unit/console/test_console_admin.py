@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from duemq.proxy.gateway.base import MessagePage
 from tests.support.http.console_site import ADMIN, OPERATOR, ConsoleSite, with_console
+from tests.support.http.http_site import STATE
 
 KEY = re.compile(r"duemq_[a-z0-9]{12}_[0-9a-f]{48}_[0-9a-f]{8}")
 
 
+def test_the_first_key_is_an_admins_and_is_made_after_a_question() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        assert '<option value="admin" selected>' in await site.page("/keys")
+        refused = await site.ask("POST", "/keys", {"name": "wall", "role": "viewer"})
+        assert refused.status_code == 400 and "has to be an admin" in refused.text
+        form = {"name": "ops", "role": "admin"}
+        asked = await site.ask("POST", "/keys", form)
+        assert "Make the first key ops?" in asked.text and "requests without a key in the last minute" in asked.text
+        assert not KEY.search(asked.text) and site.admin.keys.count == 0
+        hidden = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked.text))
+        assert KEY.search((await site.ask("POST", "/keys", hidden)).text)
+        (ops,) = site.admin.keys.described()
+        assert (ops["name"], ops["scopes"]) == ("ops", ["admin"])
+
+    with_console(scenario)
+
+
 def test_a_key_is_made_and_its_text_is_shown_once() -> None:
     async def scenario(site: ConsoleSite) -> None:
+        await site.become(ADMIN)
         form = {"name": "shop", "role": "sender", "topics": "orders.*, mail", "rate": "50", "expires_after": "90d"}
         made = await site.ask("POST", "/keys", form)
         (text,) = set(KEY.findall(made.text))
@@ -75,6 +96,17 @@ def test_the_trail_says_who_did_and_was_denied_what() -> None:
         assert "POST /console/cluster/nodes/{node}:drain" in text and "POST /console/keys" in text
         await site.become(OPERATOR)
         assert (await site.ask("GET", "/trail")).status_code == 403
+
+    with_console(scenario)
+
+
+def test_no_value_turns_the_letters_beside_it() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        state = replace(STATE, key="invoice\u202egnp.exe".encode(), labels=("a\u2066b",))
+        site.gateway.pages, site.gateway.found = [MessagePage([state], None)], state
+        for path in ("/messages", "/messages/m1"):
+            text = await site.page(path)
+            assert "invoice\\u202egnp.exe" in text and "\u202e" not in text and "\u2066" not in text
 
     with_console(scenario)
 

@@ -6,7 +6,9 @@ import re
 
 import pytest
 
+from duemq.model.session import new_session
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
+from duemq.web.settings import HttpSettings
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
 
 FORMS = [endpoint.path.removeprefix("/console") for endpoint in CONSOLE_ENDPOINTS if endpoint.method == "POST"]
@@ -35,6 +37,59 @@ def test_a_key_begins_a_session_that_may_what_the_key_may() -> None:
         assert (await site.ask("GET", "/messages")).status_code == 303
 
     with_console(scenario)
+
+
+@pytest.mark.parametrize("overlap_ms", [0, 60_000])
+def test_a_session_ends_with_the_text_of_the_key_that_began_it(overlap_ms: int) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        token = await log_in(site, VIEWER)
+        text = (await site.admin.keys.rotate(site.key_id, overlap_ms, "test"))["key"]
+        assert (await site.ask("GET", "/messages")).status_code == (200 if overlap_ms else 303)
+        renewed = await site.ask("POST", "/login", {"key": text, "csrf": token})
+        site.gateway.now += overlap_ms
+        assert (await site.ask("GET", "/messages")).status_code == 303
+        if not overlap_ms:
+            site.headers = {"Cookie": renewed.headers["Set-Cookie"].partition(";")[0]}
+            assert (await site.ask("GET", "/messages")).status_code == 200
+
+    with_console(scenario)
+
+
+def test_a_session_of_a_version_that_knew_no_texts_is_over() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        made = await site.admin.keys.make({"name": "test", "scopes": ["read"]}, "test")
+        session, text = new_session(made["id"], f"key:{made['id']}", site.gateway.now, site.gateway.now + 60_000)
+        await site.admin.sessions.begin(session)
+        site.headers = {"Cookie": f"duemq_session={text}"}
+        assert (await site.ask("GET", "/messages")).status_code == 303
+
+    with_console(scenario)
+
+
+@pytest.mark.parametrize(
+    ("proxies", "headers", "secure"),
+    [
+        (("127.0.0.0/8",), {"X-Forwarded-Proto": "https"}, True),
+        (("127.0.0.0/8",), {"X-Forwarded-Proto": "http"}, False),
+        (("127.0.0.0/8",), {}, False),
+        (("10.0.0.0/8",), {"X-Forwarded-Proto": "https"}, False),
+        ((), {"X-Forwarded-Proto": "https"}, False),
+    ],
+)
+def test_cookies_follow_the_scheme_that_a_trusted_proxy_tells_of(
+    proxies: tuple[str, ...], headers: dict[str, str], secure: bool
+) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        made = await site.admin.keys.make({"name": "test", "scopes": ["read"]}, "test")
+        site.headers = headers
+        cookie = (await site.ask("POST", "/login", {"key": made["key"]})).headers["Set-Cookie"]
+        assert ("; Secure" in cookie) is cookie.startswith("__Host-duemq_session=") is secure
+        text = cookie.partition(";")[0].partition("=")[2]
+        for name, opened in (("__Host-duemq_session", True), ("duemq_session", not secure)):
+            site.headers = headers | {"Cookie": f"{name}={text}"}
+            assert (await site.ask("GET", "/messages")).status_code == (200 if opened else 303), name
+
+    with_console(scenario, http_settings=HttpSettings(trusted_proxies=proxies))
 
 
 def test_a_wrong_key_begins_none_and_is_not_shown_again() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -24,6 +26,7 @@ def with_provider(monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario], None]
 
     def run(scenario: Scenario) -> None:
         async def with_site(site: ConsoleSite) -> None:
+            site.gateway.now = time.time_ns() // 1_000_000  # that of the tokens
             await scenario(site, provider)
 
         with_console(with_site, login=SETTINGS)
@@ -68,6 +71,8 @@ def test_a_person_logs_in_by_the_provider(with_provider: Callable[[Scenario], No
      ({"iss": "https://evil.example.com"}, {}, "another provider"),
      ({"code": "guess"}, {}, "takes this code for no login"), ({"error": "access_denied"}, {}, "access_denied"),
      ({}, {"nonce": "another"}, "token is not good"), ({}, {"aud": "another"}, "token is not good"),
+     ({}, {"azp": "another"}, "token is not good"), ({}, {"type_": "at+jwt"}, "token is not good"),
+     ({"state": ""}, {}, "not begun in this browser"),
      ({}, {"roles": []}, "no role of login.roles")],
 )  # fmt: skip
 def test_a_wrong_answer_begins_no_session_and_is_told(
@@ -92,6 +97,34 @@ def test_a_login_that_another_browser_began_ends_in_none(with_provider: Callable
         assert (await come_back(site, answer)).status_code == 401
         site.headers = {}
         assert (await come_back(site, answer)).status_code == 401
+
+    with_provider(scenario)
+
+
+def test_a_state_is_good_once_and_asks_the_provider_once(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        answer = provider.log_in(await begin(site)) | {"code": "guess"}
+        for _ in range(20):
+            assert (await come_back(site, answer)).status_code == 401
+        assert provider.requests.count("/token") == 1
+        site.headers = {"Cookie": "__Host-duemq_login=.."}
+        assert (await come_back(site, {"code": "x", "state": ""})).status_code == 401
+        assert provider.requests.count("/token") == 1
+
+    with_provider(scenario)
+
+
+def test_a_login_by_the_provider_leads_back_to_the_page_that_was_asked_for(
+    with_provider: Callable[[Scenario], None],
+) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        for page, goal in (("messages?topic=a&key=b", "../messages?topic=a&key=b"), ("//evil.example", "../")):
+            site.headers = {}
+            response = await site.ask("GET", "/login/provider?" + urlencode({"next": page}))
+            site.headers = {"Cookie": response.headers["Set-Cookie"].partition(";")[0]}
+            response = await come_back(site, provider.log_in(response.headers["Location"]))
+            assert response.headers["Location"] == goal
+        assert "login/provider?next=messages" in await site.page("/login?next=messages")
 
     with_provider(scenario)
 
@@ -135,5 +168,50 @@ def test_a_userinfo_that_is_not_needed_is_not_read(with_provider: Callable[[Scen
         provider.userinfo = {"sub": "u17", "roles": ["duemq-admin"]}
         assert (await come_back(site, provider.log_in(await begin(site)))).status_code == 303
         assert "/me" not in provider.requests
+
+    with_provider(scenario)
+
+
+def test_with_an_https_url_all_cookies_are_secure_and_bound_to_the_host(
+    with_provider: Callable[[Scenario], None],
+) -> None:
+    """Browsers send no `Origin` with the two requests of the code flow, and TLS may end at a proxy."""
+
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        begun = await site.ask("GET", "/login/provider")
+        site.headers = {"Cookie": begun.headers["Set-Cookie"].partition(";")[0]}
+        ended = await come_back(site, provider.log_in(begun.headers["Location"]))
+        cookies = begun.headers.get_list("Set-Cookie") + ended.headers.get_list("Set-Cookie")
+        assert len(cookies) == 3
+        for cookie in cookies:
+            assert cookie.startswith("__Host-duemq_") and cookie.endswith("; Secure") and "Path=/;" in cookie
+        session = cookies[1].partition(";")[0]
+        for text, status in ((session, 200), (session.removeprefix("__Host-"), 303)):
+            site.headers = {"Cookie": text}
+            assert (await site.ask("GET", "/")).status_code == status
+
+    with_provider(scenario)
+
+
+def test_a_session_ends_with_the_token_it_was_made_from(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        until = site.gateway.now // 1000 + 300
+        response = await come_back(site, provider.log_in(await begin(site), exp=until))
+        cookie = response.headers.get_list("Set-Cookie")[0]
+        assert 0 < int(re.search(r"Max-Age=(\d+)", cookie)[1]) <= 300  # type: ignore[index]
+        site.headers = {"Cookie": cookie.partition(";")[0]}
+        assert (await site.ask("GET", "/")).status_code == 200
+        site.gateway.now = until * 1000
+        assert (await site.ask("GET", "/")).status_code == 303
+
+    with_provider(scenario)
+
+
+def test_a_token_begins_no_session_by_the_form_for_keys(with_provider: Callable[[Scenario], None]) -> None:
+    async def scenario(site: ConsoleSite, provider: Provider) -> None:
+        token = provider.token(roles=["duemq-admin"])
+        for _ in range(2):  # also when it is known
+            assert (await site.ask("POST", "/login", {"key": token})).status_code == 401
+            assert (await site.ask("GET", "/keys", Authorization=f"Bearer {token}")).status_code == 200
 
     with_provider(scenario)

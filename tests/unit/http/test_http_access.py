@@ -58,7 +58,8 @@ class Site:
                 following.cancel()
 
     async def key(self, *scopes: str, **fields: Any) -> str:
-        made = await self.keys.make({"name": "test", "scopes": [str(scope) for scope in scopes], **fields}, "test")
+        new = {"name": "test", "scopes": [str(scope) for scope in scopes]} | fields
+        made = await self.keys.make(new, "test")
         return str(made["key"])
 
     async def ask(self, method: str, path: str, key: str = "", body: Any = None, **headers: str) -> httpx.Response:
@@ -152,6 +153,46 @@ def test_without_any_key_everybody_may_until_the_first_is_made() -> None:
         assert [key["name"] for key in listed] == ["ops"] and "key" not in listed[0]
         await site.ask("DELETE", f"/v1/keys/{made.json()['id']}", made.json()["key"])
         assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 401  # it does not open again
+
+    with_site(scenario)
+
+
+def test_the_first_key_is_an_admins_and_says_whom_it_shuts_out() -> None:
+    async def scenario(site: Site) -> None:
+        for _ in range(3):
+            await site.ask("POST", "/v1/messages", body=ORDER)
+        site.now += 30_000
+        await site.ask("POST", "/v1/messages", body=ORDER)
+        for fields in ({"role": "operator"}, {"scopes": ["send", "read", "cancel", "operate"]}):
+            refused = await site.ask("POST", "/v1/keys", body={"name": "shop", **fields})
+            assert (refused.status_code, code_of(refused), refused.json()["field"]) == (409, "needs_admin", "scopes")
+        admin = {"name": "ops", "role": "admin"}
+        asked = await site.ask("POST", "/v1/keys", body=admin | {"confirm": False})
+        assert (asked.status_code, code_of(asked), asked.json()["keyless_requests"]) == (409, "unconfirmed", 4)
+        site.now += 31_000
+        asked = await site.ask("POST", "/v1/keys", body=admin | {"confirm": False})
+        assert asked.json()["keyless_requests"] == 1, "of the last minute"
+        assert (await site.ask("POST", "/v1/messages", body=ORDER)).status_code == 201, "nothing has changed"
+        made = await site.ask("POST", "/v1/keys", body=admin | {"confirm": True})
+        assert made.status_code == 201
+        shop = {"name": "shop", "role": "viewer", "confirm": False}
+        assert (await site.ask("POST", "/v1/keys", made.json()["key"], shop)).status_code == 201
+
+    with_site(scenario)
+
+
+def test_keys_are_known_by_id_and_by_name() -> None:
+    async def scenario(site: Site) -> None:
+        admin = await site.key("admin", name="ops")
+        first, second = [(await site.key("read", name="wall board: 1@x")).split("_")[1] for _ in range(2)]
+        named = "/v1/keys/wall%20board%3A%201%40x"
+        answer = await site.ask("DELETE", named, admin)
+        assert (code_of(answer), answer.json()["field"]) == ("bad_field", "id"), "two have this name"
+        assert first in answer.json()["detail"] and second in answer.json()["detail"]
+        await site.ask("DELETE", f"/v1/keys/{first}", admin)
+        rotated = await site.ask("POST", f"{named}:rotate", admin, {"overlap": "0s"})
+        assert rotated.json()["id"] == second, "the one that is active"
+        assert (await site.ask("DELETE", named, admin)).json()["id"] == second
 
     with_site(scenario)
 

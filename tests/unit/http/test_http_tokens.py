@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from duemq.model.errors import BadConfig
 from duemq.proxy.login import tokens
 from duemq.proxy.login.settings import LoginSettings
-from duemq.proxy.login.tokens import Issuer
+from duemq.proxy.login.tokens import Issuer, person_id
 from tests.support.http.http_site import ORDER
 from tests.support.http.provider import CLIENT, ISSUER, Provider
 from tests.unit.http.test_http_access import Site
@@ -54,8 +54,62 @@ def test_a_token_allows_what_its_role_stands_for(monkeypatch: pytest.MonkeyPatch
         made = await site.ask("POST", "/v1/keys", admin, {"name": "shop", "role": "viewer"})
         assert (await site.ask("GET", "/v1/limits", made.json()["key"])).status_code == 200
         trail = (await site.ask("GET", "/v1/trail", admin)).json()["entries"]
-        assert trail[0]["by"] == "user:anna@example.com"
+        assert trail[0]["by"] == f"user:{person_id(ISSUER, 'u17')} (anna@example.com)"
         assert provider.requests == ["/.well-known/openid-configuration", "/keys"]
+
+    with_provider(scenario, monkeypatch)
+
+
+def test_people_are_told_apart_by_issuer_and_subject_and_shown_by_a_verified_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The address is what a person may have typed, and two may have the same."""
+
+    async def scenario(site: Site, provider: Provider) -> None:
+        site.now = time.time_ns() // 1_000_000
+        by = []
+        for claims in (
+            {"sub": "u17", "email": "ceo@example.com"},
+            {"sub": "u18", "email": "ceo@example.com", "email_verified": False},
+            {"sub": "u19", "email": "ceo@example.com", "email_verified": None},
+            {"sub": "u20", "email": "a" * 100 + "1"},
+            {"sub": "u21", "email": "a" * 100 + "2"},
+            {"sub": "u22\n2026-01-01 forged", "email": None},
+        ):
+            token = provider.token(**claims)
+            sent = await site.ask("POST", "/v1/messages", token, ORDER, **{"Idempotency-Key": "one"})
+            assert sent.status_code == 201, "nobody has another's key"
+            await site.ask("PATCH", f"/v1/messages/{sent.json()['id']}", token, {"deliver_after": "2h"})
+            by.append(site.gateway.callers[-1])
+        names = ["ceo@example.com", "sub u18", "sub u19", "a" * 80, "a" * 80, "sub u22?2026-01-01 forged"]
+        ids = [person_id(ISSUER, f"u{number}") for number in range(17, 22)]
+        ids.append(person_id(ISSUER, "u22\n2026-01-01 forged"))
+        assert by == [f"user:{id_} ({name})" for id_, name in zip(ids, names, strict=True)]
+
+    with_provider(scenario, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("type_", "claims", "good"),
+    [
+        ("at+jwt", {}, True),
+        ("application/at+JWT", {}, True),
+        (None, {}, True),
+        ("JWT", {"nonce": "n", "typ": "Bearer"}, True),
+        ("JWT", {"nonce": "n"}, False),
+        ("JWT", {"at_hash": "h"}, False),
+        ("logout+jwt", {}, False),
+        ("at+jwt", {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}, False),
+    ],
+)
+def test_tokens_of_other_types_open_nothing(
+    type_: str | None, claims: dict[str, Any], good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ID tokens have the audience of the API too, where `login.audience` is empty."""
+
+    async def scenario(site: Site, provider: Provider) -> None:
+        token = provider.token(type_=type_, **claims)
+        assert (await site.ask("GET", "/v1/limits", token)).status_code == (200 if good else 401)
 
     with_provider(scenario, monkeypatch)
 

@@ -141,7 +141,7 @@ def test_wrong_limits_of_a_key_are_refused(fields: dict[str, Any], field: str) -
 )
 def test_a_role_stands_for_its_scopes(role: str, scopes: list[str]) -> None:
     async def scenario(site: Site) -> None:
-        made = await site.ask("POST", "/v1/keys", body={"name": "a", "role": role})
+        made = await site.ask("POST", "/v1/keys", await site.key("admin"), {"name": "a", "role": role})
         assert made.status_code == 201 and made.json()["scopes"] == scopes
 
     with_site(scenario)

@@ -72,6 +72,34 @@ def test_pages_of_others_change_nothing(headers: dict[str, str], allowed: bool, 
     with_app(scenario, settings=HttpSettings(api_keys=keys, origins=("https://app.example",)))
 
 
+@pytest.mark.parametrize("origin", ["https://app.example", "https://other.example"])
+def test_a_page_of_an_allowed_origin_may_send_json_and_keys_and_read_the_answer(origin: str) -> None:
+    """A browser asks first, without a key, and wants each answer to name the page's origin."""
+    allowed = origin == "https://app.example"
+
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        asks = {
+            "Origin": origin, "Sec-Fetch-Site": "cross-site", "Access-Control-Request-Method": "PUT",
+            "Access-Control-Request-Headers": "authorization, content-type,duemq-topic",
+        }  # fmt: skip
+        asked = await ask("OPTIONS", "/v1/messages/a", headers=asks)
+        sends = {"Origin": origin, "Sec-Fetch-Site": "cross-site"}
+        sent = await ask("POST", "/v1/messages", json=ORDER, headers=sends | {"X-API-Key": "in-the-settings"})
+        without = await ask("POST", "/v1/messages", json=ORDER, headers=sends)
+        if not allowed:
+            assert asked.status_code == 401 and sent.status_code == 403
+        else:
+            assert (asked.status_code, sent.status_code, without.status_code) == (204, 201, 401)
+            assert asked.headers["Access-Control-Allow-Headers"] == "authorization, content-type,duemq-topic"
+            assert "PUT" in asked.headers["Access-Control-Allow-Methods"]
+        for answer in (asked, sent, without):
+            assert answer.headers.get("Access-Control-Allow-Origin") == (origin if allowed else None)
+            assert "Access-Control-Allow-Credentials" not in answer.headers
+        assert "Access-Control-Allow-Origin" not in (await ask("GET", "/livez")).headers
+
+    with_app(scenario, settings=HttpSettings(api_keys=("in-the-settings",), origins=("https://app.example",)))
+
+
 @pytest.mark.parametrize(
     ("host", "known"),
     [

@@ -21,15 +21,21 @@ _DONE: Final = {"revoke": "The key is revoked: it opens nothing any more."}
 
 async def get_keys(service: Service, request: Request) -> Response:
     done = _DONE.get(read_query(request, ("done",)).get("done", ""), "")
-    return await _list(service, request, dict.fromkeys(_FIELDS, ""), done=done)
+    closes = service.access.keys is not None and service.access.keys.would_close
+    fields = dict.fromkeys(_FIELDS, "") | ({"role": "admin"} if closes else {})
+    return await _list(service, request, fields, done=done)
 
 
 async def post_key(service: Service, request: Request) -> Response:
     form = await read_form(request)
+    fields = {name: form.text(name) for name in _FIELDS}
     try:
-        made = await call_api(service, request, "POST", "/v1/keys", body=_key(form))
+        body = _key(form) | {"confirm": bool(form.get("sure"))}
+        made = await call_api(service, request, "POST", "/v1/keys", body=body)
     except Rejected as error:
-        fields = {name: form.text(name) for name in _FIELDS}
+        if error.code == "unconfirmed":
+            request.scope[ASKED] = True
+            return render(request, "admin/first_key.html", fields=fields, detail=error.detail)
         return await _list(service, request, fields, wrong=error.detail, field=error.field or "", status=400)
     return render(request, "admin/key.html", key=made, title="A new key", question="")
 

@@ -1,0 +1,35 @@
+"""The settings file, which may hold the secrets of a server."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from duemq.cli.doctor.finding import Finding, ok, warning
+from duemq.cli.settings.settings import Settings
+
+_SUBJECT = "settings file"
+
+
+def check_settings_file(path: Path) -> Iterator[Finding]:
+    """Whether others may read the secrets in a file that can be loaded."""
+    secrets = list(_secrets_in(tomllib.loads(path.read_text("utf-8"))))
+    if secrets and path.stat().st_mode & 0o007:
+        detail = f"{path} is open to all users, and has {', '.join(secrets)}"
+        yield warning(_SUBJECT, detail, f"chgrp duemq {path} && chmod 640 {path}")
+    else:
+        yield ok(_SUBJECT, f"{path} shows no secret to other users")
+
+
+def _secrets_in(document: Mapping[str, Any]) -> Iterator[str]:
+    """Names of those that are given; such a field is never printed, either."""
+    for name, section in document.items():
+        if not isinstance(section, Mapping):
+            continue
+        if name == "destinations":
+            yield from (f"{name}.{one}.credentials" for one, fields in section.items() if "credentials" in fields)
+            continue
+        fields = getattr(Settings.model_fields[name].annotation, "model_fields", {})
+        yield from (f"{name}.{key}" for key, value in section.items() if value and not fields[key].repr)
