@@ -23,7 +23,7 @@ from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import GRANT, Access, caller_name
-from duemq.proxy.api.endpoint import Router, Service
+from duemq.proxy.api.endpoint import FoundRoute, Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
@@ -108,7 +108,7 @@ class Application:
         self._service, self.admission, self._same_origin = service, admission, same_origin
         self.history = service.history
         self._router = Router(ENDPOINTS)
-        self._open_metrics = open_metrics
+        self._open = frozenset(("/metrics",) if open_metrics else ())  # endpoints that need no key here
         self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,15 +164,16 @@ class Application:
         if path.startswith("/console"):
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
-        if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):
+        found = self._router.find(request)
+        if path.startswith("/v1/") if found is None else found.scope is not None and path not in self._open:
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
-                return await self._route(request, grant, self._limited(request, grant))
-        return await self._route(request, grant, self._service)
+                return await self._route(request, found, grant, self._limited(request, grant))
+        return await self._route(request, found, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
         # Imported when the first page is asked for: most processes show none.
@@ -194,8 +195,8 @@ class Application:
         gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
         return replace(self._service, gateway=gateway)
 
-    async def _route(self, request: Request, grant: Grant, service: Service) -> Response:
-        match = self._router.find(request, grant)
+    async def _route(self, request: Request, found: FoundRoute | None, grant: Grant, service: Service) -> Response:
+        match = self._router.open(request, found, grant)
         if match.audited is not None:
             request.scope[_AUDITED] = match.audited
         if match.handler is not None:

@@ -41,7 +41,7 @@ async def call_api(
     """
     content = b"" if body is None else orjson.dumps(body)
     inner = Request(_scope(request, method, path, query, content, headers), _receive(request, content))
-    match = _router().find(inner, grant_of(request))
+    match = _router().open(inner, _router().find(inner), grant_of(request))
     if match.handler is None:
         raise Rejected("not_found", f"this server does not know {method} {path}")
     response = await match.handler(service, inner)

@@ -73,7 +73,7 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
     path: str = request.scope["path"]
     if path == PREFIX:  # relative to it, for a proxy may have put something before it
         return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
-    match = _router().find(request, grant_of(request))
+    match = _router().open(request, _router().find(request), grant_of(request))
     if match.audited is not None:
         audited.append(match.audited)
     if match.handler is not None:

@@ -15,6 +15,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.access import ApiKey, Scope
+from duemq.proxy.api.endpoint import Endpoint
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import Gateway
@@ -139,6 +140,30 @@ def test_metrics_need_a_key_for_all_topics_unless_they_are_open(open_metrics: bo
         assert (await site.ask("GET", "/v1/limits")).status_code == 401
 
     with_site(scenario, HttpSettings(open_metrics=open_metrics))
+
+
+def test_a_path_has_one_spelling() -> None:
+    """A gateway in front that keeps strangers from a path compares it as it is."""
+
+    async def scenario(site: Site) -> None:
+        viewer = await site.key("read")
+        limited = await site.key("read", topics=["orders.*"])
+        for method, path, _ in [*ROUTES, ("GET", "/nothing", None), ("POST", "/console/logout", None)]:
+            for key in ("", viewer, limited):
+                for end in ("%0A", "%00", "%C2%85"):
+                    answer = await site.ask(method, path_of(path) + end, key)
+                    if path.endswith("}"):  # it belongs to the parameter
+                        assert 400 <= answer.status_code < 500, (method, path, key)
+                    else:
+                        assert answer.status_code == 400, (method, path, key)
+
+    with_site(scenario)
+
+
+def test_a_route_without_a_declared_scope_is_no_route() -> None:
+    one = ENDPOINTS[0]
+    with pytest.raises(TypeError, match="scope"):
+        Endpoint(one.method, one.path, one.handler, one.summary, one.tag, one.answers)  # type: ignore[call-arg]
 
 
 def test_without_any_key_everybody_may_until_the_first_is_made() -> None:
