@@ -28,6 +28,9 @@ GRANT: Final = "duemq.grant"
 SESSION: Final = "duemq.session"
 """Where the text of a session's cookie is, in the scope of a request that is made in one."""
 
+UNCHANGED: Final = "duemq.unchanged"
+"""In the scope of a request that changed nothing, though it might have: it is no act, and the trail has none of it."""
+
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
 

@@ -22,7 +22,7 @@ from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, Access, caller_name
+from duemq.proxy.access import GRANT, UNCHANGED, Access, caller_name
 from duemq.proxy.api.endpoint import FoundRoute, Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.history import History
@@ -50,6 +50,7 @@ log = logging.getLogger("duemq.http")
 _RATE_LIMIT = "duemq.rate_limit"  # where the `RateLimit` of a caller is in the scope of its requests
 _AUDITED = "duemq.audited"  # and the path of an endpoint whose acts are written to the trail
 _DENIED = frozenset((401, 403))
+_MAYBE_DONE = frozenset((500, 504))
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
 
 
@@ -148,7 +149,7 @@ class Application:
                 "request %s failed: %s %s", name, scope["method"], shown(scope["path"]), extra={"action": "http.failed"}
             )
             response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
-        if _AUDITED in scope or response.status_code in _DENIED:
+        if (_AUDITED in scope and UNCHANGED not in scope) or response.status_code in _DENIED:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
         if (limit := scope.get(_RATE_LIMIT)) is not None:
@@ -216,7 +217,7 @@ class Application:
         )
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
-        """Write into the trail what was done, or was denied."""
+        """Write into the trail what was done, or was refused. What may have been done counts as done."""
         if (admin := self._service.access.admin) is None:
             return
         scope = request.scope
@@ -224,10 +225,10 @@ class Application:
         action = f"{scope['method']} {scope.get(_AUDITED, path)}"
         address = client[0] if client else ""
         entry = TrailEntry(self._service.clock(), by, address, action, path, status, code, request_id)
-        if status in _DENIED:
-            admin.trail.deny(entry)
-        else:
+        if status < 400 or status in _MAYBE_DONE:
             await admin.trail.act(entry)
+        else:
+            admin.trail.deny(entry)
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

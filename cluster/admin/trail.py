@@ -1,7 +1,7 @@
 """The audit trail: who did or was denied what, when, from where, and with which result.
 
-It is a log of two partitions, so that a flood of denied requests drops no record of what was done. Each keeps its last
-50,000 records.
+It is a log of two partitions: acts, which changed something, and denials, which are all requests that were refused. A
+flood of refused requests drops no record of what was done. Each partition keeps its last 50,000 records.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Trail:
             self._lose([entry], error)
 
     def deny(self, entry: TrailEntry) -> None:
-        """Note what was denied; it is written within some seconds. Equal ones are counted."""
+        """Note what was denied or refused; it is written within some seconds. Equal ones are counted."""
         group = (entry.by, entry.address, entry.action, entry.code)
         if (same := self._denied.get(group)) is not None:
             self._denied[group] = same._replace(times=same.times + entry.times)

@@ -41,6 +41,7 @@ class Site:
         self.admin = Administration(lambda: bus, lambda: self.now)
         self.keys = self.admin.keys
         self.gateway = FakeGateway()
+        self.gateway.bus = bus
         app = create_app(
             cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
             lambda: self.now, asyncio.Event(), admin=self.admin, login=self.login,
@@ -148,14 +149,12 @@ def test_a_path_has_one_spelling() -> None:
     async def scenario(site: Site) -> None:
         viewer = await site.key("read")
         limited = await site.key("read", topics=["orders.*"])
-        for method, path, _ in [*ROUTES, ("GET", "/nothing", None), ("POST", "/console/logout", None)]:
+        fixed = [(method, path) for method, path, _ in ROUTES if not path.endswith("}")]
+        for method, path in [*fixed, ("GET", "/nothing"), ("POST", "/console/logout")]:
             for key in ("", viewer, limited):
                 for end in ("%0A", "%00", "%C2%85"):
                     answer = await site.ask(method, path_of(path) + end, key)
-                    if path.endswith("}"):  # it belongs to the parameter
-                        assert 400 <= answer.status_code < 500, (method, path, key)
-                    else:
-                        assert answer.status_code == 400, (method, path, key)
+                    assert answer.status_code == 400, (method, path, key)
 
     with_site(scenario)
 
