@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from duemq.cluster.admin.administration import Administration
 from duemq.model.access import EVERYTHING, Grant, id_of
@@ -27,6 +28,12 @@ GRANT: Final = "duemq.grant"
 
 SESSION: Final = "duemq.session"
 """Where the text of a session's cookie is, in the scope of a request that is made in one."""
+
+OUTER: Final = "duemq.outer"
+"""In the scope of a call that the console makes of the API: the scope of the page's request, which has the caller's
+key or cookie."""
+
+_UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
 
 UNCHANGED: Final = "duemq.unchanged"
 """In the scope of a request that changed nothing, though it might have: it is no act, and the trail has none of it."""
@@ -74,7 +81,22 @@ class Access:
         if not self._is_in_force():
             return EVERYTHING
         presented = presented_key(request)
-        return self.key_grant(presented) if presented else self._session_grant(request)
+        if not presented:
+            return self._session_grant(request)
+        granted = self.key_grant(presented)
+        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token that was verified before
+            request.scope[_UNTIL] = known.until
+        return granted
+
+    def is_granted(self, scope: Scope) -> bool:
+        """Whether the caller of a request that was let in, and is still being answered, may do what it might then."""
+        outer: Scope = scope.get(OUTER, scope)
+        if (until := outer.get(_UNTIL)) is not None:
+            return bool(self._clock() < until)
+        try:
+            return self.grant(Request(outer)) == outer.get(GRANT, EVERYTHING)
+        except Unavailable:
+            return False
 
     def key_grant(self, presented: bytes) -> Grant | None:
         """What who has this key may do; also by a bearer token that was verified before. Raises Unavailable."""
@@ -104,6 +126,7 @@ class Access:
         verified = await self.issuer.verify(presented.decode("latin-1"), settings.audience or settings.client_id)
         if verified is None:
             return None
+        request.scope[_UNTIL] = verified.until
         return self._cache(presented, verified.grant, verified.until)
 
     def _cache(self, presented: bytes, grant: Grant, until: int | None) -> Grant:

@@ -32,6 +32,7 @@ from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
@@ -76,8 +77,11 @@ def create_app(
     keys_needed = settings.access == "keys"
     issuer = _issuer_of(login)
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
+    endings = Endings(closing, access.is_granted)
+    if admin is not None:
+        admin.log.on_change(endings.look)
     service = Service(
-        gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
+        gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.

@@ -27,6 +27,7 @@ from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
@@ -39,6 +40,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 @dataclass(frozen=True, slots=True)
 class Service:
     """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
+    `endings`: what an answer that takes time watches.
     `history`: what the console shows over time."""
 
     gateway: Gateway
@@ -46,6 +48,7 @@ class Service:
     registry: CollectorRegistry
     clock: Callable[[], int]
     closing: asyncio.Event
+    endings: Endings
     max_wait_ms: int
     access: Access
     history: History

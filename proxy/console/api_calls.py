@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.access import OUTER
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.caller import grant_of
@@ -77,7 +78,7 @@ def _scope(
         fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     return scope | {
         "method": method, "path": unquote(path), "raw_path": path.encode(), "headers": fields,
-        "query_string": urlencode(query or {}).encode(),
+        "query_string": urlencode(query or {}).encode(), OUTER: request.scope.get(OUTER, request.scope),
     }  # fmt: skip
 
 

@@ -31,6 +31,8 @@ ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPO
 class Site:
     """A server with an administrative log. `now` is its clock (epoch ms)."""
 
+    gateway_type = FakeGateway
+
     def __init__(self, settings: HttpSettings | None = None, login: LoginSettings | None = None) -> None:
         self.now, self.login = NOW, login
         self.settings = settings or HttpSettings()
@@ -40,7 +42,7 @@ class Site:
         await create_logs(bus, 1)
         self.admin = Administration(lambda: bus, lambda: self.now)
         self.keys = self.admin.keys
-        self.gateway = FakeGateway()
+        self.gateway = self.gateway_type()
         self.gateway.bus = bus
         app = create_app(
             cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
