@@ -23,6 +23,7 @@ from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
 
 NOW = 1_795_255_200_000
@@ -107,6 +108,9 @@ class FakeGateway:
     async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
         return self.pages[len(self.queries) - 1]
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        return None
 
     def trouble(self, topic: str) -> str | None:
         return None
