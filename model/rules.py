@@ -38,6 +38,20 @@ LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 MAX_LABELS = 16
 
 RESERVED_HEADERS = "duemq-"
+_CONSUMERS_HEADERS = "x-duemq-"
+_HANDED_ON = frozenset((
+    "x-duemq-redrives", "x-duemq-redriven-from", "x-duemq-redriven-origin", "x-duemq-relay-retried", "x-duemq-lease",
+    "x-duemq-test",
+))  # fmt: skip
+
+
+def is_reserved_header(name: str) -> bool:
+    """Whether a caller over HTTP may not give a message a header of this name: with such headers duemq, or a consumer
+    that sends a message back, tells where it came from and why. Clients that send a record on keep `_HANDED_ON`."""
+    lower = name.lower()
+    return lower.startswith(RESERVED_HEADERS) or (lower.startswith(_CONSUMERS_HEADERS) and lower not in _HANDED_ON)
+
+
 HEADER_NAME_CHARACTERS = 256
 
 ID_CHARS = 32

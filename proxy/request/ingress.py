@@ -22,10 +22,10 @@ from duemq.model.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
     MAX_LABELS,
-    RESERVED_HEADERS,
     RESERVED_TOPICS,
     TOPIC,
     TOPIC_RULE,
+    is_reserved_header,
 )
 from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, TimePolicy, resolve, resolve_expiry, shown
 from duemq.model.topic_names import is_of_another
@@ -213,8 +213,8 @@ class Ingress:
             if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
                 detail = f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}"
                 raise Rejected("bad_header", detail, field)
-            if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
-                detail = f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own"
+            if is_reserved_header(name):
+                detail = f"header {shown(name)}: the prefixes duemq- and x-duemq- are duemq's own"
                 raise Rejected("bad_header", detail, field)
         count, packed = pack_headers(headers)
         if len(packed) > (limit := self.limits.max_headers_bytes):

@@ -26,6 +26,7 @@ BAD_FIELDS: list[tuple[str, str, list[object]]] = [
     ("payload_base64", "bad_base64", ["***", "abc", "eA==eA==!", "eA", "é", "eA==\n", 7, [], None]),
     ("headers", "bad_header", [[], "a: b", None, {"a": 1}, {"a": None}, {"a": ["b"]}, {"": "v"}, {"n" * 257: "v"}]),
     ("headers", "bad_header", [{n: "x"} for n in ("duemq-id", "duemq-due", "DUEMQ-Attempt", "duemq-mine")]),
+    ("headers", "bad_header", [{n: "x"} for n in ("x-duemq-topic", "X-Duemq-Reason", "x-duemq-return", "x-duemq-new")]),
     ("headers", "bad_header", [{f"h{i}": "" for i in range(65)}, {"big": "x" * 65_536}]),
     ("labels", "bad_field", [3, "a", None, [1], [""], ["a,b"], ["a\n"], ["x" * 129], [f"l{i}" for i in range(17)]]),
     ("key", "bad_field", [5, None, [], "é" * 16_385]),
