@@ -73,6 +73,15 @@ def test_a_full_message() -> None:
     assert (draft.labels, draft.expires, draft.name, draft.fingerprint) == (("a", "b c"), NOW + 5, b"", b"")
 
 
+def test_a_client_tells_what_died_in_a_topic_of_dead_letters_alone() -> None:
+    death = {"x-duemq-topic": "orders"}
+    assert GATE.draft({"topic": "dlq.billing", "headers": death}, NOW).header_count == 1
+    assert GATE.draft({"topic": "orders", "headers": {"x-duemq-redrives": "1"}}, NOW).header_count == 1
+    for topic in ("orders", "dlqx"):
+        with pytest.raises(Rejected, match="duemq's own"):
+            GATE.draft({"topic": topic, "headers": death}, NOW)
+
+
 def test_a_bare_message_goes_straight_to_its_target() -> None:
     assert GATE.draft({"topic": "orders"}, NOW) == Draft("orders", b"", None)
     assert GATE.draft(message(deliver_after="90s"), NOW).due == NOW + 90_000
