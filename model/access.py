@@ -34,7 +34,8 @@ class Scope(StrEnum):
     """What a caller may do."""
 
     SEND = "send"  # schedule messages
-    READ = "read"  # look messages and topics up, and consume
+    READ = "read"  # look messages and topics up, and read topics
+    CONSUME = "consume"  # store the cursors of consumers; operate includes it
     CANCEL = "cancel"  # cancel, move and deliver now
     OPERATE = "operate"  # redrive dead letters, drain nodes
     ADMIN = "admin"  # everything, and keys
@@ -76,7 +77,8 @@ class Grant(NamedTuple):
         return self.caller if self.topics else ""
 
     def allows(self, scope: Scope) -> bool:
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        more = Scope.OPERATE if scope is Scope.CONSUME else Scope.ADMIN
+        return scope in self.scopes or Scope.ADMIN in self.scopes or more in self.scopes
 
     def covers(self, topic: str) -> bool:
         return not self.topics or topic_matcher(self.topics)(topic) is not None

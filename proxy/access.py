@@ -9,10 +9,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
-from starlette.types import Scope
+from starlette.types import Scope as RequestScope
 
 from duemq.cluster.admin.administration import Administration
-from duemq.model.access import EVERYTHING, Grant, id_of
+from duemq.model.access import EVERYTHING, Grant, Scope, id_of
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.session import digest_of, new_session
 from duemq.proxy.login.cookie import session_text
@@ -36,7 +36,8 @@ key or cookie."""
 _UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
 
 UNCHANGED: Final = "duemq.unchanged"
-"""In the scope of a request that changed nothing, though it might have: it is no act, and the trail has none of it."""
+"""In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
+not in the trail."""
 
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
@@ -51,6 +52,8 @@ class _CachedGrant(NamedTuple):
 class Access:
     """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
+    `read_consumes`: who may read may store cursors of consumers.
+
     It is in force where there is a key, also one that was revoked, has expired or was lost; or if it is `required`.
     """
 
@@ -62,7 +65,9 @@ class Access:
         issuer: Issuer | None = None,
         *,
         required: bool = False,
+        read_consumes: bool = False,
     ) -> None:
+        self._read_consumes = read_consumes
         self._secrets = tuple(secret.encode() for secret in secrets)
         self.admin, self._clock, self._required = admin, clock, required
         self.keys = None if admin is None else admin.keys
@@ -88,9 +93,9 @@ class Access:
             request.scope[_UNTIL] = known.until
         return granted
 
-    def is_granted(self, scope: Scope) -> bool:
+    def is_granted(self, scope: RequestScope) -> bool:
         """Whether the caller of a request that was let in, and is still being answered, may do what it might then."""
-        outer: Scope = scope.get(OUTER, scope)
+        outer: RequestScope = scope.get(OUTER, scope)
         if (until := outer.get(_UNTIL)) is not None:
             return bool(self._clock() < until)
         try:
@@ -130,6 +135,8 @@ class Access:
         return self._cache(presented, verified.grant, verified.until)
 
     def _cache(self, presented: bytes, grant: Grant, until: int | None) -> Grant:
+        if self._read_consumes and Scope.READ in grant.scopes:
+            grant = grant._replace(scopes=grant.scopes | {Scope.CONSUME})
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
         self._cached[presented] = _CachedGrant(grant, until)

@@ -76,7 +76,7 @@ def create_app(
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
     issuer = _issuer_of(login)
-    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
+    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed, read_consumes=settings.read_consumes)
     endings = Endings(closing, access.is_granted)
     if admin is not None:
         admin.log.on_change(endings.look)

@@ -32,6 +32,7 @@ _SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
 _FLUSH_S = 5.0
 _LAST_S = 2.0  # for what is left at the end
 _MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
+_MAX_REPEATED, _REPEATED_MS = 10_000, 3_600_000
 _MAX_TEXT = 300
 _LOOKS, _LOOK_AGAIN_S = 10, 1.0
 _OTHERS = "others"
@@ -83,6 +84,7 @@ class Trail:
         self._bus, self._clock = bus, clock
         self._denied: dict[tuple[str, ...], TrailEntry] = {}
         self._others = 0
+        self._written: dict[tuple[str, ...], int] = {}  # until when (epoch ms) an act is not written again
         self.on_lost: Callable[[int], None] = lambda entries: None
 
     async def act(self, entry: TrailEntry) -> None:
@@ -91,6 +93,16 @@ class Trail:
             await self._append(ACTS, [entry])
         except _EXPECTED as error:
             self._lose([entry], error)
+
+    def is_repeat(self, act: tuple[str, ...]) -> bool:
+        """Whether the same was asked within the hour: of what programs do all day, one act an hour is written."""
+        now = self._clock()
+        if now < self._written.get(act, 0):
+            return True
+        if len(self._written) >= _MAX_REPEATED:
+            self._written.clear()
+        self._written[act] = now + _REPEATED_MS
+        return False
 
     def deny(self, entry: TrailEntry) -> None:
         """Note what was denied or refused; it is written within some seconds. Equal ones are counted."""

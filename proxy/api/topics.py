@@ -17,7 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.model.names import CursorName, consumer_cursor
 from duemq.model.rules import CONSUMER
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT
+from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.message_ref import check_topic
@@ -108,6 +108,9 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
             )
             raise Rejected("consumer_in_use", detail, "consumer")
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
+    admin = service.access.admin
+    if admin is not None and admin.trail.is_repeat((caller_name(request), topic, consumer)):
+        request.scope[UNCHANGED] = True  # the trail has that it commits, once an hour
     return Response(status_code=204)
 
 

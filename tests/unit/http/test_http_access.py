@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.access import ApiKey, Scope
@@ -112,7 +113,8 @@ def test_every_route_refuses_a_key_without_its_scope(scope: Scope) -> None:
         for method, path, needed in ROUTES:
             answer = await site.ask(method, path_of(path), key)
             refused = answer.status_code == 403 and code_of(answer) == "forbidden"
-            assert refused is (needed is not None and scope not in (needed, Scope.ADMIN)), (method, path)
+            allowing = {needed, Scope.ADMIN, *((Scope.OPERATE,) if needed is Scope.CONSUME else ())}
+            assert refused is (needed is not None and scope not in allowing), (method, path)
 
     with_site(scenario)
 
@@ -121,11 +123,25 @@ def test_a_viewer_changes_nothing() -> None:
     async def scenario(site: Site) -> None:
         key = await site.key("read")
         for method, path, needed in ROUTES:
-            consumes = path.endswith("/consumers/{consumer}")  # its own place
-            if method != "GET" and needed is not None and not consumes:
+            if method != "GET" and needed is not None:
                 assert (await site.ask(method, path_of(path), key)).status_code == 403, (method, path)
 
     with_site(scenario)
+
+
+@pytest.mark.parametrize("read_consumes", [False, True])
+def test_a_cursor_takes_a_scope_that_readers_have_only_if_a_setting_says_so(read_consumes: bool) -> None:
+    async def scenario(site: Site) -> None:
+        await site.gateway.bus.create_topic("orders", 1)
+        path, place = "/v1/topics/orders/consumers/billing", {"cursor": encode_cursor("orders", [0])}
+        for scopes, allowed in ((("read",), read_consumes), (("consume",), True), (("operate",), True),
+                                (("send", "cancel"), False), (("admin",), True)):  # fmt: skip
+            answer = await site.ask("PUT", path, await site.key(*scopes), place)
+            assert answer.status_code == (204 if allowed else 403), scopes
+        for name in ("/destination.one", "%2Fdestination.one"):  # the cursor of a destination
+            assert (await site.ask("PUT", path + name, await site.key("admin"), place)).status_code in (400, 404)
+
+    with_site(scenario, HttpSettings(read_consumes=read_consumes))
 
 
 @pytest.mark.parametrize("open_metrics", [False, True])

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin import trail as admin_trail
 from duemq.cluster.admin.trail import ACTS, DENIALS, Trail, TrailEntry
 from duemq.cluster.internal_topics import TRAIL, create_logs
@@ -86,6 +87,25 @@ def test_an_act_is_what_changed_something() -> None:
             "POST /v1/jobs/{id}:pause": 3, "POST /v1/keys": 3, "POST /console/login": 3, "POST /console/changes": 3,
             "POST /console/logout": 3,
         }  # fmt: skip
+
+    with_site(scenario)
+
+
+def test_a_consumer_that_commits_all_day_is_one_act_an_hour() -> None:
+    async def scenario(site: Site) -> None:
+        await site.gateway.bus.create_topic("orders", 1)
+        mine, other = await site.key("consume"), await site.key("consume")
+        place = {"cursor": encode_cursor("orders", [0])}
+        for _ in range(2):
+            for key in (mine, mine, other, mine):
+                answer = await site.ask("PUT", "/v1/topics/orders/consumers/billing", key, place)
+                assert answer.status_code == 204
+            site.now += 3_600_000
+        acts = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, ACTS, 0, 1_000)]
+        assert [act.by for act in acts] == [mine.split("_")[1], other.split("_")[1]] * 2
+        assert {(act.action, act.target) for act in acts} == {
+            ("PUT /v1/topics/{topic}/consumers/{consumer}", "/v1/topics/orders/consumers/billing")
+        }
 
     with_site(scenario)
 
