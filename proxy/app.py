@@ -169,16 +169,17 @@ class Application:
         if path.startswith("/console"):
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
-        found = self._router.find(request)
-        if path.startswith("/v1/") if found is None else found.scope is not None and path not in self._open:
+        target = self._router.find(request)
+        is_closed = path.startswith("/v1/") if target is None else target.scope is not None and path not in self._open
+        if is_closed:
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
-                return await self._route(request, found, grant, self._limited(request, grant))
-        return await self._route(request, found, grant, self._service)
+                return await self._route(request, target, grant, self._limited(request, grant))
+        return await self._route(request, target, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
         # Imported when the first page is asked for: most processes show none.
@@ -200,8 +201,8 @@ class Application:
         gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
         return replace(self._service, gateway=gateway)
 
-    async def _route(self, request: Request, found: FoundRoute | None, grant: Grant, service: Service) -> Response:
-        match = self._router.open(request, found, grant)
+    async def _route(self, request: Request, target: FoundRoute | None, grant: Grant, service: Service) -> Response:
+        match = self._router.open(request, target, grant)
         if match.audited is not None:
             request.scope[_AUDITED] = match.audited
         if match.handler is not None:

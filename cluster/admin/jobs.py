@@ -30,9 +30,9 @@ class JobTaken(Exception):
     """Somebody else runs the job."""
 
 
-def take_over(job: Job, told: Job) -> Job:
+def take_over(job: Job, current: Job) -> Job:
     """The job with what others than its owner have written."""
-    return replace(job, state=told.state, ended_at=told.ended_at, by=told.by, reason=told.reason)
+    return replace(job, state=current.state, ended_at=current.ended_at, by=current.by, reason=current.reason)
 
 
 class Jobs:

@@ -191,14 +191,14 @@ class Router:
             raise Rejected("malformed_request", f"there is nothing at {shown(path)}, which has a control character")
         return None
 
-    def open(self, request: Request, found: FoundRoute | None, grant: Grant) -> RouteMatch:
+    def open(self, request: Request, target: FoundRoute | None, grant: Grant) -> RouteMatch:
         """Puts the path's parameters into the request. Raises Rejected `forbidden` if the grant does not reach, and
         for what the endpoint does not take."""
-        if found is None:
+        if target is None:
             path, _ = _path_of(request)
             allowed = {method for route in self._routes if route.pattern.fullmatch(path) for method in route.methods}
             return RouteMatch(None, tuple(sorted(allowed)))
-        route, parameters = found
+        route, parameters = target
         if route.scope is not None and not grant.allows(route.scope):
             raise Rejected("forbidden", f"this key has not the scope {route.scope}")
         if route.all_topics and grant.topics:
