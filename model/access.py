@@ -22,6 +22,7 @@ from duemq.model.topic_patterns import topic_matcher
 
 _KEY = re.compile(rb"duemq_([a-z0-9]{12})_([0-9a-f]{48})_([0-9a-f]{8})")
 _ID_LETTERS: Final = "abcdefghijkmnpqrstuvwxyz23456789"
+_ID_CHARACTERS: Final = 12
 _NAME = re.compile(r"[A-Za-z0-9 ._:@-]{1,100}")
 _TOPICS = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 
@@ -33,7 +34,8 @@ class Scope(StrEnum):
     """What a caller may do."""
 
     SEND = "send"  # schedule messages
-    READ = "read"  # look messages and topics up, and consume
+    READ = "read"  # look messages and topics up, and read topics
+    CONSUME = "consume"  # store the cursors of consumers; operate includes it
     CANCEL = "cancel"  # cancel, move and deliver now
     OPERATE = "operate"  # redrive dead letters, drain nodes
     ADMIN = "admin"  # everything, and keys
@@ -84,7 +86,8 @@ class Grant(NamedTuple):
         return self.caller if self.topics else ""
 
     def allows(self, scope: Scope) -> bool:
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        more = Scope.OPERATE if scope is Scope.CONSUME else Scope.ADMIN
+        return scope in self.scopes or Scope.ADMIN in self.scopes or more in self.scopes
 
     def covers(self, topic: str) -> bool:
         return not self.topics or topic_matcher(self.topics)(topic) is not None
@@ -181,7 +184,7 @@ def new_key(
         raise Rejected("bad_field", f"rate is 0 (any) to {MAX_RATE:,} messages/s, not {shown(rate)}", "rate")
     allowed = scopes_of(scopes)
     check_topics(topics, allowed)
-    id_ = "".join(secrets.choice(_ID_LETTERS) for _ in range(12))
+    id_ = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_CHARACTERS))
     text, secret = _new_secret(id_)
     return ApiKey(id_, name, allowed, (secret,), now, expires_at, None, tuple(topics), rate), text
 
@@ -225,6 +228,10 @@ def id_of(presented: bytes) -> str | None:
     if match is None or crc32(presented[:-9]) != int(match[3], 16):
         return None
     return match[1].decode()
+
+
+def is_key_id(text: str) -> bool:
+    return len(text) == _ID_CHARACTERS and set(text) <= set(_ID_LETTERS)
 
 
 def _new_secret(id_: str) -> tuple[str, Secret]:

@@ -62,12 +62,13 @@ class _Names(NamedTuple):
     attempts: str = ""
 
 
+_DUEMQ: Final = _Names("duemq", "duemq-topic", reason="duemq-reason", attempts=SHARE_GROUP + "delivery.count")
 _WRITERS: Final = (
     _Names(
         "consumer", "x-duemq-topic", "x-duemq-partition", "x-duemq-offset", "x-duemq-reason", "x-duemq-error",
         attempts="x-duemq-retried",
     ),
-    _Names("duemq", "duemq-topic", reason="duemq-reason", attempts=SHARE_GROUP + "delivery.count"),
+    _DUEMQ,
     _Names(
         "share group", SHARE_GROUP + "topic", SHARE_GROUP + "partition", SHARE_GROUP + "offset",
         error=SHARE_GROUP + "message", group=SHARE_GROUP + "group", attempts=SHARE_GROUP + "delivery.count",
@@ -88,10 +89,15 @@ _WRITERS: Final = (
 
 
 def origin_of(headers: Headers) -> Origin | None:
-    """Where a record came from that is a dead letter; None for one that does not say. Of several writers the one
-    counts that comes first in the list above: it had the record last."""
+    """Where a record came from that is a dead letter; None for one that does not say. If duemq wrote it, duemq's word
+    counts: the sender may have written what looks like that of others. Of several other writers the one counts that
+    comes first in the list above: it had the record last."""
     values = {name: value for name, value in headers if value is not None}
-    for names in _WRITERS:
+    writers = _WRITERS
+    if "duemq-topic" in values and "duemq-reason" in values:  # consumers keep neither
+        values = {name: value for name, value in reversed(headers) if value is not None}  # the sender's come last
+        writers = (_DUEMQ,)
+    for names in writers:
         if not (topic := _text(values.get(names.topic))):
             continue
         read = _binary if names.writer == "spring" else _number
@@ -112,7 +118,7 @@ def own_headers(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
 def labels_in(headers: Headers) -> tuple[str, ...]:
     """The labels it was scheduled with."""
     values = dict(headers)
-    text = _text(values.get("x-duemq-labels") or values.get("duemq-labels"))
+    text = _text(values.get("duemq-labels") or values.get("x-duemq-labels"))
     return tuple(text.split(",")) if text else ()
 
 

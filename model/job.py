@@ -97,7 +97,8 @@ class Order:
 class Job:
     """`plan_start`: the offset of the log behind which its plan is. `total`: entries of the plan; None while it is
     being written. `claimed`: entries that may have been begun: no more are before a value that says so is written.
-    `skipped`, `failed`: how many, by reason. `owner`: the process that runs it; empty for none."""
+    `skipped`, `failed`: how many, by reason. `by`: who began it, or resumed it last. `owner`: the process that runs it;
+    empty for none."""
 
     id: str
     order: Order

@@ -37,7 +37,27 @@ def is_name(text: str) -> bool:
 LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 MAX_LABELS = 16
 
+DEAD_LETTERS = "dlq."
+"""What the topics of dead letters begin with."""
+
 RESERVED_HEADERS = "duemq-"
+_CONSUMERS_HEADERS = "x-duemq-"
+_HANDED_ON = frozenset((
+    "x-duemq-redrives", "x-duemq-redriven-from", "x-duemq-redriven-origin", "x-duemq-relay-retried", "x-duemq-lease",
+    "x-duemq-test",
+))  # fmt: skip
+
+
+def is_reserved_header(name: str, topic: str = "") -> bool:
+    """Whether a caller over HTTP may not give a message for `topic` a header of this name: with such headers duemq, or
+    a consumer that sends a message back, tells where it came from and why. Clients that send a record on keep
+    `_HANDED_ON`. In a topic of dead letters a client tells what died, as consumers do."""
+    lower = name.lower()
+    if lower.startswith(_CONSUMERS_HEADERS):
+        return lower not in _HANDED_ON and not topic.startswith(DEAD_LETTERS)
+    return lower.startswith(RESERVED_HEADERS)
+
+
 HEADER_NAME_CHARACTERS = 256
 
 ID_CHARS = 32

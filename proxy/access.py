@@ -9,10 +9,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.requests import Request
+from starlette.types import Scope as RequestScope
 
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.api_keys import ApiKeys
-from duemq.model.access import EVERYTHING, Grant, id_of
+from duemq.model.access import EVERYTHING, Grant, Scope, id_of
 from duemq.model.caller import SETTINGS
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.session import Session, digest_of, new_session
@@ -32,6 +33,15 @@ SESSION: Final = "duemq.session"
 
 _OF_PEOPLE: Final = ("/console", "/v1/keys")
 """Paths for people who make keys: not counted among the requests that a key shuts out."""
+OUTER: Final = "duemq.outer"
+"""In the scope of a call that the console makes of the API: the scope of the page's request, which has the caller's
+key or cookie."""
+
+_UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
+
+UNCHANGED: Final = "duemq.unchanged"
+"""In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
+not in the trail."""
 
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
@@ -48,6 +58,8 @@ class Credential(NamedTuple):
 class Access:
     """Access control of one server. `admin` None: there are no keys but `secrets`, those of the settings, and no trail.
 
+    `read_consumes`: who may read may store cursors of consumers.
+
     It is in force where there is a key, also one that was revoked, has expired or was lost; or if it is `required`.
     """
 
@@ -59,7 +71,9 @@ class Access:
         issuer: Issuer | None = None,
         *,
         required: bool = False,
+        read_consumes: bool = False,
     ) -> None:
+        self._read_consumes = read_consumes
         self._secrets = tuple(secret.encode() for secret in secrets)
         self.admin, self._clock, self._required = admin, clock, required
         self.keys = None if admin is None else admin.keys
@@ -82,7 +96,22 @@ class Access:
             if self.keys is not None and not presented and not request.scope["path"].startswith(_OF_PEOPLE):
                 self.keys.keyless.add(self._clock())
             return EVERYTHING
-        return self.key_grant(presented) if presented else self._session_grant(request)
+        if not presented:
+            return self._session_grant(request)
+        granted = self.key_grant(presented)
+        if b"." in presented and (known := self._cached.get(presented)) is not None:  # a token that was verified before
+            request.scope[_UNTIL] = known.until
+        return granted
+
+    def is_granted(self, scope: RequestScope) -> bool:
+        """Whether the caller of a request that was let in, and is still being answered, may do what it might then."""
+        outer: RequestScope = scope.get(OUTER, scope)
+        if (until := outer.get(_UNTIL)) is not None:
+            return bool(self._clock() < until)
+        try:
+            return self.grant(Request(outer)) == outer.get(GRANT, EVERYTHING)
+        except Unavailable:
+            return False
 
     def key_grant(self, presented: bytes) -> Grant | None:
         """What who has this key may do; also by a bearer token that was verified before. Raises Unavailable."""
@@ -118,6 +147,7 @@ class Access:
         verified = await self.issuer.verify(presented.decode("latin-1"), settings.audience or settings.client_id)
         if verified is None:
             return None
+        request.scope[_UNTIL] = verified.until
         return self._cache(presented, self.person(verified))
 
     def person(self, verified: VerifiedToken) -> Credential:
@@ -125,6 +155,9 @@ class Access:
         return Credential(verified.grant, verified.until, self._person_origin)
 
     def _cache(self, presented: bytes, credential: Credential) -> Grant:
+        grant = credential.grant
+        if self._read_consumes and Scope.READ in grant.scopes:
+            credential = credential._replace(grant=grant._replace(scopes=grant.scopes | {Scope.CONSUME}))
         if len(self._cached) >= _MAX_CACHED:
             self._cached.clear()
         self._cached[presented] = credential

@@ -23,8 +23,8 @@ from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.settings import networks_of
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, Access, caller_name
-from duemq.proxy.api.endpoint import Router, Service
+from duemq.proxy.access import GRANT, UNCHANGED, Access, caller_name
+from duemq.proxy.api.endpoint import FoundRoute, Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
@@ -33,6 +33,7 @@ from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.admission import Admission
@@ -52,6 +53,7 @@ log = logging.getLogger("duemq.http")
 _RATE_LIMIT = "duemq.rate_limit"  # where the `RateLimit` of a caller is in the scope of its requests
 _AUDITED = "duemq.audited"  # and the path of an endpoint whose acts are written to the trail
 _DENIED = frozenset((401, 403))
+_MAYBE_DONE = frozenset((500, 504))
 _METHODS = ", ".join(sorted({endpoint.method for endpoint in ENDPOINTS} | {"HEAD", "OPTIONS"}))
 
 
@@ -76,9 +78,12 @@ def create_app(
     max_wait_ms = int(settings.max_wait_s * 1000)
     keys_needed = settings.access == "keys"
     issuer = _issuer_of(login)
-    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed)
+    access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed, read_consumes=settings.read_consumes)
+    endings = Endings(closing, access.is_granted)
+    if admin is not None:
+        admin.log.on_change(endings.look)
     service = Service(
-        gateway, ingress, registry, clock, closing, max_wait_ms, access, History(gateway, clock),
+        gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
@@ -113,7 +118,7 @@ class Application:
         self._public_scheme = public_scheme
         self.history = service.history
         self._router = Router(ENDPOINTS)
-        self._open_metrics = open_metrics
+        self._open = frozenset(("/metrics",) if open_metrics else ())  # endpoints that need no key here
         self._next_id = RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -153,7 +158,7 @@ class Application:
                 "request %s failed: %s %s", name, scope["method"], shown(scope["path"]), extra={"action": "http.failed"}
             )
             response = problem_response(problem("internal", f"the server failed; its log has more under {name}"))
-        if _AUDITED in scope or response.status_code in _DENIED:
+        if (_AUDITED in scope and UNCHANGED not in scope) or response.status_code in _DENIED:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
         response.raw_headers += self._same_origin.shares_with(scope)
@@ -173,15 +178,17 @@ class Application:
             request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies follow it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
             return await self._answer_console(request, self._limited(request, grant))
-        if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):
+        target = self._router.find(request)
+        is_closed = path.startswith("/v1/") if target is None else target.scope is not None and path not in self._open
+        if is_closed:
             granted = access.grant(request) or await access.token_grant(request)
             if granted is None:
                 detail = "an API key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
                 raise Rejected("unauthorised", detail)
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
-                return await self._route(request, grant, self._limited(request, grant))
-        return await self._route(request, grant, self._service)
+                return await self._route(request, target, grant, self._limited(request, grant))
+        return await self._route(request, target, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
         # Imported when the first page is asked for: most processes show none.
@@ -203,8 +210,8 @@ class Application:
         gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
         return replace(self._service, gateway=gateway)
 
-    async def _route(self, request: Request, grant: Grant, service: Service) -> Response:
-        match = self._router.find(request, grant)
+    async def _route(self, request: Request, target: FoundRoute | None, grant: Grant, service: Service) -> Response:
+        match = self._router.open(request, target, grant)
         if match.audited is not None:
             request.scope[_AUDITED] = match.audited
         if match.handler is not None:
@@ -224,7 +231,7 @@ class Application:
         )
 
     async def _record(self, request: Request, status: int, code: str, request_id: str) -> None:
-        """Write into the trail what was done, or was denied."""
+        """Write into the trail what was done, or was refused. What may have been done counts as done."""
         if (admin := self._service.access.admin) is None:
             return
         scope = request.scope
@@ -232,10 +239,10 @@ class Application:
         action = f"{scope['method']} {scope.get(_AUDITED, path)}"
         address = client[0] if client else ""
         entry = TrailEntry(self._service.clock(), by, address, action, path, status, code, request_id)
-        if status in _DENIED:
-            admin.trail.deny(entry)
-        else:
+        if status < 400 or status in _MAYBE_DONE:
             await admin.trail.act(entry)
+        else:
+            admin.trail.deny(entry)
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

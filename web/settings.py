@@ -24,6 +24,7 @@ class HttpSettings(Section):
     access: Literal["auto", "keys"] = "auto"
     open: Switch = False
     open_metrics: Switch = False
+    read_consumes: Switch = False
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""

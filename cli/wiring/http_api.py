@@ -80,6 +80,6 @@ def http_api(
         gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
         settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
     )  # fmt: skip
-    jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives)
+    jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives, admin.keys)
     declared = SettingsDestinations(settings.destinations, admin, lambda: gateway.bus, ended)
     return HttpApi(app, gateway, jobs, declared)

@@ -33,6 +33,7 @@ from duemq.client.http.requests import MessageOptions
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, Alone, Lease
 from duemq.model.errors import DuemqError
+from duemq.model.rules import is_reserved_header
 
 PAGE: Final = 200
 """Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""
@@ -281,7 +282,7 @@ class Relay:
 
 
 def _own(record: Record) -> dict[str, str]:
-    return {name: value or "" for name, value in record.headers.items() if not name.lower().startswith("duemq-")}
+    return {name: value or "" for name, value in record.headers.items() if not is_reserved_header(name)}
 
 
 def _retried(record: Record) -> int:

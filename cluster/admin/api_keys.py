@@ -8,7 +8,7 @@ from typing import Any, Final
 from duemq.cluster.admin.keyless_requests import KeylessRequests
 from duemq.cluster.admin.log import AdminLog
 from duemq.cluster.admin.state import MAX_BYTES, RESERVE_BYTES, ItemReader
-from duemq.model.access import ROLES, ApiKey, Scope, new_key, rotated
+from duemq.model.access import ROLES, ApiKey, Scope, is_key_id, new_key, rotated
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms, instant_after, parse_duration, parse_instant, shown
 
@@ -48,6 +48,15 @@ class ApiKeys:
     def would_close(self) -> bool:
         """Whether the next key is the first, and from it on callers without one are refused."""
         return not (self.asked_for or self.count or self.admin.keys_are_lost)
+    def why_ended(self, caller: str) -> str:
+        """Why a caller, as `Grant.caller` has it, may do nothing any more, in a sentence; empty if it may, or if no key
+        of this log tells. What people may do, their provider knows."""
+        key = self.by_id.get(caller)
+        if key is not None and (state := key.state(self._clock())) != "active":
+            return f"key {key.name} ({key.id}) {'was' if state == 'revoked' else 'has'} {state}"
+        if key is None and is_key_id(caller) and caller not in self._reader.unreadable:
+            return f"key {caller} is known no more"
+        return ""
 
     def described(self) -> list[dict[str, Any]]:
         """What may be shown of each, oldest first."""

@@ -30,6 +30,11 @@ class JobTaken(Exception):
     """Somebody else runs the job."""
 
 
+def take_over(job: Job, current: Job) -> Job:
+    """The job with what others than its owner have written."""
+    return replace(job, state=current.state, ended_at=current.ended_at, by=current.by, reason=current.reason)
+
+
 class Jobs:
     """`by_id` has all that are known, with the versions of their items in `versions`. `clock` gives epoch ms."""
 
@@ -88,16 +93,21 @@ class Jobs:
     def _version_of_slot(self, slot: str) -> int:
         return self.admin.state.version_of(f"{_KIND}/{slot}")
 
-    async def tell(self, id_: str, event: JobEvent, by: str) -> Job:
-        """Pause, resume or cancel a job. What is so already stays so. Raises Rejected `unknown_job`, `job_ended`."""
+    async def tell(self, id_: str, event: JobEvent, by: str, reason: str = "") -> Job:
+        """Pause, resume or cancel a job. What is so already stays so. Who resumes it answers for it from then on.
+
+        Raises Rejected `unknown_job`, `job_ended`.
+        """
         for _ in range(_TRIES):
             job, version = self.find(id_), self.versions[id_]
             try:
-                changed = job.after(event, self._clock())
+                changed = job.after(event, self._clock(), reason)
             except IllegalStep:
                 if job.state is _AFTER[event]:
                     return job
                 raise Rejected("job_ended", f"job {id_} is {job.state}", "id") from None
+            if event is JobEvent.RESUME:
+                changed = replace(changed, by=by, reason="")
             try:
                 await self._put(changed, by, version)
                 return changed
@@ -118,8 +128,8 @@ class Jobs:
             raise JobTaken from error
 
     async def save(self, job: Job, *, release: bool = False) -> Job:
-        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job, with the
-        state that others asked for meanwhile.
+        """Write the progress of a job as its owner; with `release` give up the ownership. Returns the job, with what
+        others asked for meanwhile.
 
         Raises JobTaken where it is somebody else's by now.
         """
@@ -128,7 +138,7 @@ class Jobs:
             if current is None or current.owner != job.owner:
                 raise JobTaken
             if job.state not in ENDED or current.state in ENDED:
-                job = replace(job, state=current.state, ended_at=current.ended_at)
+                job = take_over(job, current)
             written = replace(job, owner="") if release else job
             try:
                 await self._put(written, job.owner, self.versions[job.id])

@@ -1,7 +1,7 @@
 """The audit trail: who did or was denied what, when, from where, and with which result.
 
-It is a log of two partitions, so that a flood of denied requests drops no record of what was done. Each keeps its last
-50,000 records.
+It is a log of two partitions: acts, which changed something, and denials, which are all requests that were refused. A
+flood of refused requests drops no record of what was done. Each partition keeps its last 50,000 records.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _SLACK_RECORDS = 1_000  # beyond, before the rest is dropped
 _FLUSH_S = 5.0
 _LAST_S = 2.0  # for what is left at the end
 _MAX_DENIALS = 20  # different ones between two flushes; of the others only their number
+_MAX_REPEATED, _REPEATED_MS = 10_000, 3_600_000
 _MAX_TEXT = 300
 _LOOKS, _LOOK_AGAIN_S = 10, 1.0
 _OTHERS = "others"
@@ -83,6 +84,7 @@ class Trail:
         self._bus, self._clock = bus, clock
         self._denied: dict[tuple[str, ...], TrailEntry] = {}
         self._others = 0
+        self._written: dict[tuple[str, ...], int] = {}  # until when (epoch ms) an act is not written again
         self.on_lost: Callable[[int], None] = lambda entries: None
 
     async def act(self, entry: TrailEntry) -> None:
@@ -92,8 +94,18 @@ class Trail:
         except _EXPECTED as error:
             self._lose([entry], error)
 
+    def is_repeat(self, act: tuple[str, ...]) -> bool:
+        """Whether the same was asked within the hour: of what programs do all day, one act an hour is written."""
+        now = self._clock()
+        if now < self._written.get(act, 0):
+            return True
+        if len(self._written) >= _MAX_REPEATED:
+            self._written.clear()
+        self._written[act] = now + _REPEATED_MS
+        return False
+
     def deny(self, entry: TrailEntry) -> None:
-        """Note what was denied; it is written within some seconds. Equal ones are counted."""
+        """Note what was denied or refused; it is written within some seconds. Equal ones are counted."""
         group = (entry.by, entry.address, entry.action, entry.code)
         if (same := self._denied.get(group)) is not None:
             self._denied[group] = same._replace(times=same.times + entry.times)

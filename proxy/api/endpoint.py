@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +18,7 @@ from starlette.routing import compile_path
 
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.timing import shown
 from duemq.proxy.access import Access
 from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
@@ -25,16 +27,20 @@ from duemq.proxy.gateway.limited_gateway import no_topic
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
 from duemq.web.problem import problem_response, rejection
 
 JSON = "application/json"
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
+    `endings`: what an answer that takes time watches.
     `history`: what the console shows over time."""
 
     gateway: Gateway
@@ -42,6 +48,7 @@ class Service:
     registry: CollectorRegistry
     clock: Callable[[], int]
     closing: asyncio.Event
+    endings: Endings
     max_wait_ms: int
     access: Access
     history: History
@@ -76,7 +83,8 @@ class ResponseSpec:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. `errors` are
+    """One method of one path. `scope`: what a caller has to be allowed to do; None: anybody may call it. It has no
+    default: a route that does not declare one keeps the server from starting. `errors` are
     the codes of `web/problem.py` that it may answer with, to which those are added that follow from what it takes;
     `notes` is what a caller has to know besides, in Markdown. `audited`: what it does is written to the trail, as is
     each change that needs the scope operate or admin. `all_topics`: it is refused to a caller for some topics only."""
@@ -122,6 +130,18 @@ class RouteMatch:
     audited: str | None = None
 
 
+class FoundRoute(NamedTuple):
+    """An endpoint that a request asks for, and the parameters of its path."""
+
+    route: _Route
+    parameters: dict[str, str]
+
+    @property
+    def scope(self) -> Scope | None:
+        """What the caller has to be allowed to do; None: anybody may."""
+        return self.route.scope
+
+
 class _WithoutColon(StringConvertor):
     regex = "[^/:]+"
 
@@ -158,31 +178,44 @@ class Router:
             for method in route.methods:
                 self._few.setdefault((method, route.slashes), []).append(route)
 
-    def find(self, request: Request, grant: Grant) -> RouteMatch:
-        """Puts the path's parameters into the request. Raises Rejected `forbidden` where the grant does not reach, and
-        for what the endpoint does not take."""
-        scope = request.scope
-        path: str = scope["path"]
-        raw: bytes = scope.get("raw_path") or b""
-        if has_slash := b"%2f" in raw.lower():  # within a parameter
-            path = raw.decode("ascii")
-        for route in self._few.get((scope["method"], path.count("/")), ()):
-            if (path_match := route.pattern.match(path)) is not None:
-                if route.scope is not None and not grant.allows(route.scope):
-                    raise Rejected("forbidden", f"this key has not the scope {route.scope}")
-                if route.all_topics and grant.topics:
-                    raise Rejected("forbidden", "this needs a key for all topics")
+    def find(self, request: Request) -> FoundRoute | None:
+        """The endpoint of a request; None if there is none. Raises Rejected `malformed_request`."""
+        path, has_slash = _path_of(request)
+        for route in self._few.get((request.scope["method"], path.count("/")), ()):
+            if (path_match := route.pattern.fullmatch(path)) is not None:
                 parameters = path_match.groupdict()
                 if has_slash:
                     parameters = {name: unquote(value) for name, value in parameters.items()}
-                scope["path_params"] = parameters
-                if "topic" in parameters and not grant.covers(parameters["topic"]):
-                    raise no_topic(parameters["topic"])
-                match = route.match
-                assert match.handler is not None
-                return replace(match, handler=_without_body(match.handler)) if route.rules.check(scope) else match
-        allowed = {method for route in self._routes if route.pattern.match(path) for method in route.methods}
-        return RouteMatch(None, tuple(sorted(allowed)))
+                return FoundRoute(route, parameters)
+        if _CONTROL.search(path):  # a parameter has rules for its text, but a gateway may take this for another path
+            raise Rejected("malformed_request", f"there is nothing at {shown(path)}, which has a control character")
+        return None
+
+    def open(self, request: Request, target: FoundRoute | None, grant: Grant) -> RouteMatch:
+        """Puts the path's parameters into the request. Raises Rejected `forbidden` if the grant does not reach, and
+        for what the endpoint does not take."""
+        if target is None:
+            path, _ = _path_of(request)
+            allowed = {method for route in self._routes if route.pattern.fullmatch(path) for method in route.methods}
+            return RouteMatch(None, tuple(sorted(allowed)))
+        route, parameters = target
+        if route.scope is not None and not grant.allows(route.scope):
+            raise Rejected("forbidden", f"this key has not the scope {route.scope}")
+        if route.all_topics and grant.topics:
+            raise Rejected("forbidden", "this needs a key for all topics")
+        request.scope["path_params"] = parameters
+        if "topic" in parameters and not grant.covers(parameters["topic"]):
+            raise no_topic(parameters["topic"])
+        match = route.match
+        assert match.handler is not None
+        return replace(match, handler=_without_body(match.handler)) if route.rules.check(request.scope) else match
+
+
+def _path_of(request: Request) -> tuple[str, bool]:
+    """The path as routes read it, and whether a parameter has a slash, which it keeps as %2F."""
+    path: str = request.scope["path"]
+    raw: bytes = request.scope.get("raw_path") or b""
+    return (raw.decode("ascii"), True) if b"%2f" in raw.lower() else (path, False)
 
 
 def _rules_of(endpoint: Endpoint) -> RequestRules:

@@ -16,7 +16,6 @@ from duemq.proxy.gateway.base import ImportStatus
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.query import read_number, read_query
 from duemq.proxy.response.render import times
-from duemq.proxy.response.topic_reader import ending
 from duemq.storage.imports.object_store import is_object, wrong_uri
 from duemq.storage.imports.records import IMPORTED, PENDING, REJECTED
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
@@ -129,8 +128,9 @@ async def _import_file(service: Service, request: Request, body: dict[str, Any])
         return import_command
     reading = asyncio.create_task(service.inspector.inspect(path, link, service.importing), name=f"inspect {path}")
     try:
-        async with ending(request.receive, service.closing) as end:
+        async with service.endings.watch(request.scope, request.receive) as end:
             await end.or_done(reading)
+            end.check_grant()
             if reading.done():
                 return reading.result()
     finally:

@@ -255,7 +255,7 @@ ENDPOINTS = (
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
          "not_supported", "consumer_in_use", *_DOWN),
         (_LAST_CURSOR,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
-        scope=Scope.READ,
+        audited=True, scope=Scope.CONSUME,
     ),
     Endpoint(
         "GET", "/v1/dlq", find.list_dead_letters, "List the dead letters", "dead letters",

@@ -17,7 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.model.names import CursorName, consumer_cursor
 from duemq.model.rules import CONSUMER
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT
+from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.message_ref import check_topic
@@ -25,7 +25,7 @@ from duemq.proxy.request.query import read_number, read_query, read_wait
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.sse import MEDIA_TYPE as EVENTS
 from duemq.proxy.response.sse import EventStream
-from duemq.proxy.response.topic_reader import Page, TopicReader, ending, readable
+from duemq.proxy.response.topic_reader import Page, TopicReader, readable
 from duemq.web.admission import share_of
 from duemq.web.body import SMALL_BODY_BYTES, check_fields, header
 from duemq.web.reply import JsonResponse
@@ -73,12 +73,12 @@ async def get_records(service: Service, request: Request) -> Response:
     after = query.get("after", header(request, b"last-event-id") if streamed else None)
     offsets = await _start(service, topic, after, query.get("consumer"))
     if streamed:
-        return EventStream(bus, topic, offsets, service.closing, share_of(request))
+        return EventStream(bus, topic, offsets, service.endings, share_of(request))
     reader = TopicReader(bus, topic, offsets)
     first = await read_piece(reader, most, share_of(request))
     if not first and wait_ms:
         first = await _wait(service, request, topic, reader, most, wait_ms / 1000)
-    return PageResponse(reader, first, most, share_of(request), service.closing)
+    return PageResponse(reader, first, most, share_of(request), service.endings)
 
 
 async def get_consumer_cursor(service: Service, request: Request) -> Response:
@@ -108,6 +108,9 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
             )
             raise Rejected("consumer_in_use", detail, "consumer")
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
+    admin = service.access.admin
+    if admin is not None and admin.trail.is_repeat((caller_name(request), topic, consumer)):
+        request.scope[UNCHANGED] = True  # the trail has that it commits, once an hour
     return Response(status_code=204)
 
 
@@ -142,11 +145,12 @@ async def _wait(service: Service, request: Request, topic: str, reader: TopicRea
     subscription = service.gateway.bus.subscribe(topic)
     try:
         share = share_of(request)
-        async with ending(request.receive, service.closing) as end:
+        async with service.endings.watch(request.scope, request.receive) as end:
             # Once more before the first wait: what came between reading and subscribing wakes nobody.
             page = await read_piece(reader, most, share)
             while not page and await end.or_growth(subscription, deadline - loop.time()):
                 page = await read_piece(reader, most, share)
+            end.check_grant()
             return page
     finally:
         subscription.close()

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from duemq.model.errors import Rejected, Unavailable
+from duemq.proxy.access import OUTER
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.caller import grant_of
@@ -41,7 +42,7 @@ async def call_api(
     """
     content = b"" if body is None else orjson.dumps(body)
     inner = Request(_scope(request, method, path, query, content, headers), _receive(request, content))
-    match = _router().find(inner, grant_of(request))
+    match = _router().open(inner, _router().find(inner), grant_of(request))
     if match.handler is None:
         raise Rejected("not_found", f"this server does not know {method} {path}")
     response = await match.handler(service, inner)
@@ -77,7 +78,7 @@ def _scope(
         fields += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
     return scope | {
         "method": method, "path": unquote(path), "raw_path": path.encode(), "headers": fields,
-        "query_string": urlencode(query or {}).encode(),
+        "query_string": urlencode(query or {}).encode(), OUTER: request.scope.get(OUTER, request.scope),
     }  # fmt: skip
 
 

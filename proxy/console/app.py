@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.api.endpoint import Router, Service
-from duemq.proxy.console.caller import ASKED, grant_of
+from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS, PREFIX
 from duemq.proxy.console.live import MEDIA_TYPE as EVENTS
 from duemq.proxy.console.views import is_partial, redirect, render
@@ -66,14 +66,14 @@ async def answer(service: Service, request: Request) -> tuple[Response, str | No
     response.raw_headers += _HEADERS
     if all(name != b"cache-control" for name, _ in response.raw_headers):
         response.raw_headers.append((b"cache-control", b"no-store"))
-    return response, audited[0] if audited and ASKED not in request.scope else None
+    return response, audited[0] if audited else None
 
 
 async def _answer(service: Service, request: Request, audited: list[str]) -> Response:
     path: str = request.scope["path"]
     if path == PREFIX:  # relative to it, for a proxy may have put something before it
         return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
-    match = _router().find(request, grant_of(request))
+    match = _router().open(request, _router().find(request), grant_of(request))
     if match.audited is not None:
         audited.append(match.audited)
     if match.handler is not None:

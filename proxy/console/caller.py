@@ -15,8 +15,6 @@ from duemq.proxy.api.endpoint import Service
 
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
-ASKED: Final = "duemq.asked"
-"""In the scope of a request that only asked whether to change something: nothing was done that a trail should have."""
 
 
 def grant_of(request: Request) -> Grant:

@@ -15,7 +15,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.history import Point
 from duemq.proxy.console.pages.overview import live_values
-from duemq.proxy.response.topic_reader import Ending, ending
+from duemq.proxy.response.ending import Ending
 
 MEDIA_TYPE: Final = "text/event-stream"
 MAX_STREAMS: Final = 200
@@ -55,7 +55,7 @@ class LiveStream(Response):
         history.streams += 1
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with ending(receive, self._service.closing) as end:
+            async with self._service.endings.watch(scope, receive) as end:
                 await self._stream(end, send)
             await send({"type": "http.response.body", "body": b""})
         finally:

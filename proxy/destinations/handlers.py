@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -13,7 +13,7 @@ from duemq.model.access import Grant
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, caller_name
+from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.destinations.positions import begin_at, read_start
 from duemq.proxy.request.json_body import read_json
@@ -66,13 +66,19 @@ async def delete_destination(service: Service, request: Request) -> Response:
 
 
 async def pause_destination(service: Service, request: Request) -> Response:
-    name = _find(service, request).name
-    return JsonResponse(_json(service, await _registry(service).pause(name, caller_name(request))))
+    return await _step(service, request, _registry(service).pause)
 
 
 async def resume_destination(service: Service, request: Request) -> Response:
-    name = _find(service, request).name
-    return JsonResponse(_json(service, await _registry(service).resume(name, caller_name(request))))
+    return await _step(service, request, _registry(service).resume)
+
+
+async def _step(service: Service, request: Request, step: Callable[[str, str], Awaitable[Destination]]) -> Response:
+    before = _find(service, request)
+    after = await step(before.name, caller_name(request))
+    if after == before:
+        request.scope[UNCHANGED] = True
+    return JsonResponse(_json(service, after))
 
 
 async def test_destination(service: Service, request: Request) -> Response:

@@ -16,7 +16,7 @@ from typing import Final
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
-from duemq.cluster.admin.jobs import Jobs, JobTaken
+from duemq.cluster.admin.jobs import Jobs, JobTaken, take_over
 from duemq.cluster.job_plans import Step, append_step, read_plan
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
@@ -127,7 +127,7 @@ class JobRun:
         saved = await self._jobs.save(replace(job, claimed=claimed))
         self._allowed = claimed
         if self._job.state not in ENDED:  # what others want; the counts here may have grown meanwhile
-            self._job = replace(self._job, state=saved.state, ended_at=saved.ended_at, claimed=claimed)
+            self._job = replace(take_over(self._job, saved), claimed=claimed)
         self._saved.set()
         return _SAVE_S
 

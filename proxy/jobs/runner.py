@@ -6,15 +6,17 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from duemq.background.loop import Loop
 from duemq.bus.base import Bus
+from duemq.cluster.admin.api_keys import ApiKeys
 from duemq.cluster.admin.jobs import Jobs, JobTaken
 from duemq.cluster.internal_topics import JOBS
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.job import ENDED, Job
+from duemq.model.job import ENDED, Job, JobEvent, JobState
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork
@@ -31,9 +33,14 @@ _KEPT_MS: Final = 600_000  # of plans: a job whose plan is in the log is not kno
 
 
 class JobRunner:
-    """`clock` gives epoch ms. `most_redrives`: see `MessageWork`."""
+    """`clock` gives epoch ms. `most_redrives`: see `MessageWork`. `keys`: if the key of a job's caller has ended, the
+    job is paused."""
 
-    def __init__(self, jobs: Jobs, gateway: Gateway, clock: Callable[[], int], most_redrives: int = 0) -> None:
+    def __init__(
+        self, jobs: Jobs, gateway: Gateway, clock: Callable[[], int], most_redrives: int = 0,
+        keys: ApiKeys | None = None,
+    ) -> None:  # fmt: skip
+        self._keys = keys
         self._jobs, self._gateway, self._clock = jobs, gateway, clock
         self._messages = MessageWork(gateway, most_redrives)
         self._topics = TopicWork(gateway, most_redrives)
@@ -61,10 +68,18 @@ class JobRunner:
 
     async def _look(self) -> float:
         for job in list(self._jobs.by_id.values()):
-            if job.id not in self._running and len(self._running) < _MANY and self._is_free(job):
+            if job.state is JobState.RUNNING and self._keys is not None and (why := self._keys.why_ended(job.by)):
+                await self._pause(job, why)
+            elif job.id not in self._running and len(self._running) < _MANY and self._is_free(job):
                 self._begin(job.id)
         self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in self._jobs.by_id}
         return _LOOK_S
+
+    async def _pause(self, job: Job, why: str) -> None:
+        """Every process does so; if this fails, the next look tries again."""
+        with suppress(Rejected, Unavailable):
+            await self._jobs.tell(job.id, JobEvent.PAUSE, "duemq", f"{why}: who resumes the job answers for it")
+            log.warning("job %s is paused: %s", job.id, why, extra={"action": "job.pause", "job": job.id})
 
     def _is_free(self, job: Job) -> bool:
         """Whether it needs work, and no other process runs it."""

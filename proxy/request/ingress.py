@@ -22,10 +22,10 @@ from duemq.model.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
     MAX_LABELS,
-    RESERVED_HEADERS,
     RESERVED_TOPICS,
     TOPIC,
     TOPIC_RULE,
+    is_reserved_header,
 )
 from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, TimePolicy, resolve, resolve_expiry, shown
 from duemq.model.topic_names import is_of_another
@@ -153,7 +153,7 @@ class Ingress:
             key = self._key(item["key"])
         count, packed = 0, b""
         if "headers" in item or "header_list" in item:
-            count, packed = self._pack(*_headers(item))
+            count, packed = self._pack(topic, *_headers(item))
         labels = _labels(item["labels"]) if "labels" in item else ()
         expires = resolve_expiry(item, now, text=text)
         if expires and expires < (now if due is None else max(due, now)):
@@ -206,15 +206,15 @@ class Ingress:
             raise RejectedNow("bad_field", f"the key has {len(key)} bytes, the limit is {limit}", "key")
         return key
 
-    def _pack(self, field: str, headers: list[Header]) -> tuple[int, bytes]:
+    def _pack(self, topic: str, field: str, headers: list[Header]) -> tuple[int, bytes]:
         if len(headers) > (most := self.limits.max_headers):
             raise RejectedNow("bad_header", f"{len(headers)} headers are given, the limit is {most}", field)
         for name, _ in headers:
             if not 0 < len(name) <= HEADER_NAME_CHARACTERS:
                 detail = f"header names have 1 to {HEADER_NAME_CHARACTERS} characters, not {len(name)}"
                 raise Rejected("bad_header", detail, field)
-            if name[: len(RESERVED_HEADERS)].lower() == RESERVED_HEADERS:
-                detail = f"header {shown(name)}: the prefix {RESERVED_HEADERS} is duemq's own"
+            if is_reserved_header(name, topic):
+                detail = f"header {shown(name)}: the prefixes duemq- and x-duemq- are duemq's own"
                 raise Rejected("bad_header", detail, field)
         count, packed = pack_headers(headers)
         if len(packed) > (limit := self.limits.max_headers_bytes):

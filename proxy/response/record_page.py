@@ -8,8 +8,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.model.errors import DuemqError
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.render import records_bytes
-from duemq.proxy.response.topic_reader import Page, TopicReader, ending, page_bytes
+from duemq.proxy.response.topic_reader import Page, TopicReader, page_bytes
 from duemq.web.admission import Share
 from duemq.web.exchange import respond
 
@@ -29,16 +30,17 @@ async def read_piece(reader: TopicReader, most: int, share: Share) -> Page:
 class PageResponse(Response):
     """At most `most` records and about 8 MiB: `first`, which was read already, and what `reader` reads behind it.
 
-    A short page says its length. A longer one comes in chunks, and ends early, with a cursor to go on from, where no
-    more can be read or the server closes. For a client that does not read, nothing is held but what was sent.
+    A short page says its length. A longer one comes in chunks, and ends early, with a cursor to go on from, if no more
+    can be read, the server closes or the caller's grant ends. For a client that does not read, nothing is held but what
+    was sent.
     """
 
     media_type = "application/json"
 
-    def __init__(self, reader: TopicReader, first: Page, most: int, share: Share, closing: asyncio.Event) -> None:
+    def __init__(self, reader: TopicReader, first: Page, most: int, share: Share, endings: Endings) -> None:
         super().__init__()
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._reader, self._share, self._closing = reader, share, closing
+        self._reader, self._share, self._endings = reader, share, endings
         self._left, self._left_bytes = most, _PAGE_BYTES
         self._text = b'{"records":[' + self._rendered(first)
 
@@ -47,7 +49,7 @@ class PageResponse(Response):
         if self._is_behind and scope["http_version"] != "1.0":  # which has no chunks
             await send(head)
             if scope["method"] != "HEAD":
-                await self._send_pieces(receive, send)
+                await self._send_pieces(scope, receive, send)
         else:
             text = self._text + self._tail
             self.raw_headers.append((b"content-length", b"%d" % len(text)))
@@ -60,9 +62,9 @@ class PageResponse(Response):
             await _send_sliced(send, text)
         await send({"type": "http.response.body", "body": b""})
 
-    async def _send_pieces(self, receive: Receive, send: Send) -> None:
+    async def _send_pieces(self, scope: Scope, receive: Receive, send: Send) -> None:
         text, self._text = self._text, b""
-        async with ending(receive, self._closing) as end:
+        async with self._endings.watch(scope, receive) as end:
             while text:
                 await _send_sliced(send, text)
                 await _send_sliced(send, b"")  # comes back when the client has read most of it

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from duemq.bus.base import Bus
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import DuemqError
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.render import records_bytes
-from duemq.proxy.response.topic_reader import TopicReader, ending, page_bytes
+from duemq.proxy.response.topic_reader import TopicReader, page_bytes
 from duemq.web.admission import Share
 
 MEDIA_TYPE = "text/event-stream"
@@ -21,7 +20,7 @@ _RECORDS_PER_CHUNK, _CHUNK_BYTES = 500, 64 << 10  # what a client that does not 
 
 
 class EventStream(Response):
-    """Streams a topic from `offsets` on until the client goes or the server closes.
+    """Streams a topic from `offsets` on until the client goes, the server closes or the caller's grant ends.
 
     A failure in the middle can only end the stream, as can a server that has no memory for it: the client connects
     again with the last `id` and gets the reason.
@@ -29,24 +28,24 @@ class EventStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, bus: Bus, topic: str, offsets: list[int], closing: asyncio.Event, share: Share) -> None:
+    def __init__(self, bus: Bus, topic: str, offsets: list[int], endings: Endings, share: Share) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._bus, self._topic, self._closing, self._share = bus, topic, closing, share
+        self._bus, self._topic, self._endings, self._share = bus, topic, endings, share
         self._reader = TopicReader(bus, topic, offsets)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
-            await self._stream(receive, send)
+            await self._stream(scope, receive, send)
         except (DuemqError, OSError):
             pass
         await send({"type": "http.response.body", "body": b""})
 
-    async def _stream(self, receive: Receive, send: Send) -> None:
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         subscription = self._bus.subscribe(self._topic)
         try:
-            async with ending(receive, self._closing) as end:
+            async with self._endings.watch(scope, receive) as end:
                 while not end.reached:
                     chunk = await self._events()
                     if not chunk:

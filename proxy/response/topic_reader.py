@@ -1,15 +1,10 @@
-"""Reading a topic for consumers: pages across partitions, and waiting for more."""
+"""Reading a topic for consumers: pages across partitions."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import Sequence
 
-from starlette.types import Receive
-
-from duemq.bus.base import Bus, Subscription, TopicInfo
+from duemq.bus.base import Bus, TopicInfo
 from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.errors import Unavailable
 from duemq.model.record import StoredRecord
@@ -75,56 +70,3 @@ async def readable(bus: Bus, topic: str) -> TopicInfo | None:
     if info is not None and info.trouble:
         raise Unavailable(f"topic {topic} cannot be read just now: {info.trouble}")
     return info
-
-
-class Ending:
-    """When a reader need not be served any longer: its client has gone, or the server is closing."""
-
-    def __init__(self, disconnected: asyncio.Task[object], closing: asyncio.Task[object]) -> None:
-        self._disconnected = disconnected
-        self._tasks = {disconnected, closing}
-
-    @property
-    def reached(self) -> bool:
-        return any(task.done() for task in self._tasks)
-
-    @property
-    def gone(self) -> bool:
-        """The client has."""
-        return self._disconnected.done()
-
-    async def or_done(self, work: asyncio.Task[Any]) -> None:
-        """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
-        await asyncio.wait({work, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-
-    async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
-        """Wait until the topic has grown (True), or for the ending or the time-out (False)."""
-        growth = asyncio.create_task(subscription.wait(timeout_s), name="topic growth")
-        try:
-            await asyncio.wait({growth, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-            return growth.done() and growth.result()
-        finally:
-            await _cancelled(growth)
-
-
-@asynccontextmanager
-async def ending(receive: Receive, closing: asyncio.Event) -> AsyncIterator[Ending]:
-    """Watches both while it is open."""
-    disconnected: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
-    closed: asyncio.Task[object] = asyncio.create_task(closing.wait(), name="server closing")
-    try:
-        yield Ending(disconnected, closed)
-    finally:
-        for task in (disconnected, closed):
-            await _cancelled(task)
-
-
-async def _cancelled(task: asyncio.Task[object] | asyncio.Task[bool]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -15,7 +15,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.job import OF_THE_DEAD, Job, JobEvent, Order, Position, new_id
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, caller_name
+from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.topic_work import TopicWork, source_of
@@ -42,6 +42,7 @@ async def post_job(service: Service, request: Request) -> Response:
     if order.source:
         await source_of(service.gateway, order.source)
     if dry_run:
+        request.scope[UNCHANGED] = True
         total = len(ids) if ids is not None else await _count(service, request, order, now)
         return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
     bus = service.gateway.bus
@@ -93,7 +94,10 @@ async def cancel_job(service: Service, request: Request) -> Response:
 
 
 async def _tell(service: Service, request: Request, event: JobEvent) -> Response:
-    job = await _jobs(service).tell(_find(service, request).id, event, caller_name(request))
+    before = _find(service, request)
+    job = await _jobs(service).tell(before.id, event, caller_name(request))
+    if job == before:
+        request.scope[UNCHANGED] = True
     return JsonResponse(job_json(job))
 
 

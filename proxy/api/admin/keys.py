@@ -8,7 +8,7 @@ from starlette.responses import Response
 from duemq.cluster.admin.api_keys import DEFAULT_OVERLAP_MS, ApiKeys
 from duemq.model.errors import Rejected
 from duemq.model.timing import parse_duration
-from duemq.proxy.access import caller_name
+from duemq.proxy.access import UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.request.json_body import read_json
 from duemq.web.body import SMALL_BODY_BYTES, check_fields
@@ -26,7 +26,10 @@ async def post_key(service: Service, request: Request) -> Response:
 
 
 async def delete_key(service: Service, request: Request) -> Response:
-    return JsonResponse(await _keys(service).revoke(request.path_params["id"], caller_name(request)))
+    keys, id_ = _keys(service), request.path_params["id"]
+    if (key := keys.by_id.get(id_)) is not None and key.revoked_at is not None:
+        request.scope[UNCHANGED] = True
+    return JsonResponse(await keys.revoke(id_, caller_name(request)))
 
 
 async def rotate_key(service: Service, request: Request) -> Response:

@@ -19,9 +19,10 @@ from duemq.model.access import Scope
 from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected
 from duemq.model.timing import format_ms
+from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED, grant_of
+from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
 from duemq.proxy.console.views import messages_text, redirect, render
@@ -103,7 +104,7 @@ async def confirm_dead_matching(service: Service, request: Request) -> Response:
 
 
 def _ask(request: Request, kind: str, ids: list[str]) -> Response:
-    request.scope[ASKED] = True
+    request.scope[UNCHANGED] = True
     return question(request, kind, len(ids), ids=ids)
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.pages.problems import problems
 from duemq.proxy.console.views import redirect, render
@@ -50,7 +50,7 @@ async def _steer(service: Service, request: Request, step: str) -> Response:
     node: str = request.path_params["node"]
     form = await read_form(request)
     if step == "drain" and not form.get("sure"):
-        request.scope[ASKED] = True
+        request.scope[UNCHANGED] = True
         cluster = await call_api(service, request, "GET", "/v1/cluster")
         shards: list[int] = next((one["master_of"] for one in cluster["nodes"] if one["name"] == node), [])
         return render(request, "cluster/drain.html", node=node, shards=len(shards))

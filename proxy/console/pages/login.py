@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from duemq.model.errors import Rejected
 from duemq.model.session import digest_of
-from duemq.proxy.access import GRANT, SESSION, Credential, caller_name
+from duemq.proxy.access import GRANT, SESSION, UNCHANGED, Credential, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import read_form
@@ -69,7 +69,9 @@ async def get_callback(service: Service, request: Request) -> Response:
 async def post_logout(service: Service, request: Request) -> Response:
     await read_form(request, _FORM_BYTES)
     text: str | None = request.scope.get(SESSION)
-    if text is not None and service.access.admin is not None:
+    if text is None:
+        request.scope[UNCHANGED] = True
+    elif service.access.admin is not None:
         await service.access.admin.sessions.end(digest_of(text), caller_name(request))
     response = redirect(request, "login")
     cookie.set_cookie(response, request, cookie.SESSION, "", 0)

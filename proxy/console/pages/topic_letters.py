@@ -19,9 +19,10 @@ from duemq.model.access import Scope
 from duemq.model.dead_letters import REDRIVEN_FROM
 from duemq.model.errors import Rejected
 from duemq.model.timing import LAST_MS, format_ms, parse_instant
+from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED, grant_of, sees_payloads
+from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text, read_form
 from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
 from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, is_null, payload_of
@@ -113,7 +114,7 @@ async def get_letter(service: Service, request: Request) -> Response:
 async def confirm_selected(service: Service, request: Request) -> Response:
     """Asks whether to redrive those that were selected. A topic is not purged one by one."""
     form = await read_form(request)
-    request.scope[ASKED] = True
+    request.scope[UNCHANGED] = True
     ids = selected(form)
     source = request.path_params["topic"]
     return question(request, kind_of(form.get("kind"), ("redrive",)), len(ids), ids=ids, source=source, by_job=True)

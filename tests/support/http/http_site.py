@@ -13,6 +13,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
+from duemq.bus.base import Bus
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
@@ -22,6 +23,7 @@ from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
+from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
 
 NOW = 1_795_255_200_000
@@ -35,6 +37,8 @@ TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
 
 class FakeGateway:
     """Knows names as a shard does; all else is answered from `outcome`, `found` and `error`."""
+
+    bus: Bus
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -104,6 +108,9 @@ class FakeGateway:
     async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
         return self.pages[len(self.queries) - 1]
+
+    async def pending(self, topic: str) -> TopicCount | None:
+        return None
 
     def trouble(self, topic: str) -> str | None:
         return None

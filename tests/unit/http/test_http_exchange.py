@@ -181,7 +181,8 @@ def test_each_path_is_found_as_starlette_finds_it() -> None:
             found = [route.matches(scope) for route in routes]
             full = next((child for match, child in found if match is Match.FULL), None)
             try:
-                match = router.find(cast(Any, type("Asked", (), {"scope": scope})), EVERYTHING)
+                request = cast(Any, type("Asked", (), {"scope": scope}))
+                match = router.open(request, router.find(request), EVERYTHING)
             except Rejected:
                 match = None
             assert match is not None

@@ -14,6 +14,7 @@ from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.bus.topic_cursor import decode_cursor
 from duemq.model.errors import LogFailed
 from duemq.model.record import StoredRecord, pack_record
+from duemq.proxy.response.ending import Endings
 from duemq.proxy.response.record_page import PageResponse, read_piece
 from duemq.proxy.response.render import records_bytes
 from duemq.proxy.response.topic_reader import TopicReader
@@ -55,7 +56,7 @@ class Client:
         admission = Admission()
         share = admission.enter({"path": "/v1/topics/t/records"})
         reader = TopicReader(bus, "t", offsets)
-        page = PageResponse(reader, await read_piece(reader, most, share), most, share, self.closing)
+        page = PageResponse(reader, await read_piece(reader, most, share), most, share, Endings(self.closing))
         await page(self.scope, self.receive, self.send)
         return share
 
@@ -153,7 +154,7 @@ def test_for_a_client_that_does_not_read_one_piece_is_rendered_and_none_is_held(
                 await never.wait()
 
         reader = TopicReader(await filled(*[64 * KIB] * 100), "t", [0])
-        page = PageResponse(reader, await read_piece(reader, 10_000, share), 10_000, share, client.closing)
+        page = PageResponse(reader, await read_piece(reader, 10_000, share), 10_000, share, Endings(client.closing))
         task = asyncio.create_task(page(client.scope, client.receive, send))
         await asyncio.sleep(0.05)
         task.cancel()

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from duemq.bus.memory import MemoryBus, MemoryLog
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin import trail as admin_trail
-from duemq.cluster.admin.trail import Trail, TrailEntry
+from duemq.cluster.admin.trail import ACTS, DENIALS, Trail, TrailEntry
 from duemq.cluster.internal_topics import TRAIL, create_logs
 from duemq.model.errors import Rejected, StoreFailed, Unavailable
 from duemq.model.record import StoredRecord
-from tests.support.http.http_site import ORDER
+from duemq.proxy.gateway.base import MessagePage
+from tests.support.http.http_site import FORM, ORDER
 from tests.support.virtual_loop import VirtualLoop
 from tests.unit.http.test_http_access import Site, with_site
 
@@ -29,7 +31,9 @@ def test_each_administrative_act_is_written_with_who_and_what_came_of_it() -> No
     async def scenario(site: Site) -> None:
         admin = await site.key("admin")
         made = await site.ask("POST", "/v1/keys", admin, {"name": "shop", "scopes": ["send"]})
+        site.now += 1
         await site.ask("POST", "/v1/keys", admin, {"name": "shop", "scopes": ["fly"]})
+        site.now += 1
         await site.ask("POST", "/v1/cluster/nodes/a:drain", admin)
         await site.ask("POST", "/v1/messages", admin, ORDER)
         await site.ask("GET", "/v1/keys", admin)
@@ -53,6 +57,55 @@ def test_what_is_denied_is_written_and_repeats_are_counted() -> None:
         by_code = {entry["code"]: entry for entry in await entries_of(site, admin)}
         assert by_code["unauthorised"]["by"] == "" and by_code["unauthorised"]["times"] == 3
         assert by_code["forbidden"]["by"] == viewer.split("_")[1] and by_code["forbidden"]["times"] == 3
+
+    with_site(scenario)
+
+
+def test_an_act_is_what_changed_something() -> None:
+    async def scenario(site: Site) -> None:
+        admin = await site.key("admin")
+        operator = await site.key("operate", "cancel", "read")
+        revoked = f"/v1/keys/{(await site.key('read')).split('_')[1]}"
+        site.gateway.pages = [MessagePage([], None)] * 3
+        job = {"kind": "cancel", "filter": {"topic": "orders"}}
+        began = (await site.ask("POST", "/v1/jobs", operator, job)).json()["id"]
+        for _ in range(3):
+            await site.ask("DELETE", revoked, admin)
+            await site.ask("POST", f"/v1/jobs/{began}:pause", operator)
+            await site.ask("POST", "/v1/jobs/zzz:pause", operator)
+            await site.ask("POST", "/v1/jobs", operator, job | {"dry_run": True})
+            await site.ask("POST", "/v1/keys", admin, {"name": "a", "scopes": ["fly"]})
+            assert (await site.http.post("/console/logout", headers=FORM)).status_code == 303
+            for form in ("/console/logout", "/console/login", "/console/changes"):
+                answer = await site.http.post(form, content=b"\xe4", headers=FORM)
+                assert answer.status_code < 500
+        await site.admin.trail._flush()
+        acts = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, ACTS, 0, 1_000)]
+        assert [act.action for act in acts] == ["POST /v1/jobs", "DELETE /v1/keys/{id}", "POST /v1/jobs/{id}:pause"]
+        refused = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, DENIALS, 0, 1_000)]
+        assert {one.action: one.times for one in refused} == {
+            "POST /v1/jobs/{id}:pause": 3, "POST /v1/keys": 3, "POST /console/login": 3, "POST /console/changes": 3,
+            "POST /console/logout": 3,
+        }  # fmt: skip
+
+    with_site(scenario)
+
+
+def test_a_consumer_that_commits_all_day_is_one_act_an_hour() -> None:
+    async def scenario(site: Site) -> None:
+        await site.gateway.bus.create_topic("orders", 1)
+        mine, other = await site.key("consume"), await site.key("consume")
+        place = {"cursor": encode_cursor("orders", [0])}
+        for _ in range(2):
+            for key in (mine, mine, other, mine):
+                answer = await site.ask("PUT", "/v1/topics/orders/consumers/billing", key, place)
+                assert answer.status_code == 204
+            site.now += 3_600_000
+        acts = [TrailEntry.of(one) for one in await site.gateway.bus.read(TRAIL, ACTS, 0, 1_000)]
+        assert [act.by for act in acts] == [mine.split("_")[1], other.split("_")[1]] * 2
+        assert {(act.action, act.target) for act in acts} == {
+            ("PUT /v1/topics/{topic}/consumers/{consumer}", "/v1/topics/orders/consumers/billing")
+        }
 
     with_site(scenario)
 

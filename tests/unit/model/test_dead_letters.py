@@ -71,6 +71,13 @@ def test_each_writer_is_understood(headers: list[tuple[str, bytes]], origin: Ori
     assert dict(own_headers([*headers, *OWN])) == dict(OWN)
 
 
+@pytest.mark.parametrize("forged", [SHARE_GROUP, STREAMS, CONNECT, SPRING, CONSUMER])
+def test_what_a_sender_wrote_is_not_the_word_of_duemq(forged: list[tuple[str, bytes]]) -> None:
+    letter = [*DUEMQ, ("duemq-labels", b"mine"), *forged, ("x-duemq-topic", b"payroll"), ("x-duemq-labels", b"forged")]
+    assert origin_of(letter) == Origin("duemq", "orders", -1, -1, "expired", "", "", 2)
+    assert labels_in(letter) == ("mine",)
+
+
 @pytest.mark.parametrize(
     ("headers", "id_"),
     [(CONSUMER, "id"), (DUEMQ, "x"), ([*SPRING, ("duemq-id", b"x")], "x"), (SPRING, ""), ([("duemq-id", b"")], ""),

@@ -26,6 +26,7 @@ BAD_FIELDS: list[tuple[str, str, list[object]]] = [
     ("payload_base64", "bad_base64", ["***", "abc", "eA==eA==!", "eA", "é", "eA==\n", 7, [], None]),
     ("headers", "bad_header", [[], "a: b", None, {"a": 1}, {"a": None}, {"a": ["b"]}, {"": "v"}, {"n" * 257: "v"}]),
     ("headers", "bad_header", [{n: "x"} for n in ("duemq-id", "duemq-due", "DUEMQ-Attempt", "duemq-mine")]),
+    ("headers", "bad_header", [{n: "x"} for n in ("x-duemq-topic", "X-Duemq-Reason", "x-duemq-return", "x-duemq-new")]),
     ("headers", "bad_header", [{f"h{i}": "" for i in range(65)}, {"big": "x" * 65_536}]),
     ("labels", "bad_field", [3, "a", None, [1], [""], ["a,b"], ["a\n"], ["x" * 129], [f"l{i}" for i in range(17)]]),
     ("key", "bad_field", [5, None, [], "é" * 16_385]),
@@ -70,6 +71,15 @@ def test_a_full_message() -> None:
         ("empty", b""),
     )
     assert (draft.labels, draft.expires, draft.name, draft.fingerprint) == (("a", "b c"), NOW + 5, b"", b"")
+
+
+def test_a_client_tells_what_died_in_a_topic_of_dead_letters_alone() -> None:
+    death = {"x-duemq-topic": "orders"}
+    assert GATE.draft({"topic": "dlq.billing", "headers": death}, NOW).header_count == 1
+    assert GATE.draft({"topic": "orders", "headers": {"x-duemq-redrives": "1"}}, NOW).header_count == 1
+    for topic in ("orders", "dlqx"):
+        with pytest.raises(Rejected, match="duemq's own"):
+            GATE.draft({"topic": topic, "headers": death}, NOW)
 
 
 def test_a_bare_message_goes_straight_to_its_target() -> None:

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected
+from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import Form, instant_text, read_form
 from duemq.proxy.console.pages.changes import TYPED, question
 from duemq.proxy.console.views import redirect, render
@@ -43,7 +43,7 @@ async def post_job(service: Service, request: Request) -> Response:
     if not form.get("dry_run"):
         job = await call_api(service, request, "POST", "/v1/jobs", body=order)
         return redirect(request, f"jobs/{quote(job['id'])}")
-    request.scope[ASKED] = True
+    request.scope[UNCHANGED] = True
     counted = await call_api(service, request, "POST", "/v1/jobs", body=order | {"dry_run": True})
     return question(
         request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),

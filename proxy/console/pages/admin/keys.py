@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.errors import Rejected
+from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import ASKED
 from duemq.proxy.console.forms import Form, instant_text, read_form
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import read_query
@@ -59,7 +59,7 @@ async def post_revoke(service: Service, request: Request) -> Response:
 
 
 async def _ask(service: Service, request: Request, id_: str, question: str) -> Response:
-    request.scope[ASKED] = True
+    request.scope[UNCHANGED] = True
     listed = await call_api(service, request, "GET", "/v1/keys")
     key = next((key for key in listed["keys"] if key["id"] == id_), None)
     if key is None:

@@ -1,0 +1,105 @@
+"""When an answer that takes time need not, or must not, go on: by this all streams and long polls end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from starlette.types import Receive, Scope
+
+from duemq.bus.base import Subscription
+from duemq.model.errors import Rejected
+
+LOOK_S: Final = 1.0
+"""A grant that ends by time, rather than by a change of the administrative state, is noticed within this."""
+
+
+class Ending:
+    """The client has gone, the server is closing, or the caller's grant has ended."""
+
+    def __init__(
+        self, disconnected: asyncio.Task[object], closing: asyncio.Task[object], ended: asyncio.Future[None]
+    ) -> None:
+        self._disconnected, self._ended = disconnected, ended
+        self._futures: set[asyncio.Future[Any]] = {disconnected, closing, ended}
+
+    @property
+    def reached(self) -> bool:
+        return any(future.done() for future in self._futures)
+
+    @property
+    def gone(self) -> bool:
+        """The client has."""
+        return self._disconnected.done()
+
+    def check_grant(self) -> None:
+        """Raises Rejected `unauthorised` if the caller's grant has ended."""
+        if self._ended.done():
+            raise Rejected("unauthorised", "the key, token or session of this request has ended")
+
+    async def or_done(self, work: asyncio.Task[Any]) -> None:
+        """Wait until this work is done, or for the ending. It is neither cancelled nor asked for its result."""
+        await asyncio.wait({work, *self._futures}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def or_growth(self, subscription: Subscription, timeout_s: float) -> bool:
+        """Wait until the topic has grown (True), or for the ending or the time-out (False)."""
+        growth = asyncio.create_task(subscription.wait(timeout_s), name="topic growth")
+        try:
+            await asyncio.wait({growth, *self._futures}, return_when=asyncio.FIRST_COMPLETED)
+            return growth.done() and growth.result()
+        finally:
+            await _cancelled(growth)
+
+
+class Endings:
+    """Those of all requests that are under way. `closing` is set when the server begins to stop. `is_granted` says of
+    the scope of a request whether its caller may go on.
+
+    `look` at each change of what callers may do; by itself it looks every second while anything is watched.
+    """
+
+    def __init__(self, closing: asyncio.Event, is_granted: Callable[[Scope], bool] = lambda scope: True) -> None:
+        self._closing, self._is_granted = closing, is_granted
+        self._scopes: dict[asyncio.Future[None], Scope] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    @asynccontextmanager
+    async def watch(self, scope: Scope, receive: Receive) -> AsyncIterator[Ending]:
+        """The ending of one request, while this is open."""
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+        self._scopes[ended] = scope
+        if self._timer is None:
+            self._timer = loop.call_later(LOOK_S, self._look_again)
+        disconnected: asyncio.Task[object] = asyncio.create_task(_disconnected(receive), name="client gone")
+        closed: asyncio.Task[object] = asyncio.create_task(self._closing.wait(), name="server closing")
+        try:
+            yield Ending(disconnected, closed, ended)
+        finally:
+            del self._scopes[ended]
+            for task in (disconnected, closed):
+                await _cancelled(task)
+
+    def look(self) -> None:
+        for ended, scope in self._scopes.items():
+            if not ended.done() and not self._is_granted(scope):
+                ended.set_result(None)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.look()
+        if self._scopes:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look_again)
+
+
+async def _cancelled(task: asyncio.Task[object] | asyncio.Task[bool]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
