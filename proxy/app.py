@@ -34,7 +34,7 @@ from duemq.proxy.rate_limit import RateLimited
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.web.admission import Admission
+from duemq.web.admission import Admission, share_of
 from duemq.web.body import header
 from duemq.web.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
@@ -163,6 +163,8 @@ class Application:
         access, path = self._service.access, request.scope["path"]
         if path.startswith("/console"):
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
+            if grant is NOTHING:
+                _count_as_stranger(request)
             return await self._answer_console(request, self._limited(request, grant))
         if path.startswith("/v1/") or (path == "/metrics" and not self._open_metrics):
             granted = access.grant(request) or await access.token_grant(request)
@@ -172,6 +174,8 @@ class Application:
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
                 return await self._route(request, grant, self._limited(request, grant))
+        else:
+            _count_as_stranger(request)
         return await self._route(request, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
@@ -227,6 +231,11 @@ class Application:
             admin.trail.deny(entry)
         else:
             await admin.trail.act(entry)
+
+
+def _count_as_stranger(request: Request) -> None:
+    client = request.scope.get("client")
+    share_of(request).count_as_stranger(client[0] if client else "")
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

@@ -20,7 +20,7 @@ from duemq.proxy.login import cookie
 from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 from duemq.proxy.request.query import read_query
 
-_FORM_BYTES: Final = 16 << 10
+_FORM_BYTES: Final = 4 << 10
 _PAGE = re.compile(r"[A-Za-z0-9._~:/?&=%+-]{0,1000}")
 
 

@@ -23,6 +23,7 @@ from duemq.proxy.app import create_app
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
+from tests.support.virtual_loop import VirtualLoop
 
 NOW = 1_795_255_200_000
 NOW_TEXT = "2026-11-21T10:00:00.000Z"
@@ -156,14 +157,21 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
                 web.should_exit = True
 
 
-def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: MessageLimits | None = None) -> None:
+def with_app(
+    scenario: Scenario,
+    settings: HttpSettings | None = None,
+    limits: MessageLimits | None = None,
+    *,
+    in_virtual_time: bool = False,
+) -> None:
     async def run() -> None:
         gateway = FakeGateway()
         transport = httpx.ASGITransport(app=app_over(gateway, settings, limits))
         async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
             await scenario(gateway, http.request)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=VirtualLoop if in_virtual_time else None) as loop:
+        loop.run(run())
 
 
 def refused(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
