@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from asyncio import Semaphore, TaskGroup
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
@@ -20,14 +19,13 @@ from duemq.model.readiness import Readiness
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
 from duemq.storage.shard.topic_counts import TopicCount
 
-_LOOK_UPS: Final = 64  # at a time, for one request
-
 
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. A change by name goes by the id that a look-up found. A caller
-    for some topics has its own names (`model/names.py`); those from an older version are found still (docs/adr/0057).
+    `charge` gets the number of messages of each send, and of refs of each change. A change by name goes by the id that
+    a look-up found. A caller for some topics has its own names (`model/names.py`); those from an older version are
+    found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -92,31 +90,19 @@ class LimitedGateway(Gateway):
         """Each message is looked up first: its topic decides, and that to which it is redriven."""
         if terms is not None and terms.topic and not self._grant.covers(terms.topic):
             raise no_topic(terms.topic)
+        self._charge(len(refs))
         if not self._grant.topics:
             return await self._gateway.change(kind, refs, due, times=times, terms=terms, by=by)
-        states = await self._states(refs)
-        places = [at for at, state in enumerate(states) if state is not None]
-        ids = [state.id for state in states if state is not None]
+        known = await self._gateway.topics_of(refs, self._grant.namespace)
+        own = {ref: id_ for ref, (id_, topic) in known.items() if self._grant.covers(topic)}
+        places = [at for at, ref in enumerate(refs) if ref in own]
+        ids = [own[refs[at]] for at in places]
         dues = due if isinstance(due, int) else [due[at] for at in places]
         changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms, by=by) if ids else []
         outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
         for at, outcome in zip(places, changed, strict=True):
             outcomes[at] = outcome
         return outcomes
-
-    async def _states(self, refs: Sequence[str]) -> list[MessageState | None]:
-        places = Semaphore(_LOOK_UPS)
-
-        async def look_up(ref: str) -> MessageState | None:
-            async with places:
-                return await self.state(ref)
-
-        try:
-            async with TaskGroup() as group:
-                tasks = [group.create_task(look_up(ref), name="look up") for ref in refs]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
 
     async def import_file(self, import_command: ImportCommand) -> ImportStatus:
         self._require_all_topics("importing files")

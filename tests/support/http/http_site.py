@@ -20,7 +20,7 @@ from duemq.model.message import Draft, Terms
 from duemq.model.names import Name
 from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
-from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, OwnTopic, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.virtual_loop import VirtualLoop
@@ -101,6 +101,10 @@ class FakeGateway:
         if self.unreadable:
             raise self.unreadable
         return self.found
+
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        found = await self.state("", caller)
+        return {} if found is None else dict.fromkeys(refs, OwnTopic(found.id, found.topic))
 
     async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
