@@ -23,7 +23,6 @@ from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_texts
 from duemq.proxy.request.names import client_name, idempotency_name
 from duemq.proxy.request.sent_message import canonical
 from duemq.proxy.response.render import receipt_json
-from duemq.web.body import header
 from duemq.web.problem import rejection
 from duemq.web.reply import JsonResponse
 
@@ -42,9 +41,6 @@ class _Naming(NamedTuple):
 
 
 async def post_batch(service: Service, request: Request) -> Response:
-    if header(request, b"idempotency-key") is not None:
-        detail = "a batch has no Idempotency-Key: give each message its own idempotency_key or name"
-        raise Rejected("bad_header", detail, "Idempotency-Key")
     ingress = service.ingress
     body, raw = await read_both(request, ingress.limits.max_batch_bytes, ingress.most_values, "batch_too_large")
     items = ingress.batch(body)

@@ -189,7 +189,8 @@ class Router:
 
 def _rules_of(endpoint: Endpoint) -> RequestRules:
     query = [parameter.name for parameter in endpoint.parameters if parameter.place == "query"]
-    return RequestRules(query, body=endpoint.body is not None, raw=endpoint.raw_body)
+    idempotent = any(parameter.name == "Idempotency-Key" for parameter in endpoint.parameters)
+    return RequestRules(query, body=endpoint.body is not None, raw=endpoint.raw_body, idempotent=idempotent)
 
 
 def _handler_of(endpoint: Endpoint) -> Handler:

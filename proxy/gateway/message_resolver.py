@@ -82,10 +82,10 @@ class Addresses:
 
     async def find_each(self, refs: Sequence[str], caller: str = "") -> list[Address | MessageState | None]:
         """See `find`."""
-        found: list[Address | MessageState | None] = []
+        targets: list[Address | MessageState | None] = []
         for start in range(0, len(refs), _LOOK_UPS):
-            found += await asyncio.gather(*(self.find(ref, caller) for ref in refs[start : start + _LOOK_UPS]))
-        return found
+            targets += await asyncio.gather(*(self.find(ref, caller) for ref in refs[start : start + _LOOK_UPS]))
+        return targets
 
     async def _direct(self, ref: str, message_id: MessageId) -> MessageState | None:
         topic = self._direct_topics.get(message_id.row)
