@@ -28,7 +28,7 @@ class ApiKeys:
         self.admin, self._clock = admin, clock
         self.by_id: dict[str, ApiKey] = {}
         self._reader = ItemReader(_KIND, ApiKey.from_value)
-        admin.on_change(self._on_change)
+        admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         self.by_id = self._reader.read(self.admin.state)

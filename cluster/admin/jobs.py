@@ -41,7 +41,7 @@ class Jobs:
         self.versions: dict[str, int] = {}
         self._slots: dict[str, str] = {}  # id -> name of the item
         self._reader = ItemReader(_KIND, Job.from_value)
-        admin.on_change(self._on_change)
+        admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         jobs = self._reader.read(self.admin.state)

@@ -78,6 +78,7 @@ async def post_logout(service: Service, request: Request) -> Response:
 
 async def _begin(service: Service, request: Request, grant: Grant, page: str) -> Response:
     request.scope[GRANT] = grant  # the trail has who it is
+    service.access.charge_login(grant)
     text = await service.access.begin_session(grant)
     response = redirect(request, page)
     cookie.set_cookie(response, request, cookie.SESSION, text, service.access.session_ms // 1000)
