@@ -31,6 +31,9 @@ SESSION: Final = "duemq.session"
 LOGINS_PER_S: Final = 10
 """Of one caller, at most."""
 
+MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
+"""Of a key for some topics."""
+
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
 
@@ -195,6 +198,11 @@ def namespace_of(request: Request) -> str:
     """See `Grant.namespace`."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.namespace
+
+
+def batch_bytes_of(request: Request, most: int) -> int:
+    """The most bytes of a batch of this caller, of the `most` of all: it takes several times its size in memory."""
+    return min(most, MAX_BATCH_BYTES_OF_TOPICS) if namespace_of(request) else most
 
 
 def caller_name(request: Request) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from duemq.bus.base import Bus
@@ -16,7 +17,7 @@ from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
 from duemq.model.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
-from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.storage.shard.topic_counts import TopicCount
 
 
@@ -93,16 +94,19 @@ class LimitedGateway(Gateway):
         self._charge(len(refs))
         if not self._grant.topics:
             return await self._gateway.change(kind, refs, due, times=times, terms=terms, by=by)
-        known = await self._gateway.topics_of(refs, self._grant.namespace)
-        own = {ref: id_ for ref, (id_, topic) in known.items() if self._grant.covers(topic)}
-        places = [at for at, ref in enumerate(refs) if ref in own]
-        ids = [own[refs[at]] for at in places]
-        dues = due if isinstance(due, int) else [due[at] for at in places]
-        changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms, by=by) if ids else []
-        outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
-        for at, outcome in zip(places, changed, strict=True):
-            outcomes[at] = outcome
-        return outcomes
+        own = {ref: one.id for ref, one in (await self.topics_of(refs)).items()}
+        dues = repeat(due) if isinstance(due, int) else due
+        asked = [(own[ref], at) if ref in own else None for ref, at in zip(refs, dues, strict=False)]
+        unique = dict.fromkeys(one for one in asked if one is not None)  # each change once: it may rewrite a MiB
+        if not unique:
+            return [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
+        ids, at_ms = zip(*unique, strict=True)
+        changed = await self._gateway.change(kind, ids, at_ms, times=times, terms=terms, by=by)
+        outcomes = dict(zip(unique, changed, strict=True))
+        return [
+            ChangeOutcome(ref, Answer.UNKNOWN) if one is None else outcomes[one]
+            for ref, one in zip(refs, asked, strict=True)
+        ]
 
     async def import_file(self, import_command: ImportCommand) -> ImportStatus:
         self._require_all_topics("importing files")
@@ -129,6 +133,10 @@ class LimitedGateway(Gateway):
     async def state(self, ref: str, caller: str = "") -> MessageState | None:
         state = await self._gateway.state(ref, self._grant.namespace)
         return None if state is None or not self._grant.covers(state.topic) else state
+
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        known = await self._gateway.topics_of(refs, self._grant.namespace)
+        return {ref: one for ref, one in known.items() if self._grant.covers(one.topic)}
 
     async def find(self, query: Query) -> MessagePage:
         if query.topic is not None and not self._grant.covers(query.topic):

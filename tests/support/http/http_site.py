@@ -13,6 +13,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
+from duemq.bus.memory import MemoryBus
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
@@ -36,6 +37,8 @@ TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
 
 class FakeGateway:
     """Knows names as a shard does; all else is answered from `outcome`, `found` and `error`."""
+
+    bus: MemoryBus  # of sites that have a log
 
     def __init__(self) -> None:
         self.error: Exception | None = None
