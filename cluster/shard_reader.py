@@ -110,6 +110,10 @@ class ShardReader(Protocol):
         """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""
         ...
 
+    async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
+        """The topic of each message; None for one that is unknown, or forgotten. No payload is kept meanwhile."""
+        ...
+
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
         """How many messages are pending for a topic; None while they are being counted."""
         ...

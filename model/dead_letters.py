@@ -35,6 +35,10 @@ REDRIVEN_ID: Final = "duemq-redriven-id"
 all can tell. Its name is one that no sender may use."""
 
 
+TOPICS: Final = ("dlq.*",)
+"""Patterns of the topics that have nothing but dead letters, wherever duemq and its consumers write them."""
+
+
 class Origin(NamedTuple):
     """Where a dead letter came from, as far as it says. `writer`: `duemq`, `consumer`, `share group`, `streams`,
     `connect` or `spring`. `partition`, `offset`: -1 where it does not say. `attempts`: deliveries that failed."""

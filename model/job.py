@@ -98,7 +98,7 @@ class Job:
     """`plan_start`: the offset of the log behind which its plan is. `total`: entries of the plan; None while it is
     being written. `claimed`: entries that may have been begun: no more are before a value that says so is written.
     `skipped`, `failed`: how many, by reason. `by`: who began it, or resumed it last. `owner`: the process that runs it;
-    empty for none."""
+    empty for none. `once`: digests of the Idempotency-Key that it was begun with, and of the body; None without."""
 
     id: str
     order: Order
@@ -115,6 +115,7 @@ class Job:
     reason: str = ""
     owner: str = ""
     ended_at: int = 0
+    once: str | None = None
 
     @property
     def counted(self) -> int:
@@ -156,9 +157,11 @@ class Job:
         """As the administrative state has it.
 
         An older version passes over fields of a filter that it does not know, and would apply the job to more. It
-        cannot read `caller`, so it leaves alone a job that has it.
+        cannot read `caller`, so it leaves alone a job that has it, or `once`.
         """
         value = asdict(self) | {"position": list(self.position)}
+        if self.once is None:
+            del value["once"]
         if self.order.caller is None:
             del value["order"]["caller"]
         return value

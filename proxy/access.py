@@ -42,6 +42,11 @@ _UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epo
 UNCHANGED: Final = "duemq.unchanged"
 """In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
 not in the trail."""
+LOGINS_PER_S: Final = 10
+"""Of one caller, at most."""
+
+MAX_BATCH_BYTES_OF_TOPICS: Final = 16 << 20
+"""Of a key for some topics."""
 
 _MAX_CACHED = 1_000  # keys that were presented and found good
 
@@ -84,7 +89,7 @@ class Access:
         self._rate_limits: dict[str, RateLimit] = {}
         if admin is not None:
             admin.keys.asked_for = bool(secrets) or required or issuer is not None
-            admin.log.on_change(self._cached.clear)
+            admin.log.on_change(self._cached.clear, "keys")
 
     def grant(self, request: Request) -> Grant | None:
         """What the caller may do by a key or a session; None where it has to present one and has presented no good one.
@@ -204,13 +209,20 @@ class Access:
 
     def rate_limit(self, grant: Grant) -> RateLimit | None:
         """The bucket of a caller; None where it may ask for any number."""
-        if not grant.rate:
-            return None
-        limit = self._rate_limits.get(grant.caller)
-        if limit is None or limit.rate != grant.rate:
+        return self._limit(grant.caller, grant.rate) if grant.rate else None
+
+    def charge_login(self, grant: Grant) -> None:
+        """Charge a login, which every process learns of, to who logs in. Raises RateLimited."""
+        if (limit := self.rate_limit(grant)) is not None:
+            limit.enter()
+        self._limit(f"login of {grant.caller}", LOGINS_PER_S, "logins").enter()
+
+    def _limit(self, name: str, rate: int, what: str = "messages and requests") -> RateLimit:
+        limit = self._rate_limits.get(name)
+        if limit is None or limit.rate != rate:
             if len(self._rate_limits) >= _MAX_CACHED:
                 self._rate_limits.clear()
-            limit = self._rate_limits[grant.caller] = RateLimit(grant.rate, monotonic)
+            limit = self._rate_limits[name] = RateLimit(rate, monotonic, what)
         return limit
 
     def _is_in_force(self) -> bool:
@@ -243,6 +255,11 @@ def namespace_of(request: Request) -> str:
     """See `Grant.namespace`."""
     grant: Grant = request.scope.get(GRANT, EVERYTHING)
     return grant.namespace
+
+
+def batch_bytes_of(request: Request, most: int) -> int:
+    """The most bytes of a batch of this caller, of the `most` of all: it takes several times its size in memory."""
+    return min(most, MAX_BATCH_BYTES_OF_TOPICS) if namespace_of(request) else most
 
 
 def caller_name(request: Request) -> str:

@@ -36,7 +36,7 @@ from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.web.admission import Admission
+from duemq.web.admission import Admission, share_of
 from duemq.web.body import header
 from duemq.web.exchange import respond
 from duemq.web.problem import problem, problem_response, rejection, unavailable_response
@@ -177,6 +177,8 @@ class Application:
         if path.startswith("/console"):
             request.scope["scheme"] = self._public_scheme.of(request.scope)  # cookies follow it
             request.scope[GRANT] = grant = access.grant(request) or await access.token_grant(request) or NOTHING
+            if grant is NOTHING:
+                _count_as_stranger(request)
             return await self._answer_console(request, self._limited(request, grant))
         target = self._router.find(request)
         is_closed = path.startswith("/v1/") if target is None else target.scope is not None and path not in self._open
@@ -188,6 +190,8 @@ class Application:
             request.scope[GRANT] = grant = granted
             if grant.topics or grant.rate:
                 return await self._route(request, target, grant, self._limited(request, grant))
+        else:
+            _count_as_stranger(request)
         return await self._route(request, target, grant, self._service)
 
     async def _answer_console(self, request: Request, service: Service) -> Response:
@@ -243,6 +247,11 @@ class Application:
             await admin.trail.act(entry)
         else:
             admin.trail.deny(entry)
+
+
+def _count_as_stranger(request: Request) -> None:
+    client = request.scope.get("client")
+    share_of(request).count_as_stranger(client[0] if client else "")
 
 
 def _log_access(request: Request, response: Response, request_id: str) -> None:

@@ -15,16 +15,16 @@ from duemq.model.errors import DuemqError
 class RateLimited(DuemqError):
     """429: the caller has used up what its key may ask for."""
 
-    def __init__(self, rate: int, retry_after_s: int) -> None:
-        super().__init__(f"this key may send {rate:,} messages and requests a second; go on in {retry_after_s} s")
+    def __init__(self, what: str, retry_after_s: int) -> None:
+        super().__init__(f"this key may have {what} a second; go on in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 
 
 class RateLimit:
-    """The bucket of one caller. `clock` gives seconds that never go back."""
+    """The bucket of one caller. `clock` gives seconds that never go back. `what` it counts."""
 
-    def __init__(self, rate: int, clock: Callable[[], float]) -> None:
-        self.rate, self._clock = rate, clock
+    def __init__(self, rate: int, clock: Callable[[], float], what: str = "messages and requests") -> None:
+        self.rate, self._clock, self._what = rate, clock, what
         self._tokens, self._filled_at = float(rate), clock()
 
     def enter(self) -> None:
@@ -33,7 +33,7 @@ class RateLimit:
         self._tokens = min(self._tokens + (now - self._filled_at) * self.rate, float(self.rate))
         self._filled_at = now
         if self._tokens < 1:
-            raise RateLimited(self.rate, self._wait_s)
+            raise RateLimited(f"{self.rate:,} {self._what}", self._wait_s)
         self._tokens -= 1
 
     def charge(self, messages: int) -> None:

@@ -33,6 +33,7 @@ class TopicSettings(Section):
     allowed: TopicPatterns = ()
     partitions: Annotated[int, Field(ge=0, le=1024)] = 1
     dead_letter: str = "duemq.dlq"
+    purgeable: TopicPatterns = ()
     max_redrives: Annotated[int, Field(ge=0, le=65_535)] = 16
 
     @field_validator("dead_letter")

@@ -1,10 +1,15 @@
 """The bounds of a server: how many requests are under way, and how many bytes they hold.
 
 What is over a bound is refused at once with 503, before any of it is read: nothing waits in memory for better times.
+But a body that does not come has no place to keep: the oldest one gives way to a new request. Callers without a grant,
+strangers, share a small pool, and have fewer places per address (docs/adr/0067).
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,6 +24,14 @@ _SHARE: Final = "duemq.share"  # where the share of a request is, in its scope
 _WATCHED: Final = frozenset(("/livez", "/healthz", "/readyz", "/metrics"))
 _SMALL_BYTES: Final = 256 << 10  # the largest body that may use the reserve
 _RESERVE: Final = 4  # a quarter of all bytes is for small bodies: large bodies and unread pages cannot use it up
+_BRIEF_S: Final = 1.0  # a body that has been under way for less than this keeps its place
+
+STRANGERS: Final = 64
+"""Requests without a grant that may be under way at a time."""
+STRANGERS_OF_ADDRESS: Final = 16
+"""The same from one address."""
+STRANGERS_BYTES: Final = 1 << 20
+STRANGER_BODY_S: Final = 5.0
 
 
 class Admission:
@@ -27,14 +40,17 @@ class Admission:
     def __init__(self, max_requests: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.requests = self.bytes = 0
+        self.strangers = Strangers()
+        self._bodies: dict[Share, None] = {}  # whose bodies have not come to their end, the oldest first
 
     def enter(self, scope: Scope) -> Share:
         """The share of a request, which has to be closed. Raises Unavailable."""
-        if self.requests >= self._max_requests and scope["path"] not in _WATCHED:
+        if scope["path"] in _WATCHED:
+            return _put(scope, Share(self, 0))
+        if self.requests >= self._max_requests and not self.make_room():
             raise Unavailable(f"{self.requests} requests are under way here, as many as http.max_requests allows")
         self.requests += 1
-        share = scope[_SHARE] = Share(self)
-        return share
+        return _put(scope, Share(self))
 
     @property
     def left(self) -> int:
@@ -51,15 +67,80 @@ class Admission:
             return 1 << 62
         return self.left if small else self.spare
 
+    def make_room(self, size: int = 0, address: str = "", *, strangers: bool = False) -> bool:
+        """Have the oldest bodies that do not come give way to one request, or to `size` bytes; those of `strangers`
+        alone, and of their `address`. False, and nothing is done, if that is not enough."""
+        freed, ended = 0, list[Share]()
+        for share in self._oldest_bodies():
+            if strangers and (share.address is None or (address and share.address != address)):
+                continue
+            freed += share.bytes
+            ended.append(share)
+            if freed >= size:
+                for one in ended:
+                    one.end_body()
+                return True
+        return False
+
+    def _oldest_bodies(self) -> Iterator[Share]:
+        if not self._bodies:
+            return
+        since = asyncio.get_running_loop().time() - _BRIEF_S
+        for share in self._bodies:
+            if share.body_since > since:
+                return
+            yield share
+
+    def note_body(self, share: Share, *, open_: bool) -> None:
+        if open_:
+            self._bodies[share] = None
+        else:
+            self._bodies.pop(share, None)
+
+
+class Strangers:
+    """What callers without a grant take up together."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.by_address = Counter[str]()
+
+    @property
+    def requests(self) -> int:
+        return self.by_address.total()
+
+    def leave(self, address: str) -> None:
+        self.by_address[address] -= 1
+        if not self.by_address[address]:
+            del self.by_address[address]
+
 
 class Share:
-    """What one request takes up of an `Admission`."""
+    """What one request takes up of an `Admission`. `requests`: 1, or 0 for one that is not counted."""
 
-    __slots__ = ("_admission", "bytes")
+    __slots__ = ("_admission", "_body", "_requests", "address", "body_since", "bytes")
 
-    def __init__(self, admission: Admission) -> None:
-        self._admission = admission
+    def __init__(self, admission: Admission, requests: int = 1) -> None:
+        self._admission, self._requests = admission, requests
         self.bytes = 0
+        self.address: str | None = None  # of a stranger
+        self.body_since = 0.0  # s, of the loop
+        self._body: asyncio.Timeout | None = None
+
+    def count_as_stranger(self, address: str) -> None:
+        """From now on it is one of a caller without a grant. Raises Unavailable."""
+        admission, strangers = self._admission, self._admission.strangers
+        if not self._requests:
+            return
+        for count, most, of in (
+            (strangers.by_address[address], STRANGERS_OF_ADDRESS, address),
+            (strangers.requests, STRANGERS, ""),
+        ):
+            if count >= most and not admission.make_room(0, of, strangers=True):
+                where = f"from {of} " if of else ""
+                raise Unavailable(f"{count} requests without a key are under way {where}here, as many as may be")
+        strangers.by_address[address] += 1
+        self.address = address
 
     def take_body(self, size: int) -> None:
         """Take a body of a known size: a small one may use the reserve."""
@@ -68,7 +149,12 @@ class Share:
     def take(self, size: int, *, small: bool = False) -> None:
         """Raises Unavailable where so many bytes are too many, with those of all other requests."""
         admission = self._admission
-        if size > admission.room(self.bytes, small=small):
+        if self.address is not None:
+            if admission.strangers.bytes + size > STRANGERS_BYTES:
+                raise Unavailable("requests without a key have too many bytes under way here")
+            admission.strangers.bytes += size
+        room = admission.room(self.bytes, small=small)
+        if size > room and not admission.make_room(size - room):
             raise Unavailable(
                 f"requests with {admission.bytes} bytes are under way here, and http.max_inflight_bytes has no room "
                 f"for {size} more"
@@ -79,11 +165,35 @@ class Share:
     def give_back(self, size: int) -> None:
         self.bytes -= size
         self._admission.bytes -= size
+        if self.address is not None:
+            self._admission.strangers.bytes -= size
+
+    def begin_body(self) -> asyncio.Timeout:
+        """The body is read within this: a TimeoutError says that it took too long, or had to give way."""
+        self._body = asyncio.timeout(None if self.address is None else STRANGER_BODY_S)
+        self.body_since = asyncio.get_running_loop().time()
+        self._admission.note_body(self, open_=True)
+        return self._body
+
+    def end_body(self) -> None:
+        """Have the body give way, if it has not come to its end."""
+        self._admission.note_body(self, open_=False)
+        if self._body is not None:
+            self._body.reschedule(self.body_since)
+
+    def finish_body(self) -> None:
+        self._admission.note_body(self, open_=False)
 
     def close(self) -> None:
-        self._admission.requests -= 1
-        self._admission.bytes -= self.bytes
-        self.bytes = 0
+        self._admission.requests -= self._requests
+        self.give_back(self.bytes)
+        if self.address is not None:
+            self._admission.strangers.leave(self.address)
+
+
+def _put(scope: Scope, share: Share) -> Share:
+    scope[_SHARE] = share
+    return share
 
 
 class AdmissionMiddleware:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
-from duemq.web.admission import share_of
+from duemq.web.admission import Share, share_of
 
 SMALL_BODY_BYTES = 64 << 10
 _HEADERS: Final = "duemq.headers"  # where the headers by name are, in the scope of a request
@@ -48,8 +49,16 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
     taken_bytes = int(length) if length is not None and length.isdecimal() else 0
     if taken_bytes > limit:
         raise _too_large(limit, code)
-    share, receive = share_of(request), request.receive
+    share = share_of(request)
     share.take_body(taken_bytes)
+    if not getattr(getattr(request.receive, "__self__", None), "more_body", True):  # all of it came with the head
+        return await _receive_body(request, limit, code, taken_bytes)
+    async with body_under_way(share):
+        return await _receive_body(request, limit, code, taken_bytes)
+
+
+async def _receive_body(request: Request, limit: int, code: str, taken_bytes: int) -> bytes | bytearray:
+    receive = request.receive
     message = await receive()
     body: bytes | bytearray = message.get("body", b"")
     if message.get("more_body"):
@@ -61,13 +70,25 @@ async def read_body(request: Request, limit: int, code: str = "payload_too_large
             if size > limit:
                 raise _too_large(limit, code)
             if size > taken_bytes:  # sent in chunks, without a word of how many there will be
-                share.take(size - taken_bytes)
+                share_of(request).take(size - taken_bytes)
                 taken_bytes = size
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     if len(body) > limit:
         raise _too_large(limit, code)
     return body
+
+
+@asynccontextmanager
+async def body_under_way(share: Share) -> AsyncIterator[None]:
+    """While a body is read. Raises Unavailable if it takes too long, or has to give way to other requests."""
+    try:
+        async with share.begin_body():
+            yield
+    except TimeoutError as error:
+        raise Unavailable("the body did not come to its end in time, and gave way to other requests") from error
+    finally:
+        share.finish_body()
 
 
 def _too_large(limit: int, code: str) -> Rejected:

@@ -22,6 +22,7 @@ from duemq.cli.settings.destinations import DeclaredDestinations, with_names_of
 from duemq.cluster.tracing.settings import TracingSettings
 from duemq.delay.settings import DeliverySettings, NodeSettings
 from duemq.election.settings import ZooKeeperSettings
+from duemq.model import dead_letters
 from duemq.model.errors import BadConfig
 from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
@@ -117,6 +118,7 @@ class Settings(BaseModel):
             topics=self.topics.allowed,
             time=TimePolicy(own.max_delay, self.timing.levels, self.timing.past_due),
             max_redrives=self.topics.max_redrives,
+            purgeable=(*dead_letters.TOPICS, self.topics.dead_letter, *self.topics.purgeable),
         )
 
 

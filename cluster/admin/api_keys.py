@@ -34,7 +34,7 @@ class ApiKeys:
         self.by_id: dict[str, ApiKey] = {}
         self._reader = ItemReader(_KIND, ApiKey.from_value)
         self.asked_for, self.keyless = False, KeylessRequests()
-        admin.on_change(self._on_change)
+        admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         self.by_id = self._reader.read(self.admin.state)
@@ -48,6 +48,7 @@ class ApiKeys:
     def would_close(self) -> bool:
         """Whether the next key is the first, and from it on callers without one are refused."""
         return not (self.asked_for or self.count or self.admin.keys_are_lost)
+
     def why_ended(self, caller: str) -> str:
         """Why a caller, as `Grant.caller` has it, may do nothing any more, in a sentence; empty if it may, or if no key
         of this log tells. What people may do, their provider knows."""

@@ -19,8 +19,10 @@ from duemq.model.timing import shown
 
 MAX_JOBS: Final = 40
 """How many are known, ended ones included."""
-MAX_OPEN: Final = 16
+MAX_OPEN: Final = 32
 """How many may run or be paused at a time."""
+MAX_OPEN_OF_CALLER: Final = 4
+"""The same of one caller. Those without keys, if a server asks for none, are no caller."""
 
 _KIND: Final = "jobs"
 _TRIES: Final = 10  # the process that runs a job writes it every second, and may come in between
@@ -44,7 +46,7 @@ class Jobs:
         self.versions: dict[str, int] = {}
         self._slots: dict[str, str] = {}  # id -> name of the item
         self._reader = ItemReader(_KIND, Job.from_value)
-        admin.on_change(self._on_change)
+        admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         jobs = self._reader.read(self.admin.state)
@@ -67,10 +69,27 @@ class Jobs:
             raise Rejected("unknown_job", f"there is no job {shown(id_)}, or it ended long ago", "id")
         return job
 
+    def begun(self, once: str) -> Job | None:
+        """The job that was begun with this Idempotency-Key, while it is known. Raises Rejected `idempotency_conflict`
+        for one with another body."""
+        key = once.partition(":")[0]
+        for job in self.by_id.values():
+            if job.once is not None and job.once.partition(":")[0] == key:
+                if job.once != once:
+                    detail = f"this Idempotency-Key began job {job.id}, which is another one"
+                    raise Rejected("idempotency_conflict", detail, "Idempotency-Key", id=job.id)
+                return job
+        return None
+
     async def add(self, job: Job) -> Job:
-        """Begin a job. Raises Rejected `too_many_jobs`, and what `AdminLog.change` raises."""
+        """Begin a job; or return the one that was begun with its Idempotency-Key.
+
+        Raises Rejected `too_many_jobs`, `idempotency_conflict`, and what `AdminLog.change` raises.
+        """
         while True:
-            slot = self._free_slot()
+            if job.once is not None and (known := self.begun(job.once)) is not None:
+                return known
+            slot = self._free_slot(job.by)
             try:
                 await self.admin.change(f"{_KIND}/{slot}", job.value(), job.by, self._version_of_slot(slot))
                 return job
@@ -78,8 +97,12 @@ class Jobs:
                 if error.code != "conflict":
                     raise
 
-    def _free_slot(self) -> str:
-        if sum(job.state not in ENDED for job in self.by_id.values()) >= MAX_OPEN:
+    def _free_slot(self, by: str) -> str:
+        opened = [job.by for job in self.by_id.values() if job.state not in ENDED]
+        if by and opened.count(by) >= MAX_OPEN_OF_CALLER:
+            detail = f"{MAX_OPEN_OF_CALLER} jobs of this caller run or are paused, and more may not be"
+            raise Rejected("too_many_jobs", detail)
+        if len(opened) >= MAX_OPEN:
             raise Rejected("too_many_jobs", f"{MAX_OPEN} jobs run or are paused, and more may not be")
         taken = self._reader.unreadable.union(self._slots.values())
         free = next((slot for slot in map(str, range(MAX_JOBS)) if slot not in taken), None)

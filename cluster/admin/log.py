@@ -34,7 +34,7 @@ class AdminLog:
         self.state = AdminState(0)
         self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
         self._grown = asyncio.Condition()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[tuple[str, Callable[[], None]]] = []
         self._start = 0
         self._incarnation: int | None = None  # of the topic, when its state was read
         self._had_keys = False  # or may have had some
@@ -45,9 +45,9 @@ class AdminLog:
             on_failure=self._on_failure,
         )  # fmt: skip
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """Call it after each change of the state."""
-        self._listeners.append(listener)
+    def on_change(self, listener: Callable[[], None], kind: str = "") -> None:
+        """Call it after each change of items of this kind; empty: of any."""
+        self._listeners.append((kind, listener))
 
     @property
     def trouble(self) -> str | None:
@@ -106,7 +106,7 @@ class AdminLog:
             )  # fmt: skip
         self.state, self._start, self._incarnation = state, start, incarnation
         self.ready.set()
-        await self._tell()
+        await self._tell(all_=True)
         if self.keys_are_lost and _LOST not in state.items:
             now = self._clock()
             change = Change(_LOST, state.version_of(_LOST) + 1, {"at": now}, now, "duemq")
@@ -130,14 +130,17 @@ class AdminLog:
         if records and records[0].offset > expected and await bus.start_offset(ADMIN, 0) > expected:
             await self._begin(bus, subscription)  # it was shortened while this process was away
             return True
-        changed = [self.state.apply(record) for record in records]
+        for record in records:
+            self.state.apply(record)
         if records:
-            await self._tell(any(changed))
+            await self._tell()
         return bool(records)
 
-    async def _tell(self, changed: bool = True) -> None:
-        if changed:
-            for listener in self._listeners:
+    async def _tell(self, *, all_: bool = False) -> None:
+        """Tell those that follow what has changed; with `all_` all of them, for the state is another one."""
+        kinds, self.state.changed_kinds = self.state.changed_kinds, set()
+        for kind, listener in self._listeners:
+            if all_ or kind in kinds or (kinds and not kind):
                 listener()
         async with self._grown:
             self._grown.notify_all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from duemq.cluster.admin.log import AdminLog
@@ -11,6 +11,7 @@ from duemq.model.errors import Rejected
 from duemq.model.session import Session
 
 MAX_SESSIONS: Final = 200
+MAX_OF_CALLER: Final = 20
 
 _KIND = "sessions"
 _ATTEMPTS = 5  # others may take the same place at the same time
@@ -25,7 +26,7 @@ class Sessions:
         self._places: dict[str, Session] = {}
         self._by_digest: dict[str, Session] = {}
         self._reader = ItemReader(_KIND, Session.from_value)
-        admin.on_change(self._on_change)
+        admin.on_change(self._on_change, _KIND)
 
     def _on_change(self) -> None:
         self._places = self._reader.read(self._admin.state)
@@ -37,13 +38,13 @@ class Sessions:
         return None if session is None or session.expires_at <= self._clock() else session
 
     async def begin(self, session: Session) -> None:
-        """Put it into a free place, that of an expired session, or that of the session which expires first. Forget some
-        sessions that have expired.
+        """Put it into a free place or that of an expired session. If its caller has `MAX_OF_CALLER`, its oldest makes
+        room; if no place is free, that of the caller with the most. Forget some sessions that have expired.
 
         Raises what `AdminLog.change` raises.
         """
         for attempt in range(_ATTEMPTS):
-            place = self._free_place()
+            place = self._place_for(session.caller)
             version = self._admin.state.version_of(f"{_KIND}/{place}")
             try:
                 await self._admin.change(f"{_KIND}/{place}", session.value(), session.caller, version)
@@ -62,13 +63,22 @@ class Sessions:
             except Rejected:  # another session has the place by now
                 return
 
-    def _free_place(self) -> str:
+    def _place_for(self, caller: str) -> str:
         now, unreadable = self._clock(), self._reader.unreadable
+        by_caller: dict[str, list[str]] = {}
+        for place, session in self._places.items():
+            if session.expires_at > now:
+                by_caller.setdefault(session.caller, []).append(place)
+        if len(own := by_caller.get(caller, ())) >= MAX_OF_CALLER:
+            return self._oldest(own)
         for place in map(str, range(MAX_SESSIONS)):
-            session = self._places.get(place)
-            if place not in unreadable and (session is None or session.expires_at <= now):
+            one = self._places.get(place)
+            if place not in unreadable and (one is None or one.expires_at <= now):
                 return place
-        return min(self._places, key=lambda place: self._places[place].expires_at, default="0")
+        return self._oldest(max(by_caller.values(), key=len, default=["0"]))
+
+    def _oldest(self, places: Collection[str]) -> str:
+        return min(places, key=lambda place: self._places[place].created_at if place in self._places else 0)
 
     async def end(self, digest: str, by: str) -> None:
         """End it everywhere. A repeat does no harm."""

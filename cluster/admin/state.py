@@ -62,6 +62,8 @@ class AdminState:
         self.is_complete = start == 0
         """Whether nothing that was dropped from the log is missing: it was read from its first record, or a snapshot
         was read."""
+        self.changed_kinds = set[str]()
+        """The kinds of items that have changed, until whoever reads this empties it."""
         self._behind: list[tuple[int, Change]] = []  # changes that may be behind a snapshot which is still to come
         self._sizes: dict[str, int] = {}
         self._removed: dict[str, None] = {}  # names of removed items, the one removed first in front
@@ -97,6 +99,7 @@ class AdminState:
 
     def _put(self, name: str, item: Item) -> None:
         self._removed.pop(name, None)
+        self.changed_kinds.add(name.partition("/")[0])
         if item.value is None:
             self.items.pop(name, None)  # those that are removed stand in a snapshot in this order, too
             self._removed[name] = None

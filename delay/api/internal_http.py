@@ -62,6 +62,7 @@ def create_internal_app(
             Route(f"{shard}/state", reads.state),
             Route(f"{shard}/names", reads.names, methods=["POST"]),
             Route(f"{shard}/ended", reads.ended, methods=["POST"]),
+            Route(f"{shard}/topics", reads.topics, methods=["POST"]),
             Route(f"{shard}/topic-count", reads.topic_count),
             Route(f"{shard}/holder", reads.holder),
             Route(f"{shard}/import", reads.import_record),
@@ -124,13 +125,12 @@ class _Reads:
         return JsonResponse({"named": [named_message_to_json(message) for message in messages]})
 
     async def ended(self, request: Request) -> Response:
-        try:
-            keys = [bytes.fromhex(key) for key in orjson.loads(await read_body(request, _KEYS_BYTES))["first_keys"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Rejected("bad_json", f"not a list of keys: {error}") from error
-        if any(len(key) != KEY_BYTES for key in keys):
-            raise Rejected("bad_json", f"first_keys must have {KEY_BYTES} bytes each", "first_keys")
+        keys = await _first_keys(request)
         return JsonResponse({"at": await self._reader.when_ended(_shard(request), keys, _offset(request))})
+
+    async def topics(self, request: Request) -> Response:
+        keys = await _first_keys(request)
+        return JsonResponse({"topics": await self._reader.topics(_shard(request), keys, _offset(request))})
 
     async def topic_count(self, request: Request) -> Response:
         counted = await self._reader.topic_count(_shard(request), request.query_params.get("topic", ""))
@@ -212,6 +212,16 @@ def _key(request: Request) -> bytes:
     if len(key) != KEY_BYTES:
         raise Rejected("bad_query", f"first_key must have {KEY_BYTES} bytes", "first_key")
     return key
+
+
+async def _first_keys(request: Request) -> list[bytes]:
+    try:
+        keys = [bytes.fromhex(key) for key in orjson.loads(await read_body(request, _KEYS_BYTES))["first_keys"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Rejected("bad_json", f"not a list of keys: {error}") from error
+    if any(len(key) != KEY_BYTES for key in keys):
+        raise Rejected("bad_json", f"first_keys must have {KEY_BYTES} bytes each", "first_keys")
+    return keys
 
 
 async def _on_rejected(request: Request, error: Any) -> Response:

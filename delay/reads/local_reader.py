@@ -89,6 +89,9 @@ class LocalReader:
     async def when_ended(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[int]:
         return await (await self._reads_after(shard, offset)).when_ended(first_keys)
 
+    async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
+        return await (await self._reads_after(shard, offset)).topics(first_keys)
+
     async def holder(self, shard: int, name: bytes) -> bytes | None:
         await self._catch_up(shard)
         first_key = self._holder_of(shard, name)

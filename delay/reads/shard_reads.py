@@ -24,6 +24,7 @@ from duemq.storage.shard.store import ShardStore
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
 _HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
+_ROWS = 8  # rows read together of which very many are asked for: each may have a payload of a MiB
 _LOOK_AT = 50_000  # rows looked at by one call and shard
 _PAGE_BYTES = 4 << 20  # what the messages of one call and shard have, without their payloads
 
@@ -96,6 +97,16 @@ class Reads:
                 states.append(None if state is None else state.head())
             await asyncio.sleep(0)
         return states
+
+    async def topics(self, first_keys: Sequence[bytes]) -> list[str | None]:
+        """The topic of each message; None for one that is unknown or forgotten."""
+        topics: list[str | None] = []
+        for start in range(0, len(first_keys), _ROWS):
+            for _, ended, row in await self._look_up(first_keys[start : start + _ROWS], payload=False):
+                raw = row if ended is None else ended.row
+                topics.append(None if raw is None else topic_of(raw).decode())
+            await asyncio.sleep(0)
+        return topics
 
     async def when_ended(self, first_keys: Sequence[bytes]) -> list[int]:
         """When each message was delivered, cancelled or given up (ms); 0 if it was not, or that is forgotten."""

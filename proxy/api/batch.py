@@ -15,6 +15,7 @@ from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailabl
 from duemq.model.message import Draft
 from duemq.model.names import Name, fingerprint
 from duemq.model.timing import shown
+from duemq.proxy.access import batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.api.send import idempotency_conflict, name_conflict
 from duemq.proxy.gateway.base import Receipt
@@ -23,7 +24,6 @@ from duemq.proxy.request.json_text import PAYLOAD_JSON, payload_texts
 from duemq.proxy.request.names import client_name, idempotency_name
 from duemq.proxy.request.sent_message import canonical
 from duemq.proxy.response.render import receipt_json
-from duemq.web.body import header
 from duemq.web.problem import rejection
 from duemq.web.reply import JsonResponse
 
@@ -42,11 +42,10 @@ class _Naming(NamedTuple):
 
 
 async def post_batch(service: Service, request: Request) -> Response:
-    if header(request, b"idempotency-key") is not None:
-        detail = "a batch has no Idempotency-Key: give each message its own idempotency_key or name"
-        raise Rejected("bad_header", detail, "Idempotency-Key")
     ingress = service.ingress
-    body, raw = await read_both(request, ingress.limits.max_batch_bytes, ingress.most_values, "batch_too_large")
+    body, raw = await read_both(
+        request, batch_bytes_of(request, ingress.limits.max_batch_bytes), ingress.most_values, "batch_too_large"
+    )
     items = ingress.batch(body)
     has_json = any(type(item) is dict and PAYLOAD_JSON in item for item in items)
     payloads = payload_texts(raw) if has_json else repeat(None)

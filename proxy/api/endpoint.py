@@ -30,6 +30,8 @@ from duemq.proxy.request.request_rules import RequestRules, unexpected_body
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
 from duemq.storage.imports.policy import ImportPolicy
+from duemq.web.admission import share_of
+from duemq.web.body import body_under_way
 from duemq.web.problem import problem_response, rejection
 
 JSON = "application/json"
@@ -220,7 +222,8 @@ def _path_of(request: Request) -> tuple[str, bool]:
 
 def _rules_of(endpoint: Endpoint) -> RequestRules:
     query = [parameter.name for parameter in endpoint.parameters if parameter.place == "query"]
-    return RequestRules(query, body=endpoint.body is not None, raw=endpoint.raw_body)
+    idempotent = any(parameter.name == "Idempotency-Key" for parameter in endpoint.parameters)
+    return RequestRules(query, body=endpoint.body is not None, raw=endpoint.raw_body, idempotent=idempotent)
 
 
 def _handler_of(endpoint: Endpoint) -> Handler:
@@ -250,13 +253,15 @@ def _without_body(handler: Handler) -> Handler:
     """For a request that does not say how long its body is."""
 
     async def checked(service: Service, request: Request) -> Response:
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientDisconnect
-            if message.get("body"):
-                raise unexpected_body()
-            if not message.get("more_body"):
-                return await handler(service, request)
+        async with body_under_way(share_of(request)):
+            more = True
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                if message.get("body"):
+                    raise unexpected_body()
+                more = message.get("more_body", False)
+        return await handler(service, request)
 
     return checked

@@ -11,6 +11,7 @@ from duemq.model.errors import Rejected
 from duemq.model.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.timing import shown
+from duemq.proxy.access import batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status
 from duemq.web.reply import JsonResponse
@@ -25,7 +26,7 @@ async def limits(service: Service, request: Request) -> Response:
         "max_delay_ms": own.time.max_delay_ms, "max_payload_bytes": own.max_payload_bytes,
         "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
         "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
-        "max_batch_bytes": own.max_batch_bytes,
+        "max_batch_bytes": batch_bytes_of(request, own.max_batch_bytes),
         "imports": {
             "enabled": importing.enabled, "max_files": MAX_FILES, "max_file_rows": MAX_ROWS,
             "min_lead_ms": importing.lead_ms,

@@ -48,6 +48,13 @@ class ChangeOutcome(NamedTuple):
     at: int = 0
 
 
+class OwnTopic(NamedTuple):
+    """The id of a message, and the topic that it is for."""
+
+    id: str
+    topic: str
+
+
 class ImportStatus(NamedTuple):
     """Where the import of a file stands; `import` is None while that is not known. `known`: its content had been
     given before, by the command that `import` speaks of."""
@@ -149,6 +156,11 @@ class Gateway(Protocol):
 
         `caller`: whose names are looked in first (`Grant.namespace`); empty: none but those of all.
         """
+        ...
+
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        """The ids and topics of the messages with these ids or names, by ref; those that are unknown are left out.
+        See `state`: it costs a fraction, and keeps no payload."""
         ...
 
     async def find(self, query: Query) -> MessagePage:

@@ -22,7 +22,6 @@ from duemq.proxy.gateway.message_resolver import Address, Addresses, NamedAddres
 from duemq.proxy.gateway.name_lookups import NameLookups
 
 _WITH_TIME = 16  # of so many changes at once, the time each ended is looked up
-_LOOK_UPS = 64  # at a time
 _ENDED = frozenset((Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD))
 
 
@@ -129,7 +128,7 @@ class Changes:
         self, refs: Sequence[str], *, by_name: bool
     ) -> list[Address | NamedAddress | MessageState | None]:
         """Where each message is. A command `by_name` goes to the shard under the name, which it looks up itself."""
-        by_id, named, find = self._addresses.by_id, self._addresses.by_name, self._addresses.find
+        by_id, named = self._addresses.by_id, self._addresses.by_name
         targets: list[Address | NamedAddress | MessageState | None] = [
             # To an older node a command by any other name is malformed: it stops its replica at it.
             by_id(ref) or (named(ref) if by_name and CONSUMER.fullmatch(ref) else None)
@@ -137,13 +136,11 @@ class Changes:
         ]
         unresolved = [at for at, one in enumerate(targets) if one is None]
         try:
-            for start in range(0, len(unresolved), _LOOK_UPS):
-                places = unresolved[start : start + _LOOK_UPS]
-                looked_up = await asyncio.gather(*(find(refs[at]) for at in places))
-                for at, one in zip(places, looked_up, strict=True):
-                    targets[at] = one
+            looked_up = await self._addresses.find_each([refs[at] for at in unresolved])
         except OutcomeUnknown as error:  # of a look-up, which changes nothing
             raise Unavailable(error.detail) from error
+        for at, one in zip(unresolved, looked_up, strict=True):
+            targets[at] = one
         return targets
 
     async def _holders(self, shard: int, names: Sequence[NamedAddress], offset: int) -> dict[str, Address]:

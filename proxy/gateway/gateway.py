@@ -34,7 +34,7 @@ from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
-from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.proxy.gateway.changes import Changes, applied_in_time
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
 from duemq.proxy.gateway.names import AppendedNames, Names
@@ -274,6 +274,27 @@ class CommandGateway:
         # Whatever was answered here before shows: a replica that is asked must have come as far.
         offset = max(target.offset, self._backend.progress(target.shard).applied - 1)
         return await self._backend.reader.state(target.shard, target.first_key, offset)
+
+    @_reading
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        self._check()
+        unique = list(dict.fromkeys(refs))
+        known: dict[str, OwnTopic] = {}
+        by_shard: dict[int, list[tuple[str, Address]]] = {}
+        for ref, target in zip(unique, await self._addresses.find_each(unique, caller), strict=True):
+            if isinstance(target, Address):
+                by_shard.setdefault(target.shard, []).append((ref, target))
+            elif target is not None:
+                known[ref] = OwnTopic(target.id, target.topic)
+        for shard, places in by_shard.items():
+            offset = max(self._backend.progress(shard).applied - 1, *(address.offset for _, address in places))
+            first_keys = [address.first_key for _, address in places]
+            for (ref, address), topic in zip(
+                places, await self._backend.reader.topics(shard, first_keys, offset), strict=True
+            ):
+                if topic is not None:
+                    known[ref] = OwnTopic(address.id, topic)
+        return known
 
     @_reading
     async def find(self, query: Query) -> MessagePage:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from asyncio import Semaphore, TaskGroup
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from itertools import repeat
+from typing import Any
 
 from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
@@ -17,17 +17,16 @@ from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
 from duemq.model.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
-from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.storage.shard.topic_counts import TopicCount
-
-_LOOK_UPS: Final = 64  # at a time, for one request
 
 
 class LimitedGateway(Gateway):
     """The gateway for one grant. A message of another topic is unknown to its caller; sending to one is `forbidden`.
 
-    `charge` gets the number of messages of each send. A change by name goes by the id that a look-up found. A caller
-    for some topics has its own names (`model/names.py`); those from an older version are found still (docs/adr/0057).
+    `charge` gets the number of messages of each send, and of refs of each change. A change by name goes by the id that
+    a look-up found. A caller for some topics has its own names (`model/names.py`); those from an older version are
+    found still (docs/adr/0057).
     """
 
     def __init__(self, gateway: Gateway, grant: Grant, charge: Callable[[int], None]) -> None:
@@ -92,31 +91,22 @@ class LimitedGateway(Gateway):
         """Each message is looked up first: its topic decides, and that to which it is redriven."""
         if terms is not None and terms.topic and not self._grant.covers(terms.topic):
             raise no_topic(terms.topic)
+        self._charge(len(refs))
         if not self._grant.topics:
             return await self._gateway.change(kind, refs, due, times=times, terms=terms, by=by)
-        states = await self._states(refs)
-        places = [at for at, state in enumerate(states) if state is not None]
-        ids = [state.id for state in states if state is not None]
-        dues = due if isinstance(due, int) else [due[at] for at in places]
-        changed = await self._gateway.change(kind, ids, dues, times=times, terms=terms, by=by) if ids else []
-        outcomes = [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
-        for at, outcome in zip(places, changed, strict=True):
-            outcomes[at] = outcome
-        return outcomes
-
-    async def _states(self, refs: Sequence[str]) -> list[MessageState | None]:
-        places = Semaphore(_LOOK_UPS)
-
-        async def look_up(ref: str) -> MessageState | None:
-            async with places:
-                return await self.state(ref)
-
-        try:
-            async with TaskGroup() as group:
-                tasks = [group.create_task(look_up(ref), name="look up") for ref in refs]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
+        own = {ref: one.id for ref, one in (await self.topics_of(refs)).items()}
+        dues = repeat(due) if isinstance(due, int) else due
+        asked = [(own[ref], at) if ref in own else None for ref, at in zip(refs, dues, strict=False)]
+        unique = dict.fromkeys(one for one in asked if one is not None)  # each change once: it may rewrite a MiB
+        if not unique:
+            return [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
+        ids, at_ms = zip(*unique, strict=True)
+        changed = await self._gateway.change(kind, ids, at_ms, times=times, terms=terms, by=by)
+        outcomes = dict(zip(unique, changed, strict=True))
+        return [
+            ChangeOutcome(ref, Answer.UNKNOWN) if one is None else outcomes[one]
+            for ref, one in zip(refs, asked, strict=True)
+        ]
 
     async def import_file(self, import_command: ImportCommand) -> ImportStatus:
         self._require_all_topics("importing files")
@@ -143,6 +133,10 @@ class LimitedGateway(Gateway):
     async def state(self, ref: str, caller: str = "") -> MessageState | None:
         state = await self._gateway.state(ref, self._grant.namespace)
         return None if state is None or not self._grant.covers(state.topic) else state
+
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        known = await self._gateway.topics_of(refs, self._grant.namespace)
+        return {ref: one for ref, one in known.items() if self._grant.covers(one.topic)}
 
     async def find(self, query: Query) -> MessagePage:
         if query.topic is not None and not self._grant.covers(query.topic):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from duemq.cluster.backend import Backend
 from duemq.cluster.internal_topics import INTERNAL
@@ -11,6 +13,8 @@ from duemq.cluster.shard_reader import MessageState
 from duemq.model.ids import MessageId
 from duemq.model.key import offset_of, read_key
 from duemq.model.names import Name, of_caller, of_client, shard_of_name
+
+_LOOK_UPS: Final = 64  # at a time
 
 
 class Address(NamedTuple):
@@ -75,6 +79,13 @@ class Addresses:
             return None
         message_id = self._backend.ids.read(ref)
         return await self._direct(ref, message_id) if message_id is not None and message_id.direct else None
+
+    async def find_each(self, refs: Sequence[str], caller: str = "") -> list[Address | MessageState | None]:
+        """See `find`."""
+        targets: list[Address | MessageState | None] = []
+        for start in range(0, len(refs), _LOOK_UPS):
+            targets += await asyncio.gather(*(self.find(ref, caller) for ref in refs[start : start + _LOOK_UPS]))
+        return targets
 
     async def _direct(self, ref: str, message_id: MessageId) -> MessageState | None:
         topic = self._direct_topics.get(message_id.row)

@@ -37,6 +37,8 @@ _POOL = httpx.Limits(max_connections=1024, max_keepalive_connections=64, keepali
 # Requests to one node about one shard at a time. A shard that nobody leads holds its readers back until their time is
 # over; these must not take the connections of all others.
 _LANE = 64
+_KEYS_TOGETHER = 1_000  # in one request
+_STATES_TOGETHER = 8  # each has a payload
 
 
 def node_client(
@@ -78,6 +80,20 @@ class RemoteReader:
         content = orjson.dumps({"first_keys": [key.hex() for key in first_keys]})
         at: list[int] = (await self._get(shard, "ended", {"offset": offset}, content))["at"]
         return at
+
+    async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
+        topics: list[str | None] = []
+        for start in range(0, len(first_keys), _KEYS_TOGETHER):
+            keys = first_keys[start : start + _KEYS_TOGETHER]
+            content = orjson.dumps({"first_keys": [key.hex() for key in keys]})
+            try:
+                topics += (await self._get(shard, "topics", {"offset": offset}, content))["topics"]
+            except Unavailable:  # maybe all nodes of the shard are of an older version, which tells of one at a time
+                for first in range(0, len(keys), _STATES_TOGETHER):
+                    some = keys[first : first + _STATES_TOGETHER]
+                    states = await asyncio.gather(*(self.state(shard, key, offset) for key in some))
+                    topics += [None if state is None else state.topic for state in states]
+        return topics
 
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
         try:

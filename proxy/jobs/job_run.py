@@ -21,6 +21,7 @@ from duemq.cluster.job_plans import Step, append_step, read_plan
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.job import ENDED, Job, JobEvent, JobState, Position
 from duemq.proxy.jobs.pacer import Pacer
+from duemq.proxy.jobs.turns import Turns
 from duemq.proxy.jobs.work import Outcome, Work
 
 log = logging.getLogger(__name__)
@@ -40,10 +41,12 @@ class _Batch:
 
 
 class JobRun:
-    """`job`: as it was claimed. `clock` gives epoch ms; `bus` the log in use."""
+    """`job`: as it was claimed. `clock` gives epoch ms; `bus` the log in use. `turns`: those of all jobs."""
 
-    def __init__(self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
-        self._jobs, self._job, self._work, self._bus, self._clock = jobs, job, work, bus, clock
+    def __init__(
+        self, jobs: Jobs, job: Job, work: Work, bus: Callable[[], Bus], clock: Callable[[], int], turns: Turns
+    ) -> None:
+        self._jobs, self._job, self._work, self._bus, self._clock, self._turns = jobs, job, work, bus, clock, turns
         self._must = job.claimed  # entries up to here may have been begun by somebody else
         self._sent = job.counted
         self._allowed = job.claimed
@@ -150,7 +153,8 @@ class JobRun:
         """Write steps from this number on, which begin where the one before ended."""
         cursor = after
         while self._job.state is JobState.RUNNING:
-            page = await self._work.plan(self._job.order, self._job.created_at, cursor)
+            async with self._turns.place(self._job.by):
+                page = await self._work.plan(self._job.order, self._job.created_at, cursor)
             cursor = page.cursor
             if page.entries or cursor is None:
                 await append_step(self._bus(), self._job.id, number, after, cursor, page.entries)
@@ -228,7 +232,8 @@ class JobRun:
 
         async def ask() -> None:
             left = [at for at in range(len(entries)) if at not in known]
-            outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
+            async with self._turns.place(self._job.by):  # for one attempt: a shard without master holds no place
+                outcomes = await self._work.do(self._job, step, [entries[at] for at in left])
             known.update((at, one) for at, one in zip(left, outcomes, strict=True) if one is not None)
             if len(known) < len(entries):
                 raise OutcomeUnknown(f"the outcomes of {len(entries) - len(known)} commands are not known yet")

@@ -20,6 +20,7 @@ from duemq.model.job import ENDED, Job, JobEvent, JobState
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.jobs.job_run import JobRun
 from duemq.proxy.jobs.topic_work import TopicWork
+from duemq.proxy.jobs.turns import Turns
 from duemq.proxy.jobs.work import MessageWork, Work
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ SILENT_S: Final = 5.0
 """An owner that writes nothing for so long is taken for dead. If it is not, no harm is done: see `JobRun`."""
 
 _LOOK_S: Final = 1.0
-_MANY: Final = 4  # jobs that one process runs at a time
+_PLACES: Final = 32  # requests of all jobs that are under way at a time
 _KEPT_MS: Final = 600_000  # of plans: a job whose plan is in the log is not known here for a moment
 
 
@@ -45,6 +46,7 @@ class JobRunner:
         self._messages = MessageWork(gateway, most_redrives)
         self._topics = TopicWork(gateway, most_redrives)
         self.owner = secrets.token_hex(8)
+        self._turns = Turns(_PLACES)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seen: dict[str, tuple[int, float]] = {}  # version of a job's item, and since when (s) it is that
         self._loop = Loop("jobs", self._look)
@@ -70,7 +72,7 @@ class JobRunner:
         for job in list(self._jobs.by_id.values()):
             if job.state is JobState.RUNNING and self._keys is not None and (why := self._keys.why_ended(job.by)):
                 await self._pause(job, why)
-            elif job.id not in self._running and len(self._running) < _MANY and self._is_free(job):
+            elif job.id not in self._running and self._is_free(job):
                 self._begin(job.id)
         self._seen = {id_: seen for id_, seen in self._seen.items() if id_ in self._jobs.by_id}
         return _LOOK_S
@@ -93,11 +95,7 @@ class JobRunner:
         loop = Loop("job", partial(self._run, id_), id_, expected=(Unavailable, Rejected, JobTaken), quiet=1)
         task = self._running[id_] = asyncio.create_task(loop.run(), name=f"job {id_}")
 
-        def on_end(_: asyncio.Task[None]) -> None:
-            del self._running[id_]
-            self._loop.wake()  # there is a place for another one
-
-        task.add_done_callback(on_end)
+        task.add_done_callback(lambda _: self._running.pop(id_))
 
     async def _run(self, id_: str) -> None:
         job = self._jobs.by_id.get(id_)
@@ -105,7 +103,7 @@ class JobRunner:
             return
         claimed = await self._jobs.claim(job, self._jobs.versions[id_], self.owner)
         log.info("job %s: %s runs here", id_, job.order.kind, extra={"action": "job.claim", "job": id_})
-        await JobRun(self._jobs, claimed, self.work_of(job), self._bus, self._clock).run()
+        await JobRun(self._jobs, claimed, self.work_of(job), self._bus, self._clock, self._turns).run()
         await self._trim()
 
     async def _trim(self) -> None:

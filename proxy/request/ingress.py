@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from duemq.model import dead_letters
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
 from duemq.model.message import Draft
@@ -46,7 +47,10 @@ _VALUES_PER_ITEM = 50  # of a batch, on average
 
 @dataclass(frozen=True)
 class MessageLimits:
-    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic."""
+    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic.
+
+    `purgeable`: names and patterns of topics of dead letters, which the scope `operate` may purge.
+    """
 
     max_payload_bytes: int = 1 << 20
     max_headers: int = 64
@@ -57,6 +61,7 @@ class MessageLimits:
     topics: tuple[str, ...] = ()
     time: TimePolicy = field(default_factory=TimePolicy)
     max_redrives: int = 16
+    purgeable: tuple[str, ...] = (*dead_letters.TOPICS, "duemq.dlq")
 
 
 class Ingress:

@@ -14,16 +14,25 @@ from duemq.web.body import headers_of
 
 _OURS: Final = b"duemq-"
 _TYPE, _LENGTH, _CHUNKED = b"content-type", b"content-length", b"transfer-encoding"
-_CODED, _IF_MATCH = b"content-encoding", b"if-match"
-_LOOKED_AT: Final = frozenset((_TYPE, _LENGTH, _CHUNKED, _CODED, _IF_MATCH))
+_CODED, _IF_MATCH, _REPEAT = b"content-encoding", b"if-match", b"idempotency-key"
+_LOOKED_AT: Final = frozenset((_TYPE, _LENGTH, _CHUNKED, _CODED, _IF_MATCH, _REPEAT))
+
+
+_NOT_IDEMPOTENT: Final = (
+    "an Idempotency-Key has no meaning here: POST /v1/messages and POST /v1/jobs take one, and each message of a batch "
+    "has its own idempotency_key or name"
+)
 
 
 class RequestRules:
-    """What one endpoint takes: `query` parameters or none, a body or none, and that as JSON alone unless `raw`."""
+    """What one endpoint takes: `query` parameters or none, a body or none, and that as JSON alone unless `raw`; an
+    Idempotency-Key if it is `idempotent` by it."""
 
-    def __init__(self, query: Collection[str], *, body: bool, raw: bool) -> None:
-        self._query, self._body, self._raw = tuple(query), body, raw
+    def __init__(self, query: Collection[str], *, body: bool, raw: bool, idempotent: bool = False) -> None:
+        self._query, self._body, self._raw, self._idempotent = tuple(query), body, raw, idempotent
         self._unusual = _LOOKED_AT - ({_TYPE, _LENGTH, _CHUNKED} if body else {_TYPE})
+        if idempotent:
+            self._unusual -= {_REPEAT}
 
     def check(self, scope: Scope) -> bool:
         """Whether a body may come, of a length that is not known, that has to be empty.
@@ -56,6 +65,9 @@ class RequestRules:
                     media = value
                 elif name == _IF_MATCH:
                     raise Rejected("bad_header", "If-Match cannot be met: nothing here has an entity tag", "If-Match")
+                elif name == _REPEAT:
+                    if not self._idempotent:
+                        raise Rejected("bad_header", _NOT_IDEMPOTENT, "Idempotency-Key")
                 elif name == _CODED:
                     _check_coding(value)
                 elif not self._body:

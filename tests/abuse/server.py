@@ -7,6 +7,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,10 +20,12 @@ _LAST_LINES = 20
 
 
 class AbusedServer:
-    """With default settings, but for the marks of the disk. `files`: soft and hard limit of its file descriptors."""
+    """With default settings, but for the marks of the disk, and what `settings` says as environment variables. `files`:
+    soft and hard limit of its file descriptors."""
 
-    def __init__(self, folder: Path, files: int) -> None:
+    def __init__(self, folder: Path, files: int, settings: Mapping[str, str] | None = None) -> None:
         self._files, self._data, self.log = files, folder / "data", folder / "server.log"
+        self._settings = dict(settings or {})
         self.url = f"http://127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -31,12 +34,13 @@ class AbusedServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (self._files, self._files))
 
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
-        marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
+        environment |= {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
+        environment |= self._settings | {"PYTHONSAFEPATH": "1"}
         listen = self.url.removeprefix("http://")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [Path(sys.executable).with_name("duemq"), "serve", "--data", self._data, "--listen", listen],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment | marks | {"PYTHONSAFEPATH": "1"},
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
                 start_new_session=True, preexec_fn=limit,
             )  # fmt: skip
         if not ready(self.url, _START_S):

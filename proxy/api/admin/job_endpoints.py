@@ -12,6 +12,10 @@ from duemq.proxy.request.query import DEFAULT_LIMIT, MAX_LIMIT
 _DOWN: Final = ("unavailable", "disk_full")
 _TOLD: Final = ("unknown_job", "job_ended", "conflict", "not_supported", *_DOWN)
 _JOB: Final = ResponseSpec("The job as it is now.", job_shapes.Job)
+_IDEMPOTENCY_KEY: Final = Parameter(
+    "Idempotency-Key", "The same key with the same body again is answered with the first job, while it is known.",
+    {"type": "string", "minLength": 1, "maxLength": 255}, "header",
+)  # fmt: skip
 _PAGE: Final = (
     Parameter("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
     Parameter("cursor", "From the page before.", {"type": "string"}),
@@ -30,11 +34,12 @@ JOB_ENDPOINTS: Final = (
         "POST", "/v1/jobs", jobs.post_job, "Begin a bulk job", "jobs",
         {201: ResponseSpec("It is begun, and goes on whatever becomes of this server.", job_shapes.Job,
                            {"Location": "Where to look."}),
-         200: ResponseSpec("A dry run: how many it would apply to.", job_shapes.DryRun)},
+         200: ResponseSpec("A dry run: how many it would apply to; or the job that this Idempotency-Key began.",
+                           job_shapes.DryRunOrJob)},
         ("bad_json", "bad_field", "unknown_field", "bad_topic", "unknown_topic", "bad_time", "naive_time", "both_times",
          "negative_delay", "delay_too_long", "past_due", "clock_out_of_bounds", "batch_too_large", "too_many_jobs",
-         "not_supported", *_DOWN),
-        (), job_shapes.JobRequest, notes=_NOTES,
+         "not_supported", "idempotency_conflict", *_DOWN),
+        (_IDEMPOTENCY_KEY,), job_shapes.JobRequest, notes=_NOTES,
         examples={
             "redrive what died in an hour": {
                 "kind": "redrive", "rate": 2000,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, RootModel
 
 from duemq.proxy.api.schemas import (
     Closed,
@@ -86,6 +86,7 @@ class Job(Shape):
     topic: str | None
     source: str | None
     active: bool = Field(description="Whether it is worked on; if not, the counts say all.")
+    waiting: bool = Field(description="Whether it runs as soon as a process takes it: none does now.")
     deliver_at: Rfc3339 = ""
     deliver_at_ms: Ms = 0
     shift_ms: int = 0
@@ -95,6 +96,9 @@ class DryRun(Shape):
     kind: JobKind
     dry_run: Literal[True]
     total: int
+
+
+class DryRunOrJob(RootModel[DryRun | Job]): ...
 
 
 class JobList(Shape):

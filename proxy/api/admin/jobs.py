@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -13,14 +14,16 @@ from duemq.cluster.internal_topics import JOBS, is_internal
 from duemq.cluster.job_plans import append_whole
 from duemq.model.access import Grant, Scope
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.job import OF_THE_DEAD, Job, JobEvent, Order, Position, new_id
+from duemq.model.job import OF_THE_DEAD, Job, JobEvent, JobState, Order, Position, new_id
 from duemq.model.timing import shown
+from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, UNCHANGED, caller_name
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.jobs.order import read_order
 from duemq.proxy.jobs.topic_work import TopicWork, source_of
 from duemq.proxy.jobs.work import MessageWork, Work
-from duemq.proxy.request.json_body import read_json
+from duemq.proxy.request.json_body import read_both
+from duemq.proxy.request.names import name_in_header
 from duemq.proxy.response.render import times
 from duemq.web.reply import JsonResponse
 
@@ -28,8 +31,11 @@ _MAX_BYTES = 1 << 20
 
 
 async def post_job(service: Service, request: Request) -> Response:
-    body = await read_json(request, _MAX_BYTES, code="batch_too_large")
+    body, raw = await read_both(request, _MAX_BYTES, code="batch_too_large")
     jobs, now = _jobs(service), service.clock()
+    once = _once(request, raw)
+    if once is not None and (known := jobs.begun(once)) is not None:
+        return JsonResponse(job_json(known))  # whatever has changed since
     grant: Grant = request.scope[GRANT]
     order, ids, dry_run = read_order(body, service.ingress, now, grant.namespace)
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
@@ -37,6 +43,8 @@ async def post_job(service: Service, request: Request) -> Response:
     if not _is_covered(grant, order):
         detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
         raise Rejected("forbidden", detail, "filter")
+    if order.kind == "purge" and order.source and not grant.allows(Scope.ADMIN):
+        _check_purgeable(service, order.source)
     if is_internal(order.source):
         raise Rejected("bad_topic", f"{order.source} is one of duemq's own topics", "source")
     if order.source:
@@ -47,11 +55,30 @@ async def post_job(service: Service, request: Request) -> Response:
         return JsonResponse({"kind": order.kind, "dry_run": True, "total": total})
     bus = service.gateway.bus
     start = await bus.sure_end(JOBS, 0)
-    job = Job(new_id(now), order, now, caller_name(request), start, Position(start))
+    job = Job(new_id(now), order, now, caller_name(request), start, Position(start), once=once)
     if ids is not None:
         await append_whole(bus, job.id, ids)
         job = replace(job, total=len(ids))
-    return JsonResponse(job_json(await jobs.add(job)), 201, {"Location": f"jobs/{job.id}"})
+    begun = await jobs.add(job)
+    if begun.id != job.id:
+        return JsonResponse(job_json(begun))
+    return JsonResponse(job_json(begun), 201, {"Location": f"jobs/{job.id}"})
+
+
+def _once(request: Request, raw: bytes | bytearray) -> str | None:
+    """What a job is known by that is begun with an Idempotency-Key. Raises Rejected."""
+    name = name_in_header(request)
+    return f"{sha256(name).hexdigest()[:32]}:{sha256(raw).hexdigest()[:32]}" if name else None
+
+
+def _check_purgeable(service: Service, topic: str) -> None:
+    """Raises Rejected `forbidden` for a topic that may hold what is no dead letter."""
+    if topic_matcher(service.ingress.limits.purgeable)(topic) is None:
+        detail = (
+            f"{topic} may hold more than dead letters, so its purge needs the scope {Scope.ADMIN}; topics of dead "
+            "letters are named in topics.purgeable"
+        )
+        raise Rejected("forbidden", detail, "source")
 
 
 def _is_covered(grant: Grant, order: Order) -> bool:
@@ -123,6 +150,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "failed": sum(job.failed.values()), "rate": order.rate, "reason": job.reason,
         "skipped_by_reason": job.skipped, "failed_by_reason": job.failed, "topic": order.topic or None,
         "source": order.source or None, "active": job.needs_work,
+        "waiting": job.state is JobState.RUNNING and not job.owner,
         **(times("ended_at", job.ended_at) if job.ended_at else {}),
         **(times("deliver_at", order.due) if order.due else {}), **({"shift_ms": order.shift} if order.shift else {}),
     }  # fmt: skip

@@ -19,7 +19,7 @@ from duemq.proxy.login import cookie
 from duemq.proxy.login.settings import CALLBACK_PARAMETERS
 from duemq.proxy.request.query import read_query
 
-_FORM_BYTES: Final = 16 << 10
+_FORM_BYTES: Final = 4 << 10
 _PAGE = re.compile(r"[A-Za-z0-9._~:/?&=%+-]{0,1000}")
 
 
@@ -79,8 +79,9 @@ async def post_logout(service: Service, request: Request) -> Response:
 
 
 async def _begin(service: Service, request: Request, credential: Credential, page: str) -> Response:
-    text, good_ms = await service.access.begin_session(credential)
     request.scope[GRANT] = credential.grant  # the trail has who it is
+    service.access.charge_login(credential.grant)
+    text, good_ms = await service.access.begin_session(credential)
     response = redirect(request, page)
     cookie.set_cookie(response, request, cookie.SESSION, text, -(-good_ms // 1000))
     return response

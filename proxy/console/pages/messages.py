@@ -26,6 +26,7 @@ _FIELDS: Final = tuple(QUERY.split())
 LIMITS: Final = ("25", "50", "100", "250")
 PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
 _SHOWN_BYTES: Final = 64 << 10
+_INDENTED_BYTES: Final = 4 * _SHOWN_BYTES  # of JSON: deep nesting makes it hundreds of times as long
 _FORMS: Final = ("auto", "json", "text", "hex")
 _HEX_ROW: Final = 16
 _ABSENT: Final = dict.fromkeys(
@@ -141,9 +142,11 @@ def formatted(payload: bytes, form: str) -> tuple[str, str]:
     """
     if form in ("auto", "json") and payload[:1].strip() in (b"{", b"[") and len(payload) <= _SHOWN_BYTES:
         try:
-            return "json", orjson.dumps(orjson.loads(payload), option=orjson.OPT_INDENT_2).decode()
-        except orjson.JSONDecodeError:
-            pass
+            text = orjson.dumps(orjson.loads(payload), option=orjson.OPT_INDENT_2)
+        except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # no JSON; or nested deeper than is written
+            text = b""
+        if 0 < len(text) <= _INDENTED_BYTES:
+            return "json", text.decode()
     part = payload[:_SHOWN_BYTES]
     if form != "hex":
         try:

@@ -27,10 +27,10 @@ ONE, TWO = b"1" * 16, b"2" * 16  # contents
 class Site:
     def __init__(self, gateway: CommandGateway) -> None:
         self.all = LimitedGateway(gateway, EVERYTHING, lambda _: None)
-        self._gateway = gateway
+        self.gateway = gateway
 
-    def caller(self, caller: str, *topics: str) -> LimitedGateway:
-        return LimitedGateway(self._gateway, Grant(caller, frozenset(Scope), topics=topics), lambda _: None)
+    def caller(self, caller: str, *topics: str, charge: Callable[[int], None] = lambda _: None) -> LimitedGateway:
+        return LimitedGateway(self.gateway, Grant(caller, frozenset(Scope), topics=topics), charge)
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import ASGIApp
 
-from duemq.bus.base import Bus
+from duemq.bus.memory import MemoryBus
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.errors import Rejected
 from duemq.model.ledger import Answer
@@ -21,10 +21,11 @@ from duemq.model.message import Draft, Terms
 from duemq.model.names import Name
 from duemq.model.readiness import Readiness
 from duemq.proxy.app import create_app
-from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, Receipt
+from duemq.proxy.gateway.base import ChangeOutcome, Gateway, MessagePage, OwnTopic, Receipt
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.storage.shard.topic_counts import TopicCount
 from duemq.web.settings import HttpSettings
+from tests.support.virtual_loop import VirtualLoop
 
 NOW = 1_795_255_200_000
 NOW_TEXT = "2026-11-21T10:00:00.000Z"
@@ -38,7 +39,7 @@ TEXT = {"Content-Type": "text/plain", "duemq-topic": "orders"}
 class FakeGateway:
     """Knows names as a shard does; all else is answered from `outcome`, `found` and `error`."""
 
-    bus: Bus
+    bus: MemoryBus  # of sites that have a log
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -105,6 +106,10 @@ class FakeGateway:
             raise self.unreadable
         return self.found
 
+    async def topics_of(self, refs: Sequence[str], caller: str = "") -> dict[str, OwnTopic]:
+        found = await self.state("", caller)
+        return {} if found is None else dict.fromkeys(refs, OwnTopic(found.id, found.topic))
+
     async def find(self, query: Query) -> MessagePage:
         self.queries.append(query)
         return self.pages[len(self.queries) - 1]
@@ -163,14 +168,21 @@ async def served(app: ASGIApp) -> AsyncIterator[str]:
                 web.should_exit = True
 
 
-def with_app(scenario: Scenario, settings: HttpSettings | None = None, limits: MessageLimits | None = None) -> None:
+def with_app(
+    scenario: Scenario,
+    settings: HttpSettings | None = None,
+    limits: MessageLimits | None = None,
+    *,
+    in_virtual_time: bool = False,
+) -> None:
     async def run() -> None:
         gateway = FakeGateway()
         transport = httpx.ASGITransport(app=app_over(gateway, settings, limits))
         async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
             await scenario(gateway, http.request)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=VirtualLoop if in_virtual_time else None) as loop:
+        loop.run(run())
 
 
 def refused(response: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -6,11 +6,15 @@ import re
 
 import pytest
 
+from duemq.cluster.admin.sessions import MAX_OF_CALLER, MAX_SESSIONS
 from duemq.model.session import new_session
+from duemq.proxy.access import LOGINS_PER_S
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.web.settings import HttpSettings
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
+from tests.support.http.http_site import NOW
 
+HOUR_MS = 3_600_000
 FORMS = [endpoint.path.removeprefix("/console") for endpoint in CONSOLE_ENDPOINTS if endpoint.method == "POST"]
 
 
@@ -175,5 +179,33 @@ def test_what_is_done_at_the_console_is_in_the_trail_and_a_question_is_not() -> 
         assert actions.count("POST /console/cluster/nodes/{node}:drain") == 1
         assert "POST /console/changes:confirm" not in actions
         assert {entry.by for entry in entries if "changes" in entry.action} == {site.key_id}
+
+    with_console(scenario)
+
+
+def test_logins_of_one_key_end_none_of_others_sessions_and_have_a_rate() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await log_in(site, ("admin",))
+        admin = dict(site.headers)
+        viewer = (await site.admin.keys.make({"name": "v", "scopes": ["read"]}, "test"))["key"]
+        site.headers = {}
+
+        async def status_of_login(key: str) -> int:
+            site._http.cookies.clear()
+            return (await site.ask("POST", "/login", {"key": key})).status_code
+
+        answers = [await status_of_login(viewer) for _ in range(LOGINS_PER_S + 5)]
+        assert 429 in answers[LOGINS_PER_S:] and set(answers[:LOGINS_PER_S]) == {303}
+        limited = (await site.admin.keys.make({"name": "l", "scopes": ["read"], "rate": 1}, "test"))["key"]
+        assert [await status_of_login(limited) for _ in range(2)] == [303, 429]
+        for number in range(MAX_OF_CALLER + 5):
+            await site.admin.sessions.begin(new_session("v", "key:v", NOW + number, NOW + HOUR_MS)[0])
+        kept = [one for _, one in site.admin.log.state.of_kind("sessions") if one["caller"] == "v"]
+        assert sorted(one["created_at"] for one in kept) == [NOW + number for number in range(5, MAX_OF_CALLER + 5)]
+        for number in range(MAX_SESSIONS):  # even if there is no place at all
+            await site.admin.sessions.begin(new_session(f"c{number % 9}", "user", NOW, NOW + HOUR_MS)[0])
+        site._http.cookies.clear()
+        site.headers = admin
+        assert (await site.ask("GET", "/keys")).status_code == 200
 
     with_console(scenario)

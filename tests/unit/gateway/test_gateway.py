@@ -75,6 +75,10 @@ class Cluster:
         self.asked.append((shard, first_keys, offset))
         return [77 + place for place in range(len(first_keys))]
 
+    async def topics(self, shard: int, first_keys: Sequence[bytes], offset: int) -> list[str | None]:
+        self.asked.append((shard, tuple(first_keys), offset))
+        return ["orders"] * len(first_keys)
+
     async def topic_count(self, shard: int, topic: str) -> TopicCount | None:
         return self.counts.get(shard)
 

@@ -170,6 +170,31 @@ def state(number: int) -> MessageState:
     )
 
 
+def test_topics_are_asked_for_in_parts_and_an_older_node_tells_one_at_a_time() -> None:
+    nodes = Nodes(node("new"), masters={0: "new"})
+    nodes.answers["new"] = httpx.Response(200, json={"topics": ["t"] * 1_000})
+    older = Nodes(node("old"), masters={0: "old"})
+    state = state_to_json(MessageState("i", "scheduled", "t", 5, payload=b"p"))
+
+    def answer_of_older(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/topics"):
+            return httpx.Response(404, text="Not Found")
+        older.requests.append(request)
+        return httpx.Response(200, json={"state": state})
+
+    older.answer = answer_of_older  # type: ignore[method-assign]
+
+    async def new_node(reader: RemoteReader) -> None:
+        assert await reader.topics(0, [KEY] * 2_000, 7) == ["t"] * 2_000
+
+    async def old_node(reader: RemoteReader) -> None:
+        assert await reader.topics(0, [KEY] * 20, 7) == ["t"] * 20
+
+    reading(nodes, new_node)
+    reading(older, old_node)
+    assert len(nodes.requests) == 2 and len(older.requests) == 20
+
+
 def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() -> None:
     found = {shard: SearchPart([(make_key(shard, 0, 0), state(shard))], KEY if shard else None) for shard in range(3)}
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
+import httpx
 import pytest
 
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.message import Draft
 from duemq.proxy.gateway.base import Receipt
-from duemq.web.admission import Admission, Share
+from duemq.web.admission import (
+    STRANGER_BODY_S,
+    STRANGERS,
+    STRANGERS_BYTES,
+    STRANGERS_OF_ADDRESS,
+    Admission,
+    Share,
+)
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import ORDER, TEXT, Ask, FakeGateway, refused, with_app
+from tests.support.virtual_loop import VirtualLoop
+from tests.unit.http.test_http_access import Site, with_site
 
 MIB = 1 << 20
 
@@ -124,3 +135,97 @@ def test_large_bodies_and_pages_that_nobody_reads_leave_room_for_small_bodies() 
     assert admission.left == MIB
     for each in small:
         each.close()
+
+
+async def never() -> AsyncIterator[bytes]:
+    """A body whose rest does not come."""
+    yield b"k"
+    await asyncio.Event().wait()
+
+
+async def half_sent(ask: Ask, path: str, number: int, headers: dict[str, str]) -> list[asyncio.Task[httpx.Response]]:
+    tasks = [asyncio.create_task(ask("POST", path, content=never(), headers=headers)) for _ in range(number)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return tasks
+
+
+def test_bodies_that_do_not_come_give_way_to_new_requests_the_oldest_first() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        waiting = await half_sent(ask, "/v1/messages", 3, TEXT)
+        refused(await ask("GET", "/v1/messages/m1"), 503, "unavailable")  # they may be under way still
+        await asyncio.sleep(2)
+        assert (await ask("GET", "/v1/messages/m1")).status_code == 200
+        refused(await waiting[0], 503, "unavailable")
+        await asyncio.sleep(0)
+        assert [task.done() for task in waiting] == [True, False, False]
+        for task in waiting[1:]:
+            task.cancel()
+
+    with_app(scenario, HttpSettings(max_requests=3), in_virtual_time=True)
+
+
+def test_a_large_body_that_does_not_come_gives_way_to_one_that_does() -> None:
+    async def scenario(gateway: FakeGateway, ask: Ask) -> None:
+        (waiting,) = await half_sent(ask, "/v1/messages", 1, TEXT | {"Content-Length": str(MIB)})
+        await asyncio.sleep(2)
+        answer = await ask("POST", "/v1/messages", content=b"x" * (MIB // 2), headers=TEXT)
+        assert answer.status_code == 201
+        refused(await waiting, 503, "unavailable")
+
+    with_app(scenario, HttpSettings(max_inflight_bytes=MIB), in_virtual_time=True)
+
+
+def test_strangers_have_few_places_and_seconds_and_take_none_from_callers() -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Content-Length": "4096"}
+
+    async def scenario(site: Site) -> None:
+        key = await site.key("read")
+
+        async def ask(method: str, path: str, **more: Any) -> httpx.Response:
+            return await site.http.request(method, path, **more)
+
+        waiting = await half_sent(ask, "/console/login", STRANGERS_OF_ADDRESS + 4, form)
+        assert [task.result().status_code for task in waiting if task.done()] == [503] * 4
+        assert (await site.ask("GET", "/v1/limits", key)).status_code == 200
+        assert (await site.ask("GET", "/livez")).status_code == 200
+        await asyncio.sleep(1.5)
+        assert (await site.ask("GET", "/console/login")).status_code == 200  # the oldest gave way
+        await asyncio.sleep(0.1)
+        assert sum(task.done() for task in waiting) == 5
+        await asyncio.sleep(STRANGER_BODY_S)
+        assert [(await task).status_code for task in waiting] == [503] * len(waiting)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as loop:
+        loop.run(Site().run(scenario))
+
+
+def test_a_login_of_more_than_4_kib_is_refused_unread() -> None:
+    async def scenario(site: Site) -> None:
+        await site.key("read")
+        answer = await site.http.post("/console/login", content=never(), headers={"Content-Length": "4097"})
+        assert answer.status_code == 413
+
+    with_site(scenario)
+
+
+def test_strangers_of_several_addresses_share_one_pool() -> None:
+    async def scenario() -> None:
+        admission = Admission()
+        shares = []
+        for number in range(STRANGERS):
+            shares.append(admission.enter({"path": "/console/login"}))
+            shares[-1].count_as_stranger(f"10.0.0.{number}")
+        last = admission.enter({"path": "/console/login"})
+        with pytest.raises(Unavailable):
+            last.count_as_stranger("10.1.0.0")
+        shares.pop().close()
+        last.count_as_stranger("10.1.0.0")
+        with pytest.raises(Unavailable):
+            last.take_body(STRANGERS_BYTES + 1)
+        for share in (*shares, last):
+            share.close()
+        assert (admission.requests, admission.bytes, admission.strangers.requests) == (0, 0, 0)
+        assert admission.strangers.bytes == 0
+
+    asyncio.run(scenario())

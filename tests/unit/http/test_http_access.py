@@ -44,7 +44,7 @@ class Site:
         self.admin = Administration(lambda: bus, lambda: self.now)
         self.keys = self.admin.keys
         self.gateway = self.gateway_type()
-        self.gateway.bus = bus
+        self.gateway.bus = self.bus = bus
         app = create_app(
             cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
             lambda: self.now, asyncio.Event(), admin=self.admin, login=self.login,

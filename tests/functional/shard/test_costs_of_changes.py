@@ -1,0 +1,52 @@
+"""What a change of many messages costs a caller for some topics, on a real shard."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from duemq.model.ledger import Answer
+from duemq.model.message import CANCEL, MOVE, REDRIVE, Draft, Terms
+from duemq.model.names import of_caller
+from duemq.proxy.gateway.base import Receipt
+from tests.functional.shard.test_names_of_callers import LATER, Site, run, send
+
+MIB = 1 << 20
+
+
+def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        ann = site.caller("ann", "a.*")
+        sent = await site.all.send([Draft("a.x", bytes(MIB), LATER) for _ in range(40)])
+        ids = [one.id for one in sent if isinstance(one, Receipt)]
+        other = (await send(site.all, of_caller("bob", "n"), "b.x")).id
+        named = await send(ann, of_caller("ann", "mine"), "a.x")
+        refs = [*ids, *ids[:1] * 300, other, "mine", "nothing", *["mine"] * 300]
+        tracemalloc.start()
+        try:
+            known = await site.gateway.topics_of(refs, "ann")
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 32 * MIB, peak  # 40 payloads, or 5,000 of one, would be more
+        assert len(known) == 42 and known["mine"] == (named.id, "a.x") and known[other].topic == "b.x"
+        outcomes = await ann.change(MOVE, refs, LATER - 1)
+        moved = [outcome.answer is Answer.OK for outcome in outcomes]
+        assert moved == [True] * 340 + [False, True, False] + [True] * 300
+        assert outcomes[341].id == named.id and outcomes[340].answer is Answer.UNKNOWN
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("topics", [(), ("a.*",)])
+def test_each_ref_counts_for_the_rate(tmp_path: Path, topics: tuple[str, ...]) -> None:
+    async def scenario(site: Site) -> None:
+        charged: list[int] = []
+        ann = site.caller("ann", *topics, charge=charged.append)
+        await ann.change(CANCEL, ["one"] * 7)
+        await ann.change(REDRIVE, ["one"], terms=Terms("", 3, ""))
+        assert charged == [7, 1]
+
+    run(tmp_path, scenario)
