@@ -114,7 +114,7 @@ class Access:
         if (until := outer.get(_UNTIL)) is not None:
             return bool(self._clock() < until)
         try:
-            return self.grant(Request(outer)) == outer.get(GRANT, EVERYTHING)
+            return bool(self.grant(Request(outer)) == outer.get(GRANT, EVERYTHING))
         except Unavailable:
             return False
 

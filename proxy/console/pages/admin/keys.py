@@ -34,7 +34,7 @@ async def post_key(service: Service, request: Request) -> Response:
         made = await call_api(service, request, "POST", "/v1/keys", body=body)
     except Rejected as error:
         if error.code == "unconfirmed":
-            request.scope[ASKED] = True
+            request.scope[UNCHANGED] = True
             return render(request, "admin/first_key.html", fields=fields, detail=error.detail)
         return await _list(service, request, fields, wrong=error.detail, field=error.field or "", status=400)
     return render(request, "admin/key.html", key=made, title="A new key", question="")
