@@ -93,7 +93,7 @@ def origin_of(headers: Headers) -> Origin | None:
     counts: the sender may have written what looks like that of others. Of several other writers the one counts that
     comes first in the list above: it had the record last."""
     values = {name: value for name, value in headers if value is not None}
-    writers = _WRITERS
+    writers: tuple[_Names, ...] = _WRITERS
     if "duemq-topic" in values and "duemq-reason" in values:  # consumers keep neither
         values = {name: value for name, value in reversed(headers) if value is not None}  # the sender's come last
         writers = (_DUEMQ,)
