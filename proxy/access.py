@@ -20,7 +20,7 @@ from duemq.model.session import Session, digest_of, new_session
 from duemq.proxy.login.cookie import session_text
 from duemq.proxy.login.settings import MAX_TOKEN_BYTES, LoginSettings
 from duemq.proxy.rate_limit import RateLimit
-from duemq.web.body import header
+from duemq.web.body import header, headers_of
 
 if TYPE_CHECKING:  # it takes httpx and PyJWT, which most servers do without
     from duemq.proxy.login.tokens import Issuer, VerifiedToken
@@ -114,7 +114,8 @@ class Access:
         if (until := outer.get(_UNTIL)) is not None:
             return bool(self._clock() < until)
         try:
-            return bool(self.grant(Request(outer)) == outer.get(GRANT, EVERYTHING))
+            granted: Grant = outer.get(GRANT, EVERYTHING)
+            return self.grant(Request(outer)) == granted
         except Unavailable:
             return False
 
@@ -225,6 +226,12 @@ class Access:
             limit = self._rate_limits[name] = RateLimit(rate, monotonic, what)
         return limit
 
+    def asks_for_keys(self) -> bool:
+        try:
+            return self._is_in_force()
+        except Unavailable:  # nobody is let in
+            return True
+
     def _is_in_force(self) -> bool:
         if self.keys is None:
             return bool(self._secrets) or self._required or self.issuer is not None
@@ -240,8 +247,9 @@ class Access:
         return self.admin.log.trouble or "the API keys are being read"
 
     def _wait_for_keys(self) -> None:
-        if (reason := self.why_not_ready()) is not None:
-            raise Unavailable(reason)
+        if self.why_not_ready() is not None:  # which names brokers and topics, and a caller without a key reads this
+            trouble = self.admin is not None and self.admin.log.trouble
+            raise Unavailable("the API keys cannot be read now" if trouble else "the API keys are being read")
 
 
 def caller_of(request: Request) -> bytes:
@@ -276,6 +284,11 @@ def changed_by(request: Request) -> str:
 
 def presented_key(request: Request) -> bytes:
     """What `Authorization: Bearer KEY` or `X-API-Key: KEY` says; empty without either."""
+    if len(headers_of(request.scope)) != len(request.scope["headers"]):
+        names = [name for name, _ in request.scope["headers"]]
+        for name in (b"authorization", b"x-api-key"):
+            if names.count(name) > 1:  # a gateway in front may have judged another one
+                raise Rejected("bad_header", f"{name.decode()} is given twice", name.decode())
     scheme, _, key = (header(request, b"authorization") or "").partition(" ")
     if scheme.lower() != "bearer":
         key = header(request, b"x-api-key") or ""

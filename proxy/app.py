@@ -87,9 +87,7 @@ def create_app(
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
-    same_origin = SameOrigin(
-        settings.hosts, settings.origins, any_host=keys_needed or bool(settings.api_keys) or issuer is not None
-    )
+    same_origin = SameOrigin(settings.hosts, settings.origins, any_host=access.asks_for_keys)
     admission = Admission(settings.max_requests, settings.max_inflight_bytes)
     public_scheme = PublicScheme(login.url if login else "", networks_of(settings.trusted_proxies))
     return Application(service, admission, same_origin, public_scheme, open_metrics=settings.open_metrics)
@@ -162,6 +160,10 @@ class Application:
             await self._record(request, response.status_code, code, request_id.decode())
         response.raw_headers.append((b"x-request-id", request_id))
         response.raw_headers += self._same_origin.shares_with(scope)
+        if not scope["path"].startswith("/console"):  # whose pages say so themselves
+            response.raw_headers.append((b"x-content-type-options", b"nosniff"))
+        if response.status_code >= 400 and all(name != b"cache-control" for name, _ in response.raw_headers):
+            response.raw_headers.append((b"cache-control", b"no-store"))
         if (limit := scope.get(_RATE_LIMIT)) is not None:
             response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -34,10 +34,12 @@ _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 class SameOrigin:
     """`hosts`: further names of this server, `*.example.com` for all below one. `origins`: pages that may send.
 
-    `any_host`: whatever `Host` says.
+    `any_host`: whether `Host` may say anything now, for every caller is asked for a key.
     """
 
-    def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = (), *, any_host: bool = False) -> None:
+    def __init__(
+        self, hosts: Iterable[str] = (), origins: Iterable[str] = (), *, any_host: Callable[[], bool] = lambda: False
+    ) -> None:
         names = {host.lower() for host in hosts}
         self._names = {name for name in names if not name.startswith("*.")} | {socket.gethostname().lower()}
         self._below = (*_PRIVATE, *(name[1:] for name in names if name.startswith("*.")))
@@ -48,11 +50,12 @@ class SameOrigin:
     def check(self, scope: Scope) -> None:
         """Raises Rejected `foreign_host` or `foreign_origin`."""
         safe = scope["method"] in SAFE_METHODS
-        if safe and self._any_host:
+        any_host = self._any_host()
+        if safe and any_host:
             return
         headers = headers_of(scope)
         host = headers.get(b"host", b"")
-        if not self._any_host and not self._is_own(host) and scope["path"] not in _PROBES:
+        if not any_host and not self._is_own(host) and scope["path"] not in _PROBES:
             raise Rejected(
                 "foreign_host",
                 f"this server is not known as {shown(host.decode('latin-1'))}: name it in http.hosts, or set API keys",

@@ -90,7 +90,7 @@ async def metrics(service: StatusSource, request: Request) -> Response:
         text = await asyncio.to_thread(encode, snapshot)  # 1,000 topics are 20,000 lines
     except (TypeError, ValueError):  # a version that is no number
         text, media_type = await asyncio.to_thread(generate_latest, snapshot), CONTENT_TYPE_PLAIN_0_0_4
-    return Response(text, headers={"Content-Type": media_type})
+    return Response(text, headers={"Content-Type": media_type, "Cache-Control": "no-store"})
 
 
 class _MetricSnapshot(Collector):

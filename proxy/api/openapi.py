@@ -21,6 +21,13 @@ from duemq.web.same_origin import SAFE_METHODS
 _REF = "#/components/schemas/{model}"
 _REQUEST_ID = {"X-Request-ID": {"description": "Names this request in the server's log.", "schema": {"type": "string"}}}
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
+_RATE_LIMIT = {
+    "RateLimit-Policy": {"description": 'The rate of the key, as "key";q=500;w=1.', "schema": {"type": "string"}},
+    "RateLimit": {"description": 'What is left of it, as "key";r=499;t=1.', "schema": {"type": "string"}},
+}
+_HEADERS_OF = {
+    HTTPStatus.SERVICE_UNAVAILABLE: _RETRY_AFTER, HTTPStatus.TOO_MANY_REQUESTS: _RETRY_AFTER | _RATE_LIMIT
+}  # fmt: skip
 _PATH_PARAMETERS = {
     "id": "A message's id, or the name it was given by its sender, percent-encoded: a slash is %2F.",
     "topic": TOPIC_FORM,
@@ -30,7 +37,12 @@ _PATH_PARAMETERS = {
     "place": "Partition and offset of a record, as PARTITION:OFFSET.",
 }
 _MESSAGE_ID = "^[^\\x00-\\x1f\\x7f-\\x9f]{1,128}$"
-_IMPORT_ID = "An import's id, as the answer to the request that asked for it names it."
+_IDS_OF = {
+    "imports": "An import's id, as the answer to the request that asked for it names it.",
+    "keys": "A key's id, as the list of keys names it.",
+    "jobs": "A job's id, as the answer to the request that began it names it.",
+}
+"""By tag; elsewhere an id is a message's."""
 _PATTERNS = {
     "topic": "^[A-Za-z0-9._-]{1,249}$",
     "consumer": "^[A-Za-z0-9._:-]{1,128}$",
@@ -39,7 +51,7 @@ _PATTERNS = {
     "name": "^[A-Za-z0-9_-]{1,64}$",
     "place": "^[0-9]{1,5}:[0-9]{1,15}$",
 }
-_EVERYWHERE = ("unauthorised", "foreign_host", "internal")
+_EVERYWHERE = ("unauthorised", "foreign_host", "rate_limited", "internal")
 # Answers to what is not a request of an endpoint: no path and no method, another one, or what is not HTTP at all.
 NOWHERE = frozenset(("not_found", "method_not_allowed", "malformed_request", "head_too_large"))
 _DESCRIPTION = """\
@@ -108,8 +120,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 def _path_parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
     of_message = name == "id" and endpoint.tag in ("messages", "dead letters")
     schema = {"type": "string", "pattern": _MESSAGE_ID if of_message else _PATTERNS[name]}
-    of_import = name == "id" and endpoint.tag == "imports"
-    description = _IMPORT_ID if of_import else _PATH_PARAMETERS[name]
+    description = _IDS_OF.get(endpoint.tag, _PATH_PARAMETERS[name]) if name == "id" else _PATH_PARAMETERS[name]
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}
 
 
@@ -161,7 +172,7 @@ def _problems(endpoint: Endpoint) -> Iterator[tuple[str, Any]]:
             str(status),
             {
                 "description": f"{HTTPStatus(status).phrase}: {', '.join(examples)}",
-                "headers": _REQUEST_ID | (_RETRY_AFTER if status == HTTPStatus.SERVICE_UNAVAILABLE else {}),
+                "headers": _REQUEST_ID | _HEADERS_OF.get(HTTPStatus(status), {}),
                 "content": {MEDIA_TYPE: {"schema": _reference(Problem), "examples": examples}},
             },
         )

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.model.access import Grant
 from duemq.model.errors import Rejected
 from duemq.model.import_command import MAX_FILES, MAX_ROWS
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.timing import shown
-from duemq.proxy.access import batch_bytes_of
+from duemq.model.topic_patterns import topic_matcher
+from duemq.proxy.access import GRANT, batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status
 from duemq.web.reply import JsonResponse
@@ -21,8 +24,9 @@ _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 async def limits(service: Service, request: Request) -> Response:
     own, importing = service.ingress.limits, service.importing
+    grant: Grant = request.scope[GRANT]
     return JsonResponse({
-        "shards": len(service.gateway.cluster()["shards"]), "topics": list(own.topics),
+        "shards": len(service.gateway.cluster()["shards"]), "topics": _topics(own.topics, grant),
         "max_delay_ms": own.time.max_delay_ms, "max_payload_bytes": own.max_payload_bytes,
         "max_key_bytes": own.max_key_bytes, "max_headers": own.max_headers,
         "max_headers_bytes": own.max_headers_bytes, "max_batch_items": own.max_batch_items,
@@ -32,6 +36,15 @@ async def limits(service: Service, request: Request) -> Response:
             "min_lead_ms": importing.lead_ms,
         },
     })  # fmt: skip
+
+
+def _topics(allowed: Sequence[str], grant: Grant) -> list[str]:
+    """Topics and patterns that the caller may send to; none: any."""
+    if not grant.topics:
+        return list(allowed)
+    matches = topic_matcher(allowed) if allowed else (lambda pattern: True)
+    own = [pattern for pattern in grant.topics if matches(pattern)]
+    return own + [pattern for pattern in allowed if pattern not in own and grant.covers(pattern)] or list(grant.topics)
 
 
 async def readyz(service: Service, request: Request) -> Response:

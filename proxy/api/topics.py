@@ -97,7 +97,9 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     if type(cursor) is not str:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
-    decode_cursor(cursor, topic, await _readable(bus, topic), "cursor")
+    if (info := await _readable(bus, topic)) is None:
+        raise Rejected("unknown_topic", f"there is no topic {topic}: nothing was delivered to it yet", "topic")
+    decode_cursor(cursor, topic, info, "cursor")
     if (expected := header(request, LAST_CURSOR.encode())) is not None:
         stored = await bus.get_consumer_cursor(topic, consumer)
         if stored is not None and cursor_in(stored) != expected:

@@ -5,6 +5,7 @@ They are endpoints of the same kind as those of the API, in a table of their own
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from pydantic import BaseModel
@@ -90,7 +91,7 @@ CONSOLE_ENDPOINTS: Final = (
     _page("/destinations", destinations.get_destinations, "Destinations"),
     _page("/destinations/{name}", destinations.get_destination, "One destination"),
     _form("/destinations/{name}", destinations.post_step, "Pause, resume or test a destination", Scope.OPERATE),
-    _page("/files", files.get_files, "Delay files by window", "from"),
+    replace(_page("/files", files.get_files, "Delay files by window", "from"), all_topics=True),
     _page("/imports", imports.get_imports, "Imported files", "state below"),
     _form("/imports", imports.post_import, "Hand over a file of messages", Scope.SEND),
     _page("/imports/{id}", imports.get_import, "One imported file", "done"),

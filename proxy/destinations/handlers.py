@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.admin.destination_registry import FIELDS, DestinationRegistry
-from duemq.model.access import Grant
+from duemq.model.access import Grant, Scope
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.timing import shown
@@ -28,7 +29,7 @@ _CHANGES: Final = (*FIELDS, *_BESIDE)
 async def list_destinations(service: Service, request: Request) -> Response:
     grant: Grant = request.scope[GRANT]
     registry = _registry(service)
-    listed = [_json(service, each) for each in registry.listed() if _is_covered(grant, each)]
+    listed = [_json(service, request, each) for each in registry.listed() if _is_covered(grant, each)]
     return JsonResponse({"destinations": listed})
 
 
@@ -43,11 +44,11 @@ async def post_destination(service: Service, request: Request) -> Response:
     destination = await _registry(service).declare(
         fields, _credentials_in(body), caller_name(request), replace=replace, begin=begin
     )
-    return JsonResponse(_json(service, destination), 201, {"Location": f"destinations/{destination.name}"})
+    return JsonResponse(_json(service, request, destination), 201, {"Location": f"destinations/{destination.name}"})
 
 
 async def get_destination(service: Service, request: Request) -> Response:
-    return JsonResponse(_json(service, _find(service, request)))
+    return JsonResponse(_json(service, request, _find(service, request)))
 
 
 async def patch_destination(service: Service, request: Request) -> Response:
@@ -57,7 +58,7 @@ async def patch_destination(service: Service, request: Request) -> Response:
     begin = begin_at(service.gateway.bus, read_start(body.get("start", "last")), service.relay.ended)
     registry, name = _registry(service), request.path_params["name"]
     await registry.update(name, changes, caller_name(request), _credentials_in(body), begin=begin)
-    return JsonResponse(_json(service, registry.find(name)))
+    return JsonResponse(_json(service, request, registry.find(name)))
 
 
 async def delete_destination(service: Service, request: Request) -> Response:
@@ -78,7 +79,7 @@ async def _step(service: Service, request: Request, step: Callable[[str, str], A
     after = await step(before.name, caller_name(request))
     if after == before:
         request.scope[UNCHANGED] = True
-    return JsonResponse(_json(service, after))
+    return JsonResponse(_json(service, request, after))
 
 
 async def test_destination(service: Service, request: Request) -> Response:
@@ -117,12 +118,23 @@ def _credentials_in(body: Mapping[str, Any]) -> dict[str, Any] | None:
     return credentials
 
 
-def _json(service: Service, destination: Destination) -> dict[str, Any]:
+def _without_secrets(url: str) -> str:
+    """Scheme, host and the first part of the path: what follows is the secret of many a web hook."""
+    parts = urlsplit(url)
+    first = "/".join(parts.path.split("/")[:2])
+    start = f"{parts.scheme}://{parts.netloc}{first}"
+    return url if url in (start, start + "/") else f"{start}/..."
+
+
+def _json(service: Service, request: Request, destination: Destination) -> dict[str, Any]:
     """What the API shows of a destination: of its credentials only which are given."""
+    grant: Grant = request.scope[GRANT]
     state = "disabled" if destination.disabled else "paused" if destination.paused else "active"
     figures = service.relay.figures(destination.name)
     fields = destination.value()
     del fields["start_id"]  # nothing to its owner
+    if not grant.allows(Scope.OPERATE):
+        fields["url"] = _without_secrets(fields["url"])
     return fields | {
         "system": destination.system, "state": state, "topic": destination.own_topic, "group": destination.group,
         "credentials": _registry(service).credentials_of(destination.name).names,

@@ -11,12 +11,14 @@ from duemq.bus.base import Bus
 from duemq.cluster.figures import Figures, SealedWindow
 from duemq.cluster.shard_reader import MessageState, Query
 from duemq.model.access import Grant
-from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.dead_letters import DESTINATION
+from duemq.model.errors import OutcomeUnknown, Rejected, RejectedNow, Unavailable
 from duemq.model.import_command import ImportCommand
 from duemq.model.ledger import Answer
 from duemq.model.message import Draft, Terms
 from duemq.model.names import Name, former_of_caller
 from duemq.model.readiness import Readiness
+from duemq.model.timing import shown
 from duemq.proxy.gateway.base import ChangeOutcome, Gateway, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.storage.shard.topic_counts import TopicCount
 
@@ -42,7 +44,7 @@ class LimitedGateway(Gateway):
             return await self._gateway.send(drafts)
         covers = self._grant.covers
         answers: dict[int, Receipt | Rejected] = {
-            at: no_topic(draft.topic) for at, draft in enumerate(drafts) if not covers(draft.topic)
+            at: _unsent(draft.topic) for at, draft in enumerate(drafts) if not covers(draft.topic)
         }
         self._charge(len(drafts) - len(answers))
         answers |= await self._known(drafts, answers)
@@ -162,7 +164,14 @@ class LimitedGateway(Gateway):
 
     def cluster(self) -> dict[str, Any]:
         document = self._gateway.cluster()
-        return document | {"topics": self._own(document.get("topics", {}))}
+        more: dict[str, Any] = {"topics": self._own(document.get("topics", {}))}
+        if self._grant.topics:  # what all callers have sent, and addresses inside, are not for one of some topics
+            more["nodes"] = [node | {"url": ""} for node in document["nodes"]]
+            more["shards"] = [
+                {name: value for name, value in shard.items() if name not in ("pending", "outcomes")}
+                for shard in document["shards"]
+            ]
+        return document | more
 
     def _own(self, by_topic: Mapping[str, str]) -> dict[str, str]:
         return {topic: text for topic, text in by_topic.items() if self._grant.covers(topic)}
@@ -193,6 +202,14 @@ class LimitedGateway(Gateway):
     def _require_all_topics(self, what: str) -> None:
         if self._grant.topics:
             raise Rejected("forbidden", f"{what} needs a key for all topics; this one is for some")
+
+
+def _unsent(topic: str) -> Rejected:
+    """Destinations of others are refused as those that do not exist."""
+    if not topic.startswith(DESTINATION):
+        return no_topic(topic)
+    name = topic.removeprefix(DESTINATION)
+    return RejectedNow("unknown_destination", f"there is no destination {shown(name)}", "destination")
 
 
 def no_topic(topic: str) -> Rejected:

@@ -373,3 +373,45 @@ def test_a_key_is_checked_once_also_after_an_overlap_has_ended(monkeypatch: pyte
         assert len(checks) == 1
 
     with_site(scenario)
+
+
+def test_any_name_of_the_server_will_do_as_soon_as_keys_are_asked_for() -> None:
+    async def scenario(site: Site) -> None:
+        host = {"Host": "duemq.example.com"}
+        assert code_of(await site.ask("GET", "/v1/limits", **host)) == "foreign_host"
+        key = await site.key("admin")
+        assert (await site.ask("GET", "/v1/limits", key, **host)).status_code == 200
+        assert (await site.ask("GET", "/v1/limits", **host)).status_code == 401
+
+    with_site(scenario)
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("admin")
+        for name, value in (("Authorization", f"Bearer {key}"), ("X-API-Key", key)):
+            answer = await site.http.get("/v1/limits", headers=[(name, value), (name, "nonsense")])
+            assert (answer.status_code, code_of(answer)) == (400, "bad_header")
+
+    with_site(scenario)
+
+
+def test_no_refusal_is_kept_by_a_cache_and_no_type_is_guessed() -> None:
+    async def scenario(site: Site) -> None:
+        key, sender = await site.key("read"), await site.key("send")
+        for path, presented in (("/v1/keys", ""), ("/v1/keys", sender), ("/v1/no", key), ("/metrics", key)):
+            answer = await site.ask("GET", path, presented)
+            assert answer.headers["Cache-Control"] == "no-store", path
+            assert answer.headers["X-Content-Type-Options"] == "nosniff", path
+
+    with_site(scenario)
+
+
+def test_a_caller_without_a_key_hears_no_addresses_while_keys_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(site: Site) -> None:
+        site.admin.log.ready.clear()
+        monkeypatch.setattr(type(site.admin.log), "trouble", "broker-7.internal:9092 is away")
+        answer = await site.ask("GET", "/v1/limits")
+        assert (answer.status_code, answer.json()["detail"]) == (503, "the API keys cannot be read now")
+
+    with_site(scenario)

@@ -20,7 +20,7 @@ from duemq.model.record import pack_record
 from duemq.proxy.destinations.relay_access import RelayAccess, SystemReply
 from duemq.proxy.request.ingress import Ingress, MessageLimits
 from tests.support.http.http_site import FORM, NOW
-from tests.unit.http.test_http_access import Site, code_of
+from tests.unit.http.test_http_access import Site, code_of, with_site
 
 SECRET = "s3cret-of-the-shop"
 SHOP: dict[str, Any] = {
@@ -252,7 +252,7 @@ def test_a_key_sends_to_a_destination_by_its_topic() -> None:
     async def scenario(site: Destinations) -> None:
         await site.ask("POST", "/v1/destinations", body=SHOP)
         message = {"destination": "shop", "payload": "p", "deliver_after": "1h"}
-        for topics, status in (["destination.*"], 201), (["orders"], 403):
+        for topics, status in (["destination.*"], 201), (["orders"], 404):  # as of one that does not exist
             key = await site.key("send", topics=topics)
             assert (await site.ask("POST", "/v1/messages", key, message)).status_code == status
 
@@ -272,3 +272,20 @@ def test_a_group_is_put_nowhere_while_a_relay_still_reads_for_it() -> None:
         assert (await site.ask("POST", "/v1/destinations", body=SHOP)).status_code == 201
 
     with_destinations(scenario)
+
+
+def test_a_web_hook_is_shown_without_its_secret_to_those_who_only_look() -> None:
+    async def scenario(site: Site) -> None:
+        hook = "https://hooks.example.com/services/T000/SECRETPATH?token=s3cr3t"
+        for name, url in (("hook", hook), ("plain", "https://example.com/in"), ("bus", "nats://mq:4222")):
+            await site.ask("POST", "/v1/destinations", body={"name": name, "url": url})
+        viewer, operator = await site.key("read"), await site.key("read", "operate")
+        listed = await site.ask("GET", "/v1/destinations", viewer)
+        assert {one["name"]: one["url"] for one in listed.json()["destinations"]} == {
+            "hook": "https://hooks.example.com/services/...", "plain": "https://example.com/in", "bus": "nats://mq:4222",
+        }  # fmt: skip
+        one = await site.ask("GET", "/v1/destinations/hook", viewer)
+        assert "SECRET" not in one.text and "s3cr3t" not in one.text
+        assert (await site.ask("GET", "/v1/destinations/hook", operator)).json()["url"] == hook
+
+    with_site(scenario)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from duemq.model.access import Grant
+from duemq.proxy.api.server_info import _topics
 from duemq.proxy.api.table import ENDPOINTS
 from tests.support.http.http_site import NOW, ORDER
 from tests.unit.http.test_http_access import Site, code_of, with_site
@@ -187,5 +189,46 @@ def test_a_job_by_prefix_is_for_a_key_that_covers_all_topics_with_it(chosen: dic
         key = await site.key("cancel", "operate", topics=["reports.*", "exact"])
         body = {"kind": "cancel", "filter": chosen, "dry_run": True}
         assert (await site.ask("POST", "/v1/jobs", key, body)).status_code == status
+
+    with_site(scenario)
+
+
+def test_limits_and_the_cluster_tell_a_key_of_some_topics_of_these_alone() -> None:
+    async def scenario(site: Site) -> None:
+        site.gateway.cluster = lambda: {  # type: ignore[method-assign]
+            "nodes": [{"name": "a", "url": "http://10.0.0.7"}], "topics": {},
+            "shards": [{"shard": 0, "pending": 7, "outcomes": {"accepted": 9}}],
+        }  # fmt: skip
+        viewer, mine = await site.key("read"), await site.key("read", topics=["b.*", "c"])
+        assert (await site.ask("GET", "/v1/limits", viewer)).json()["topics"] == []
+        assert (await site.ask("GET", "/v1/limits", mine)).json()["topics"] == ["b.*", "c"]
+        cluster = (await site.ask("GET", "/v1/cluster", mine)).json()
+        assert cluster["nodes"][0]["url"] == "" and cluster["shards"] == [{"shard": 0}]
+        assert (await site.ask("GET", "/v1/cluster", viewer)).json()["shards"][0]["pending"] == 7
+
+    with_site(scenario)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "own", "shown"),
+    [(["a.*", "b.*", "payroll"], ["b.*"], ["b.*"]), (["*"], ["b.*"], ["b.*"]), (["b.x", "a.x"], ["b.*"], ["b.x"]),
+     (["a.*"], ["b.*"], ["b.*"]), (["a.*", "b.*"], [], ["a.*", "b.*"])],
+)  # fmt: skip
+def test_topics_that_are_allowed_are_shown_as_far_as_the_key_reaches(
+    allowed: list[str], own: list[str], shown: list[str]
+) -> None:
+    assert _topics(tuple(allowed), Grant("k", frozenset(), topics=tuple(own))) == shown
+
+
+def test_a_destination_of_others_is_refused_as_one_that_does_not_exist() -> None:
+    async def scenario(site: Site) -> None:
+        key = await site.key("send", topics=["orders"])
+        answers = [
+            await site.ask("POST", "/v1/messages", key, {"payload": "", **to})
+            for to in ({"topic": "destination.billing"}, {"destination": "nothing"})
+        ]
+        for answer, name in zip(answers, ("billing", "nothing"), strict=True):
+            assert (answer.status_code, code_of(answer)) == (404, "unknown_destination"), name
+            assert answer.json()["detail"] == f"there is no destination '{name}'"
 
     with_site(scenario)
