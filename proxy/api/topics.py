@@ -97,9 +97,11 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     if type(cursor) is not str:
         raise Rejected("bad_field", "cursor is needed: the text that came with the records", "cursor")
     bus = service.gateway.bus
-    if (info := await _readable(bus, topic)) is None:
-        raise Rejected("unknown_topic", f"there is no topic {topic}: nothing was delivered to it yet", "topic")
+    info = await _readable(bus, topic)
     decode_cursor(cursor, topic, info, "cursor")
+    if info is None and await bus.get_consumer_cursor(topic, consumer) is None:
+        request.scope[UNCHANGED] = True
+        return Response(status_code=204)  # the start, where it begins without one: invented topics fill nothing
     if (expected := header(request, LAST_CURSOR.encode())) is not None:
         stored = await bus.get_consumer_cursor(topic, consumer)
         if stored is not None and cursor_in(stored) != expected:

@@ -16,6 +16,7 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.cluster.admin.administration import Administration
 from duemq.cluster.internal_topics import create_logs
 from duemq.model.access import ApiKey, Scope
+from duemq.model.names import consumer_cursor
 from duemq.proxy.api.endpoint import Endpoint
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.app import create_app
@@ -139,6 +140,10 @@ def test_a_cursor_takes_a_scope_that_readers_have_only_if_a_setting_says_so(read
                                 (("send", "cancel"), False), (("admin",), True)):  # fmt: skip
             answer = await site.ask("PUT", path, await site.key(*scopes), place)
             assert answer.status_code == (204 if allowed else 403), scopes
+        answer = await site.ask("PUT", path.replace("orders", "no"), await site.key("consume"),
+                                {"cursor": encode_cursor("no", [])})  # fmt: skip
+        assert answer.status_code == 204
+        assert await site.gateway.bus.get_consumer_cursor("no", consumer_cursor("billing")) is None
         for name in ("/destination.one", "%2Fdestination.one"):  # the cursor of a destination
             assert (await site.ask("PUT", path + name, await site.key("admin"), place)).status_code in (400, 404)
 
