@@ -62,7 +62,7 @@ def with_destinations(scenario: Callable[[Destinations], Awaitable[None]]) -> No
         await site.bus.create_topic("orders", 2)
         await site.bus.append({("orders", 0): [RECORD] * 3, ("orders", 1): [RECORD]})
         await site.bus.trim("orders", 0, 1)
-        site.gateway.bus = site.bus  # type: ignore[attr-defined]
+        site.gateway.bus = site.bus
         app = site.http._transport.app  # type: ignore[attr-defined]
         ingress = Ingress(MessageLimits(), destinations=lambda: site.admin.destinations.by_name)
         relay = RelayAccess(site.test, site.figures.get, site.ended)
