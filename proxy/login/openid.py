@@ -74,7 +74,7 @@ async def end(issuer: Issuer, query: Mapping[str, str], cookie: str) -> tuple[Ve
     verified = issuer.by_role(claims)
     if verified is None:
         raise Rejected("unauthorised", "the provider names no role of login.roles for this person")
-    return verified, urlsafe_b64decode(begun["page"] + "==").decode(errors="replace")
+    return verified, _read_page(begun["page"])
 
 
 async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token: str) -> Mapping[str, Any]:
@@ -86,6 +86,13 @@ async def _with_userinfo(issuer: Issuer, claims: Mapping[str, Any], access_token
     if userinfo.get("sub") != claims["sub"]:  # 5.3.2: it may be about another
         raise Rejected("unauthorised", "the provider's userinfo is not about the person who logged in")
     return {**userinfo, **claims}
+
+
+def _read_page(text: str) -> str:
+    try:
+        return urlsafe_b64decode(text + "==").decode()
+    except ValueError:  # the cookie is the browser's to change
+        return ""
 
 
 def _text_of(raw: bytes) -> str:

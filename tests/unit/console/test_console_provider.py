@@ -125,6 +125,9 @@ def test_a_login_by_the_provider_leads_back_to_the_page_that_was_asked_for(
             response = await come_back(site, provider.log_in(response.headers["Location"]))
             assert response.headers["Location"] == goal
         assert "login/provider?next=messages" in await site.page("/login?next=messages")
+        url = await begin(site)
+        site.headers = {"Cookie": f"{site.headers['Cookie']}A"}  # no base64
+        assert (await come_back(site, provider.log_in(url))).headers["Location"] == "../"
 
     with_provider(scenario)
 
