@@ -99,7 +99,8 @@ class LimitedGateway(Gateway):
         own = {ref: one.id for ref, one in (await self.topics_of(refs)).items()}
         dues = repeat(due) if isinstance(due, int) else due
         asked = [(own[ref], at) if ref in own else None for ref, at in zip(refs, dues, strict=False)]
-        unique = dict.fromkeys(one for one in asked if one is not None)  # each change once: it may rewrite a MiB
+        # Each change once, for it may rewrite a MiB: where it stands last, so that the last time of a message holds.
+        unique = list(dict.fromkeys(one for one in reversed(asked) if one is not None))[::-1]
         if not unique:
             return [ChangeOutcome(ref, Answer.UNKNOWN) for ref in refs]
         ids, at_ms = zip(*unique, strict=True)

@@ -35,6 +35,10 @@ def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: P
         outcomes = await ann.change(MOVE, refs, LATER - 1)
         moved = [outcome.answer is Answer.OK for outcome in outcomes]
         assert moved == [True] * 340 + [False, True, False] + [True] * 300
+        times = [LATER - 3, LATER - 2, LATER - 3]
+        assert all(one.answer is Answer.OK for one in await ann.change(MOVE, ids[:1] * 3, times))
+        state = await ann.state(ids[0])
+        assert state is not None and state.due == LATER - 3  # the last one holds
         assert outcomes[341].id == named.id and outcomes[340].answer is Answer.UNKNOWN
 
     run(tmp_path, scenario)
