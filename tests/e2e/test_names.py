@@ -66,12 +66,12 @@ def test_names_of_a_key_for_some_topics_are_of_that_key_alone(tmp_path: Path) ->
         assert [(one["topic"], one["status"]) for one in kept] == [("b.x", "scheduled"), ("a.x", "scheduled")]
 
 
-def test_a_key_that_reads_moves_no_cursor_of_a_destination(tmp_path: Path) -> None:
+def test_a_key_that_consumes_moves_no_cursor_of_a_destination(tmp_path: Path) -> None:
     status = [204]
     with endpoint(status) as (url, received), Server(tmp_path / "data", *RELAY) as server:
         server.start()
         root = Caller(server, ROOT)
-        viewer, _ = root.key(server, "viewer", ["read"])
+        consumer, _ = root.key(server, "consumer", ["read", "consume"])
         cursors = "/v1/topics/invoices/consumers/destination.billing"
         declared = {"name": "billing", "url": url, "topics": ["invoices"]}
         assert root.call("POST", "/v1/destinations", declared).status_code == 201
@@ -81,13 +81,13 @@ def test_a_key_that_reads_moves_no_cursor_of_a_destination(tmp_path: Path) -> No
         time.sleep(1)  # in force within a second
         for number in range(1, 6):
             root.call("POST", "/v1/messages", {"topic": "invoices", "payload": f"{number}"})
-        assert viewer.call("GET", cursors).status_code == 204, "a consumer of that name has no place"
-        end = viewer.call("GET", "/v1/topics/invoices").json()["cursor"]
-        assert viewer.call("PUT", cursors, {"cursor": end}).status_code == 204
+        assert consumer.call("GET", cursors).status_code == 204, "a consumer of that name has no place"
+        end = consumer.call("GET", "/v1/topics/invoices").json()["cursor"]
+        assert consumer.call("PUT", cursors, {"cursor": end}).status_code == 204
         assert root.call("POST", "/v1/destinations/billing:resume").status_code == 200
         wait_for(lambda: len(received) == 6, "those that waited")
-        start = viewer.call("GET", "/v1/topics/invoices/records?max=1").json()["cursor"]
-        assert viewer.call("PUT", cursors, {"cursor": start}).status_code == 204
+        start = consumer.call("GET", "/v1/topics/invoices/records?max=1").json()["cursor"]
+        assert consumer.call("PUT", cursors, {"cursor": start}).status_code == 204
         assert server.stop() == 0
         server.start()
         root.call("POST", "/v1/messages", {"topic": "invoices", "payload": "6"})
