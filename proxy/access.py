@@ -33,6 +33,7 @@ SESSION: Final = "duemq.session"
 
 _OF_PEOPLE: Final = ("/console", "/v1/keys")
 """Paths for people who make keys: not counted among the requests that a key shuts out."""
+
 OUTER: Final = "duemq.outer"
 """In the scope of a call that the console makes of the API: the scope of the page's request, which has the caller's
 key or cookie."""
@@ -42,6 +43,7 @@ _UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epo
 UNCHANGED: Final = "duemq.unchanged"
 """In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
 not in the trail."""
+
 LOGINS_PER_S: Final = 10
 """Of one caller, at most."""
 
@@ -96,11 +98,16 @@ class Access:
 
         Raises Unavailable while keys cannot be known.
         """
-        presented = presented_key(request)
-        if not self._is_in_force():
-            if self.keys is not None and not presented and not request.scope["path"].startswith(_OF_PEOPLE):
+        granted = self._granted(request)
+        if granted is EVERYTHING and self.keys is not None and not presented_key(request):
+            if not request.scope["path"].startswith(_OF_PEOPLE):
                 self.keys.keyless.add(self._clock())
+        return granted
+
+    def _granted(self, request: Request) -> Grant | None:
+        if not self._is_in_force():
             return EVERYTHING
+        presented = presented_key(request)
         if not presented:
             return self._session_grant(request)
         granted = self.key_grant(presented)
@@ -115,7 +122,7 @@ class Access:
             return bool(self._clock() < until)
         try:
             granted: Grant = outer.get(GRANT, EVERYTHING)
-            return self.grant(Request(outer)) == granted
+            return self._granted(Request(outer)) == granted
         except Unavailable:
             return False
 

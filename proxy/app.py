@@ -81,7 +81,8 @@ def create_app(
     access = Access(settings.api_keys, clock, admin, issuer, required=keys_needed, read_consumes=settings.read_consumes)
     endings = Endings(closing, access.is_granted)
     if admin is not None:
-        admin.log.on_change(endings.look)
+        for kind in ("keys", "sessions"):  # nothing else ends a grant
+            admin.log.on_change(endings.look, kind)
     service = Service(
         gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),

@@ -50,10 +50,10 @@ class Site:
             cast(Gateway, self.gateway), Ingress(MessageLimits()), self.settings, CollectorRegistry(),
             lambda: self.now, asyncio.Event(), admin=self.admin, login=self.login,
         )  # fmt: skip
-        transport = httpx.ASGITransport(cast(Any, app))
+        self.app = cast(Any, app)
         async with (
             asyncio.TaskGroup() as group,
-            httpx.AsyncClient(transport=transport, base_url="http://x") as self.http,
+            httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://x") as self.http,
         ):
             following = group.create_task(self.admin.run() if follows else asyncio.sleep(0))
             if follows:
@@ -77,6 +77,16 @@ class Site:
 
 def with_site(scenario: Callable[[Site], Awaitable[None]], settings: HttpSettings | None = None) -> None:
     asyncio.run(Site(settings).run(scenario))
+
+
+def test_a_request_without_a_key_is_counted_once_however_long_its_answer_takes() -> None:
+    async def scenario(site: Site) -> None:
+        await site.ask("GET", "/v1/limits")
+        stream = {"type": "http", "method": "GET", "path": "/v1/topics/t/records", "headers": []}
+        assert all(site.app._service.access.is_granted(stream) for _ in range(60))
+        assert site.keys.keyless.count(site.now) == 1
+
+    with_site(scenario)
 
 
 def path_of(path: str) -> str:
