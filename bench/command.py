@@ -284,6 +284,15 @@ def consume(
     return [consume_step(count, rounds)]
 
 
+def _brokers(on: str, why: str) -> int:
+    """Of a cluster. Raises BadParameter, with `why`, if `on` starts none."""
+    from duemq.bench.system.system import LAYOUTS
+
+    if on not in LAYOUTS:
+        raise typer.BadParameter(f"{why}: say kafka or kafka3", param_hint="--on")
+    return LAYOUTS[on].brokers
+
+
 @command("bad-topics")
 def bad_topics(
     rate: Annotated[int, typer.Option(min=1, help="Messages per second to the good topic.")] = 2_000,
@@ -292,11 +301,9 @@ def bad_topics(
 ) -> "list[Step]":
     """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
     from duemq.bench.plans.kafka import bad_topics_step
-    from duemq.bench.system.system import LAYOUTS
 
-    if on not in LAYOUTS:
-        raise typer.BadParameter("bad topics are Kafka's: say kafka or kafka3", param_hint="--on")
-    return [bad_topics_step(rate, seconds, LAYOUTS[on].brokers)]
+    brokers = _brokers(on, "bad topics are Kafka's")
+    return [bad_topics_step(rate, seconds, brokers)]
 
 
 @command("hand-overs")
@@ -310,10 +317,8 @@ def hand_overs(
 ) -> "list[Step]":
     """The lateness of a stream beside many cancels, before and after shards change hands (with --on kafka)."""
     from duemq.bench.plans.kafka import hand_overs_step
-    from duemq.bench.system.system import LAYOUTS
 
-    if on not in LAYOUTS:
-        raise typer.BadParameter("shards change hands in a cluster: say kafka or kafka3", param_hint="--on")
+    _brokers(on, "shards change hands in a cluster")
     return [hand_overs_step(count, times, rate, cancels_per_s, seconds)]
 
 
