@@ -24,7 +24,7 @@ from duemq.storage.shard.store import ShardStore
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
 _HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
-_ROWS = 8  # rows read together of which very many are asked for: each may have a payload of a MiB
+_ROWS = 8  # rows per read: each may have a payload of a MiB
 _LOOK_AT = 50_000  # rows looked at by one call and shard
 _PAGE_BYTES = 4 << 20  # what the messages of one call and shard have, without their payloads
 

@@ -30,8 +30,7 @@ class Ending:
         return any(future.done() for future in self._futures)
 
     @property
-    def gone(self) -> bool:
-        """The client has."""
+    def client_left(self) -> bool:
         return self._disconnected.done()
 
     def check_grant(self) -> None:

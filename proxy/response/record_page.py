@@ -69,7 +69,7 @@ class PageResponse(Response):
                 await _send_sliced(send, text)
                 await _send_sliced(send, b"")  # comes back when the client has read most of it
                 await asyncio.sleep(0)
-                if end.gone:
+                if end.client_left:
                     return
                 text = b"," + piece if self._is_behind and not end.reached and (piece := await self._piece()) else b""
         await _send_sliced(send, self._tail)
