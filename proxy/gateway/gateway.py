@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from itertools import count, islice
 from typing import Any, ParamSpec, TypeVar
 
@@ -202,6 +202,7 @@ class CommandGateway:
         selection, turn = self._selection, next(self._turn)
         together: int | None = None  # the shard of all that may go to any: one batch
         outgoing, pick = _Outgoing(), self._picker()
+        why_shard_refuses = cache(self._why_shard_refuses)  # asked once per call, not per message
         for index, draft in enumerate(drafts):
             if index in refused:
                 continue
@@ -219,7 +220,7 @@ class CommandGateway:
                 if together is None:
                     together = pick()
                 shard = together
-            if (why := self._why_shard_refuses(shard, named=bool(draft.name))) is not None:
+            if (why := why_shard_refuses(shard, bool(draft.name))) is not None:
                 refused[index] = why
                 continue
             outgoing.add(index, (BUFFER, shard), schedule_frame(draft, now if draft.due is None else draft.due))
@@ -233,13 +234,13 @@ class CommandGateway:
         def pick() -> int:
             for _ in range(shards):
                 shard = self._selection.pick()
-                if shard not in closed and self._why_shard_refuses(shard, named=True) is None:
+                if shard not in closed and self._why_shard_refuses(shard, True) is None:
                     break
             return shard
 
         return pick
 
-    def _why_shard_refuses(self, shard: int, *, named: bool) -> Rejected | None:
+    def _why_shard_refuses(self, shard: int, named: bool) -> Rejected | None:
         """Also, for a `named` message, why its shard does not answer."""
         reason = self._backend.why_shard_refuses(shard)
         if reason is None and named:
