@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power prose redrive relay-kill abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -62,6 +62,9 @@ check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+sdk: install-dev ## make the blocking client of the SDK from the asynchronous one (client/http/aio)
+	@PYTHONPATH=. $(BIN)/python -m tests.support.house.blocking_client
 
 prose: install-dev ## how many turns of phrase read as translated, per 1,000 words of each folder and page (ARGS=--record)
 	@PYTHONPATH=. $(BIN)/python -m tests.support.house.prose $(ARGS)

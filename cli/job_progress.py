@@ -14,13 +14,13 @@ from duemq.cli.output import echo_json
 from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
-    from duemq.client import Client
+    from duemq.client import Admin
 
 _LOOK_S: Final = 0.5
 
 
 def begin_job(
-    client: Client, kind: str, fields: dict[str, Any], what: str, dry_run: bool, wait: bool, yes: bool, as_json: bool
+    client: Admin, kind: str, fields: dict[str, Any], what: str, dry_run: bool, wait: bool, yes: bool, as_json: bool
 ) -> Exit:
     """Begin a job, after it was said of how many of `what`, and asked."""
     if dry_run or not yes:
@@ -54,7 +54,7 @@ def tell_job(job: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"  {escaped(job['reason'])}")
 
 
-def wait_for_job(client: Client, job: dict[str, Any], as_json: bool) -> Exit:
+def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
     """Wait until the job has ended or is paused, and print the result. The exit code: 1 where the job failed or a
     message did."""
     if sys.stderr.isatty():
@@ -67,7 +67,7 @@ def wait_for_job(client: Client, job: dict[str, Any], as_json: bool) -> Exit:
     return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE
 
 
-def _watch(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+def _watch(client: Admin, job: dict[str, Any]) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

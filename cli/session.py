@@ -13,7 +13,7 @@ from duemq.cli.output import echo_json
 from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
-    from duemq.client import Client
+    from duemq.client import Admin
     from duemq.client.http.requests import When
 
 Url = Annotated[
@@ -24,13 +24,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 
 
 @contextmanager
-def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] = str) -> Iterator[Client]:
+def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] = str) -> Iterator[Admin]:
     """A client for the time of one command. Its errors end the command with one line, as `tell` has it, and the exit
     code."""
-    from duemq.client import Client
+    from duemq.client import Admin
 
     try:
-        client = Client(url, retries=0)  # whoever types a command is told at once
+        client = Admin(url, retries=0)  # whoever types a command is told at once
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     except DuemqError as error:

@@ -1,9 +1,12 @@
-"""The Python SDK: `Client` and, for asyncio, `AsyncClient`. See `docs/sdk.md`."""
+"""The Python SDK: `Client` for senders and readers, `Admin` for operators; for asyncio `AsyncClient` and `AsyncAdmin`.
+See `docs/sdk.md`."""
 
 from typing import TYPE_CHECKING, Any
 
 from duemq.client.http import errors
-from duemq.client.http.client import Client, Message
+from duemq.client.http.blocking.admin import Admin
+from duemq.client.http.blocking.client import Client
+from duemq.client.http.blocking.message import Message
 from duemq.client.http.errors import (
     AlreadyCancelled,
     AlreadyDead,
@@ -40,13 +43,17 @@ from duemq.client.http.values import (
 from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:
-    from duemq.client.http.aio import AsyncClient, AsyncMessage
+    from duemq.client.http.aio.admin import AsyncAdmin
+    from duemq.client.http.aio.client import AsyncClient
+    from duemq.client.http.aio.message import AsyncMessage
 
 __all__ = [
     "ABSENT",
+    "Admin",
     "AlreadyCancelled",
     "AlreadyDead",
     "AlreadyDelivered",
+    "AsyncAdmin",
     "AsyncClient",
     "AsyncMessage",
     "BatchInterrupted",
@@ -84,8 +91,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # The command line would pay for importing asyncio with every call and never uses it.
-    if name in ("AsyncClient", "AsyncMessage"):
-        from duemq.client.http import aio
+    if name in ("AsyncAdmin", "AsyncClient", "AsyncMessage"):
+        from duemq.client.http.aio import admin
 
-        return getattr(aio, name)
+        return getattr(admin, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

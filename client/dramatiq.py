@@ -21,7 +21,7 @@ try:
 except ImportError as missing:
     raise ImportError("duemq.client.dramatiq needs Dramatiq: pip install 'duemq[dramatiq]'") from missing
 
-from duemq.client.http.client import Client
+from duemq.client.http.blocking.client import Client
 from duemq.client.http.values import Record
 from duemq.client.relay.command import MAX_LEASE_S, RelayOptions, run_relay
 from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.bench.spark.server import serving
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, Scheduled
 from duemq.pipeline.bulk_schedule.job import schedule as run
@@ -124,7 +124,7 @@ def _time(work: Callable[[], None]) -> float:
 def _sample(done: Scheduled, rows: int, url: str) -> int:
     """How many of some messages are found by their ids, after a look at how many are pending in all."""
     sample = done.ids.limit(_SAMPLE).collect()
-    with Client(url) as client:
+    with Admin(url) as client:
         states = [client.get(row.id).state for row in sample]
         pending = sum(shard.pending or 0 for shard in client.cluster().shards)
     assert pending == rows + min(rows, _WARM_ROWS), f"{pending:,} messages are pending"
@@ -141,7 +141,7 @@ def _measure_delivery(spark: SparkSession, teller: Teller, folder: Path, count: 
     teller.step(f"waiting {(window - now) / 60_000:.0f} minutes for {count:,} messages to be due")
     time.sleep(max(window + 60_000 - time.time() * 1000, 0) / 1000 + 5)
     late: list[int] = []
-    with Client(url) as client:
+    with Admin(url) as client:
         cursor = None
         while (page := client.records("soon", after=cursor, max=10_000)).records:
             late += [record.lateness_ms or 0 for record in page.records]

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from duemq.bench.spark import schedule
 from duemq.bench.spark.server import serving
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import JobFailed
@@ -92,7 +92,7 @@ def _batch(
 def _wait_for(url: str, commands: int, pending: int) -> None:
     """Wait until all commands are applied, repeats among them: what is left would stand before the stream."""
     deadline = time.monotonic() + _TAKE_IN_S
-    with Client(url, timeout=60) as client:
+    with Admin(url, timeout=60) as client:
         while True:
             shards = client.cluster().shards
             if sum(shard.applied or 0 for shard in shards) == commands:
@@ -115,7 +115,7 @@ def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: in
     query.processAllAvailable()
     query.stop()
     late: list[int] = []
-    with Client(url, timeout=60) as client:
+    with Admin(url, timeout=60) as client:
         cursor = None
         while (page := client.records("bench-stream", after=cursor, max=10_000, wait=5_000)).records:
             late += [record.timestamp_ms - int(record.payload) for record in page.records]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.client.http.errors import Unavailable, Unreachable
 from duemq.pipeline.errors import JobFailed
 
@@ -49,7 +49,7 @@ def serving(data: Path, *settings: str) -> Iterator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        with Client(url) as client:
+        with Admin(url) as client:
             client.cluster()
     except (Unavailable, Unreachable):
         return False

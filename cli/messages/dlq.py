@@ -28,7 +28,7 @@ from duemq.model.errors import DuemqError
 from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
-    from duemq.client import Client
+    from duemq.client import Admin
 
 _WHAT = "dead letters"
 
@@ -221,7 +221,7 @@ def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate
     return fields | ({} if rate is None else {"rate": rate})
 
 
-def _one_by_one(client: Client, ids: list[str], to: str | None, as_json: bool) -> Exit:
+def _one_by_one(client: Admin, ids: list[str], to: str | None, as_json: bool) -> Exit:
     worst = Exit.DONE
     for message in ids:
         try:
@@ -233,7 +233,7 @@ def _one_by_one(client: Client, ids: list[str], to: str | None, as_json: bool) -
     return worst
 
 
-def _list_topic(client: Client, topic: str, limit: int | None, as_json: bool) -> None:
+def _list_topic(client: Admin, topic: str, limit: int | None, as_json: bool) -> None:
     letters = client.dead_letters_in(topic, page_size=1000 if limit is None else min(limit, 1000))
     chosen = islice(letters, limit)
     if as_json:

@@ -18,7 +18,7 @@ from duemq.cli.session import AsJson, Url, connected, examples
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from duemq.client import Client
+    from duemq.client import Admin
     from duemq.client.http.values import FileImport
 
 EXAMPLES = examples(
@@ -85,7 +85,7 @@ def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
         yield tell
 
 
-def _hand_over(client: Client, file: Path, link: bool, progress: Callable[[str, int, int], None]) -> FileImport:
+def _hand_over(client: Admin, file: Path, link: bool, progress: Callable[[str, int, int], None]) -> FileImport:
     from dataclasses import asdict
 
     from duemq.model.errors import BadDelayFile
@@ -103,7 +103,7 @@ def _hand_over(client: Client, file: Path, link: bool, progress: Callable[[str, 
 
 
 def _wait_until_imported(
-    client: Client, imports: list[FileImport], progress: Callable[[str, int, int], None]
+    client: Admin, imports: list[FileImport], progress: Callable[[str, int, int], None]
 ) -> list[FileImport]:
     """Wait until each file is imported or rejected; the imports as they are then, in the same order."""
     ids = dict.fromkeys(file_import.id for file_import in imports)

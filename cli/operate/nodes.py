@@ -12,7 +12,7 @@ from duemq.cli.output import echo_json, echo_nodes, runs_text
 from duemq.cli.session import AsJson, Url, connected, examples
 
 if TYPE_CHECKING:
-    from duemq.client import Client
+    from duemq.client import Admin
 
 app = typer.Typer(help="Run a delay node, or look after those that run.")
 
@@ -69,7 +69,7 @@ def resume(name: NodeName, url: Url = None, as_json: AsJson = False) -> None:
         typer.echo(f"{name} takes part again")
 
 
-def _wait_for_nothing(client: Client, name: str, within_s: float) -> tuple[int, ...]:
+def _wait_for_nothing(client: Admin, name: str, within_s: float) -> tuple[int, ...]:
     """What the node is still master of when it is none, or when the time is over."""
     deadline = time.monotonic() + within_s
     while (left := _shards_of(client, name)) and time.monotonic() < deadline:
@@ -77,6 +77,6 @@ def _wait_for_nothing(client: Client, name: str, within_s: float) -> tuple[int, 
     return left
 
 
-def _shards_of(client: Client, name: str) -> tuple[int, ...]:
+def _shards_of(client: Admin, name: str) -> tuple[int, ...]:
     """A node that has gone is master of nothing."""
     return next((node.master_of for node in client.cluster().nodes if node.name == name), ())

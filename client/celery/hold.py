@@ -17,7 +17,7 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from duemq.client.celery.envelope import Envelope, named_queue
-from duemq.client.http.client import Client
+from duemq.client.http.blocking.client import Client
 from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.model.errors import DuemqError
 

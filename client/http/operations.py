@@ -155,7 +155,7 @@ def batch_body(messages: Iterable[bytes]) -> bytes:
     return b'{"messages":[%b]}' % b",".join(messages)
 
 
-def get(message_id: str) -> Plan[MessageState]:
+def get(message_id: Text) -> Plan[MessageState]:
     return MessageState.from_json(json_of((yield Call("GET", _message(message_id)))))
 
 
@@ -165,7 +165,7 @@ def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/
     return Page([MessageState.from_json(item) for item in body["messages"]], body["cursor"])
 
 
-def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
+def cancel(message_id: Text, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
     """A 202 is asked again, for `wait_s` seconds of `clock` in all: repeating a cancel is what tells its answer."""
     deadline, pause_s = clock() + wait_s, 0.0
     while True:
@@ -175,11 +175,11 @@ def cancel(message_id: str, wait_s: float, clock: Callable[[], float]) -> Plan[C
             return Cancelled(body["id"], body["cancelled_at_ms"], raw=body)
         left_s = deadline - clock()
         if left_s <= 0:
-            raise PendingError(f"whether {message_id} is cancelled is not known yet; ask again", message_id)
+            raise PendingError(f"whether {message_id} is cancelled is not known yet; ask again", str(message_id))
         pause_s = min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S, left_s)
 
 
-def cancel_many(ids: Iterable[str] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
+def cancel_many(ids: Iterable[Text] | None, filters: Filter | None, times: bool) -> Plan[CancelReport]:
     """Cancel by ids or by a filter, exactly one of the two. Ids go in requests of at most 10,000."""
     if (ids is None) == (filters is None):
         raise TypeError("cancel_many takes either ids or a filter")
@@ -202,7 +202,7 @@ def _cancel_request(body: dict[str, Any], hold_s: float = 0.0) -> Plan[CancelRep
     return CancelReport(results, answer["counts"], answer.get("truncated", False))
 
 
-def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry: bool) -> Plan[MoveReport]:
+def reschedule_many(moves: Iterable[tuple[Text, When]], times: bool, shift_expiry: bool) -> Plan[MoveReport]:
     """Reschedule in requests of at most 10,000."""
     results: list[MoveResult | RejectedError | Unavailable | Unreachable] = []
     counts = Counter[str]()
@@ -220,7 +220,7 @@ def reschedule_many(moves: Iterable[tuple[str, When]], times: bool, shift_expiry
     return MoveReport(tuple(results), dict(counts))
 
 
-def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageState]:
+def reschedule(message_id: Text, when: When, shift_expiry: bool) -> Plan[MessageState]:
     check_arguments("reschedule", when, When.__annotations__)
     fields = time_fields(when) | (_SHIFT_EXPIRY if shift_expiry else {})
     safe = not shift_expiry and "deliver_at" in fields
@@ -230,26 +230,26 @@ def reschedule(message_id: str, when: When, shift_expiry: bool) -> Plan[MessageS
 _SHIFT_EXPIRY: Final = {"shift_expiry": True}
 
 
-def deliver_now(message_id: str) -> Plan[MessageState]:
+def deliver_now(message_id: Text) -> Plan[MessageState]:
     return _change(Call("POST", _message(message_id) + ":deliver-now"), message_id)
 
 
-def redrive(message_id: str, topic: str | None = None) -> Plan[MessageState]:
+def redrive(message_id: Text, topic: str | None = None) -> Plan[MessageState]:
     query = {} if topic is None else {"topic": topic}
-    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:redrive", query), message_id)
+    return _change(Call("POST", f"/v1/dlq/{quoted(text_of('id', message_id))}:redrive", query), message_id)
 
 
-def purge(message_id: str) -> Plan[MessageState]:
-    return _change(Call("POST", f"/v1/dlq/{quoted(message_id)}:purge"), message_id)
+def purge(message_id: Text) -> Plan[MessageState]:
+    return _change(Call("POST", f"/v1/dlq/{quoted(text_of('id', message_id))}:purge"), message_id)
 
 
-def _change(call: Call, message_id: str) -> Plan[MessageState]:
+def _change(call: Call, message_id: Text) -> Plan[MessageState]:
     # Unlike a cancel, these are not repeated on a 202: a relative delay would be resolved anew, and a second
     # deliver-now would be answered "already delivered" by the first one's success.
     response = yield call
     body = json_of(response)
     if response.status_code == 202:
-        raise PendingError(f"what became of {message_id} is not known yet; look at it again", message_id)
+        raise PendingError(f"what became of {message_id} is not known yet; look at it again", str(message_id))
     return MessageState.from_json(body)
 
 
@@ -493,7 +493,7 @@ def _operate(node: str, what: str) -> Plan[None]:
     json_of((yield Call("POST", f"/v1/cluster/nodes/{quoted(node)}:{what}")))
 
 
-def _message(message_id: str) -> str:
+def _message(message_id: Text) -> str:
     return f"/v1/messages/{quoted(text_of('id', message_id))}"
 
 

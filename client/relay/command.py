@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from duemq.client.http.client import Client
+from duemq.client.http.blocking.client import Client
 from duemq.client.relay.lease import LENGTH_S, Alone, Lease
 from duemq.client.relay.relay import PAGE, Outlet, Relay, Start
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from duemq.client.http.client import Client
+from duemq.client.http.blocking.client import Client
 from duemq.client.http.connection import http_options
 from duemq.client.http.errors import NameConflict, PendingError, Unavailable, UnexpectedAnswer, Unreachable
 from duemq.model.errors import DuemqError

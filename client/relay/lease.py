@@ -18,7 +18,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from duemq.client.http.client import Client, Message
+from duemq.client.http.blocking.client import Client
+from duemq.client.http.blocking.message import Message
 from duemq.client.http.errors import PendingError, TooLate, Unavailable, UnexpectedAnswer, UnknownMessage, Unreachable
 from duemq.model.errors import DuemqError
 

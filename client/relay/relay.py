@@ -18,7 +18,7 @@ from typing import Final, Literal, Protocol, Unpack
 
 from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
-from duemq.client.http.client import Client
+from duemq.client.http.blocking.client import Client
 from duemq.client.http.errors import (
     BadCursor,
     BadRequest,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.pipeline.bulk_schedule.manifest import JobManifest
 from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.sources.server import Server
@@ -43,7 +43,7 @@ def ids(
     return listed.repartition(tasks_for(spark, len(imported_files))).mapInArrow(with_ids, SCHEMA)
 
 
-def _of_file(client: Client, local: Path, path: str, file_import: str) -> Iterator[pa.RecordBatch]:
+def _of_file(client: Admin, local: Path, path: str, file_import: str) -> Iterator[pa.RecordBatch]:
     first = 0
     with pq.ParquetFile(local, page_checksum_verification=True) as file:
         columns = [name for name in _READ if name in file.schema_arrow.names]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.client.http.errors import BatchTooLarge, PastDue
 from duemq.client.http.values import FileImport
 from duemq.model.failpoint import Failpoint, no_failpoint
@@ -27,7 +27,7 @@ _CLOCKS_MS: Final = 120_000  # by which the clocks of the driver and of the node
 
 
 def hand_over(
-    client: Client,
+    client: Admin,
     manifest: JobManifest,
     folder: JobFolder,
     *,
@@ -70,7 +70,7 @@ def hand_over(
 
 
 def _give(
-    client: Client,
+    client: Admin,
     manifest: JobManifest,
     missing: list[WrittenFile],
     folder: JobFolder,
@@ -115,7 +115,7 @@ def _give(
 
 
 def imported(
-    client: Client,
+    client: Admin,
     manifest: JobManifest,
     folder: JobFolder,
     teller: Teller,

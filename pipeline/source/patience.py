@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from duemq.client import Draft, Message
-from duemq.client.http.client import BatchResult
+from duemq.client.http.blocking.message import BatchResult
 from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
 from duemq.pipeline.sources.server import Clock, Sleep, longer
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from duemq.client import ABSENT, Draft
-from duemq.client.http.client import BatchResult
+from duemq.client.http.blocking.message import BatchResult
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.source.options import Writing
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted

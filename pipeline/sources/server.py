@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from duemq.client import Client
+from duemq.client import Admin, Client
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.values import Limits
 from duemq.pipeline.errors import JobFailed
@@ -25,16 +25,16 @@ Sleep = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where duemq is; None: as `Client` finds it. `timeout_s`: of one request. `tls`: files, which each machine has."""
+    """Where duemq is; None: as `Admin` finds it. `timeout_s`: of one request. `tls`: files, which each machine has."""
 
     url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     timeout_s: float = 60.0
     tls: TlsFiles = field(default_factory=TlsFiles)
 
-    def client(self) -> Client:
+    def client(self) -> Admin:
         tls = self.tls
-        return Client(
+        return Admin(
             self.url, self.api_key, self.timeout_s, ca_file=tls.ca, cert_file=tls.cert, key_file=tls.key, retries=0
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
@@ -25,7 +25,7 @@ def test_many_files_on_kafka(new_server: Callable[..., Server], tmp_path: Path, 
         made = drafts(window + number % 2 * WINDOW_MS)[number:]
         said = asdict(write_messages(shared / f"{number}.parquet", made))
         files.append({name: value for name, value in said.items() if name != "link"})
-    with Client(server.url) as client:
+    with Admin(server.url) as client:
         first = client.import_files(files[:2], link=True)
         second = client.import_files(files, link=True)
         assert [one.id for one in second[:2]] == [one.id for one in first]

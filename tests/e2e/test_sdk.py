@@ -14,7 +14,7 @@ import pytest
 
 from duemq.client import AlreadyDelivered, AsyncClient, Client, Draft, Message, NameTaken, UnknownMessage, Unreachable
 from duemq.client.http import operations
-from duemq.client.http.aio import AsyncMessage
+from duemq.client.http.aio.message import AsyncMessage
 from duemq.client.http.errors import IdempotencyConflict, NameConflict
 from tests.e2e.server import Server
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import duemq
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server
 from tests.e2e.test_packaging import ROOT, checkout, python
@@ -123,7 +123,7 @@ def check_all(done: CompletedProcess[str], killed: list[int], ids: Callable[[], 
     assert (said["rows"], said["scheduled"], said["rejected"]) == (ROWS, ROWS, 0)
     assert len(set(found["id"].to_pylist())) == ROWS
     assert sorted(found["name"].to_pylist()) == sorted(f"n-{n}" for n in range(ROWS))
-    with Client(server.url) as client:
+    with Admin(server.url) as client:
         assert sum(shard.pending or 0 for shard in client.cluster().shards) == ROWS
         for row in found.slice(0, 50).to_pylist():
             state = client.get(row["id"]).state

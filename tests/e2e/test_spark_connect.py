@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server, wait_for
@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def test_messages_are_cancelled_and_moved(connect: ConnectServer, site: Site, tmp_path: Path) -> None:
-    with Client(site.url) as client:
+    with Admin(site.url) as client:
         sent = [client.send("connect", str(at), deliver_after="1h") for at in range(12)]
         ids = [one.id for one in sent]
         pq.write_table(pa.table({"id": [*ids[:10], "nobody"]}), tmp_path / "ids.parquet")
@@ -102,7 +102,7 @@ def test_a_table_is_scheduled_once(connect: ConnectServer, site: Site, tmp_path:
     assert len({row["id"] for row in done["ids"]}) == 2_000
     assert "sorting and writing delay files" in done["steps"]
     assert any(share[0] == share[1] > 0 for share in done["shares"])
-    with Client(site.url) as client:
+    with Admin(site.url) as client:
         row = done["ids"][17]
         state = client.get(row["id"]).state
         assert (state.payload, state.deliver_at_ms) == (f"row {row['name'][2:]}".encode(), row["due_ms"])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from duemq.client import Client, Unavailable
+from duemq.client import Admin, Unavailable
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import PROGRAM, DuemqProcess
 from duemq.dev.servers.ports import HOST, free_port
@@ -39,8 +39,8 @@ class Site(NamedTuple):
     def proxy(self) -> DuemqProcess:
         return self.cluster.proxies[0]
 
-    def client(self, url: str = "") -> Client:
-        return Client(url or self.proxy.url, ca_file=str(self.authority.ca), timeout=60)
+    def client(self, url: str = "") -> Admin:
+        return Admin(url or self.proxy.url, ca_file=str(self.authority.ca), timeout=60)
 
     def another_proxy(self, name: str, *more: str, settings: dict[str, str]) -> tuple[str, Process]:
         """A proxy as the first one, but for these settings; empty: without."""

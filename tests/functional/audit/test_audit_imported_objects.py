@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.ports import HOST, free_port
 from duemq.model.message import Draft
@@ -186,7 +186,7 @@ def test_an_audit_of_a_server_that_takes_files_in_from_a_store(
         with Server(tmp_path / "data", "--kafka", kafka.bootstrap, "--shards", "2", *words) as server:
             server.environment = s3.variables
             server.start()
-            with Client(server.url, timeout=120) as client:
+            with Admin(server.url, timeout=120) as client:
                 file = client.import_file(uri)
                 wait_for(lambda: client.import_record(file.id).state == "imported", "the import")
                 listed = server.call("GET", "/v1/messages?topic=orders&limit=1000").json()["messages"]

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.model.ids import peek
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
@@ -69,7 +69,7 @@ def test_rows_become_messages_of_several_shards_with_ids_that_join(
     assert len({peek(row.id).shard for row in ids.collect()}) > 1
     row = ids.where("name = 'n77'").first()
     assert row is not None
-    with Client(url) as client:
+    with Admin(url) as client:
         state = client.get(row.id).state
         assert (state.payload, state.key, state.deliver_at_ms) == (b"payload of 77", "k2", row.due_ms)
         assert client.cancel_many([row.id]).counts["cancelled"] == 1
@@ -190,7 +190,7 @@ def test_what_the_server_refuses_is_told(spark: SparkSession, site: tuple[str, P
 
     with pytest.raises(JobFailed, match="is not there any more"):
         schedule(gone, COLUMNS, "gone", Options(stage), Server(url), failpoint=remove)
-    with Client(url) as client:
+    with Admin(url) as client:
         assert not [one for one in client.imports() if "/gone/" in one.path]
 
 

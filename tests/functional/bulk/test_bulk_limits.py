@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.client.http.values import Limits
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
@@ -58,13 +58,13 @@ def test_rows_that_the_server_would_refuse_are_rejects(spark: SparkSession, tigh
     assert "not among the topics the server delivers to" in reasons["mails"]
     assert "the limit is 10" in reasons["eleven byte"]
     assert "is more than 9000000 ms after" in reasons["late"]
-    with Client(url) as client:
+    with Admin(url) as client:
         assert [one.state for one in client.imports()] == ["imported"]
 
 
 def test_a_strict_job_of_such_rows_schedules_nothing(spark: SparkSession, tight: tuple[str, Path]) -> None:
     url, stage = tight
-    with Client(url) as client:
+    with Admin(url) as client:
         before = len(client.imports())
         with pytest.raises(RowsRejected):
             schedule(table(spark), COLUMNS, "strict", Options(stage, strict=True), Server(url), source="a table")

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownImport
 from duemq.model.ids import peek
 from duemq.model.import_command import ImportCommand, shard_of_content
@@ -30,7 +30,7 @@ def ahead(windows: int) -> int:
 def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     files = [write(shared / f"{n}.parquet", window + n % 2 * WINDOW_MS, str(n)) for n in range(7)]
-    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Client(url) as client:
+    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Admin(url) as client:
         found = client.import_files([said(one) for one in files], link=True)
         assert [one.raw["shard"] for one in found] == [shard_of_content(one.sha256, SHARDS) for one in files]
         assert len({one.raw["shard"] for one in found}) > 1, "the files of this test are of one shard"
@@ -68,7 +68,7 @@ def test_one_wrong_file_refuses_all_of_them(tmp_path: Path) -> None:
     shared, window = tmp_path / "shared", ahead(5)
     good = [write(shared / f"{n}.parquet", window, str(n)) for n in range(3)]
     elsewhere = write(tmp_path / "other" / "x.parquet", window)
-    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Client(url) as client:
+    with proxy_site(tmp_path / "data") as url, httpx.Client(base_url=url, timeout=300) as http, Admin(url) as client:
 
         def refused(*wrong: object) -> tuple[str, int | None]:
             files = [said(good[0]), *wrong, said(good[2])]

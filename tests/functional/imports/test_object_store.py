@@ -13,7 +13,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.client.http.errors import BadDelayFile as Refused
 from duemq.client.http.errors import BadField, Forbidden
 from duemq.client.http.errors import Unavailable as Away
@@ -205,7 +205,7 @@ def test_a_server_takes_files_in_from_a_store_that_comes_and_goes(own_s3: S3Site
     with Server(tmp_path / "data", *options(own_s3, f"s3://{bucket}/jobs", str(tmp_path))) as server:
         server.environment = own_s3.variables
         server.start()
-        with Client(server.url, timeout=120) as client:
+        with Admin(server.url, timeout=120) as client:
             assert client.limits().imports_files
             with pytest.raises(Forbidden, match=r"delay_files\.import_from"):
                 client.import_file(f"s3://{bucket}/other/a.parquet")

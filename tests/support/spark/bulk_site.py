@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from duemq.client import Client
+from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.sources.server import Server
 from duemq.pipeline.spark.progress import Silent
@@ -28,7 +28,7 @@ class Site:
         return Server(self.url)
 
     def pending(self) -> int:
-        with Client(self.url) as client:
+        with Admin(self.url) as client:
             return sum(shard.pending or 0 for shard in client.cluster().shards)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import duemq.client
 from duemq.cli.app import command_line
-from duemq.client import Client
+from duemq.client import Admin
 
 STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}
 CANCELLED = {"id": "m1", "status": "cancelled", "cancelled_at": "…", "cancelled_at_ms": 5}
@@ -53,7 +53,7 @@ class Shell:
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     shell = Shell()
-    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=httpx.MockTransport(shell.answer)))
+    monkeypatch.setattr(duemq.client, "Admin", partial(Admin, transport=httpx.MockTransport(shell.answer)))
     yield shell
     assert shell.answers == []
 

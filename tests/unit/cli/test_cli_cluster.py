@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import duemq.client
 from duemq.cli.operate import cluster_status, nodes
-from duemq.client import Client
+from duemq.client import Admin
 
 NODES: list[dict[str, Any]] = [
     {"name": "a", "state": "ready", "reason": "", "rack": "r1", "master_of": [0, 1, 2, 4], "lag": {"0": 0}},
@@ -49,7 +49,7 @@ def run(monkeypatch: pytest.MonkeyPatch, answers: list[Any]) -> Run:
             return httpx.Response(found, json={"code": "unknown_node", "detail": "there is no node x", "status": found})
         return httpx.Response(200, json=found)
 
-    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=httpx.MockTransport(answer)))
+    monkeypatch.setattr(duemq.client, "Admin", partial(Admin, transport=httpx.MockTransport(answer)))
     monkeypatch.setattr(nodes, "_LOOK_S", 0)
 
     def invoke(*words: str) -> tuple[int, str]:

@@ -13,10 +13,10 @@ import orjson
 import pytest
 
 from duemq.client import (
+    Admin,
     AlreadyDelivered,
-    AsyncClient,
+    AsyncAdmin,
     BatchInterrupted,
-    Client,
     Draft,
     MoveResult,
     NaiveTimeError,
@@ -46,9 +46,9 @@ class Scripted:
         transport = httpx.MockTransport(self._answer)
         self._runner = asyncio.Runner()
         self.client: Any = (
-            AsyncClient("http://duemq.test", transport=transport, retries=0)
+            AsyncAdmin("http://duemq.test", transport=transport, retries=0)
             if asynchronous
-            else Client("http://duemq.test", transport=transport, retries=0)
+            else Admin("http://duemq.test", transport=transport, retries=0)
         )
 
     def __call__(self, operation: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ class Scripted:
         return orjson.loads(self.requests[request].content)
 
     def close(self) -> None:
-        self(self.client.aclose if isinstance(self.client, AsyncClient) else self.client.close)
+        self(self.client.aclose if isinstance(self.client, AsyncAdmin) else self.client.close)
         self._runner.close()
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -363,9 +363,9 @@ def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("DUEMQ_URL", "queue.test:99")
     monkeypatch.setenv("DUEMQ_API_KEY", "secret")
-    with Client(transport=httpx.MockTransport(answer)) as client:
+    with Admin(transport=httpx.MockTransport(answer)) as client:
         client.topics()
     assert str(seen[0].url) == "http://queue.test:99/v1/topics"
     assert seen[0].headers["Authorization"] == "Bearer secret"
     with pytest.raises(ValueError, match="URL"):
-        Client("ftp://queue.test")
+        Admin("ftp://queue.test")

@@ -9,7 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.client import AsyncClient, Client, Draft, DuemqError
+from duemq.client import Admin, AsyncClient, Client, Draft, DuemqError
 from duemq.client.http.errors import BadField, BadHeader, BadPayload
 from duemq.client.http.fields import idempotency_header
 from duemq.client.http.requests import filter_fields, message_body
@@ -29,7 +29,7 @@ def requests_of(call: Any) -> list[httpx.Request]:
         receipt = {"id": "m", "status": "scheduled", "topic": "t", "deliver_at_ms": 1, "cancelled_at_ms": 1}
         return httpx.Response(201, json=receipt | {"results": [], "counts": {}})
 
-    with Client("http://duemq.test", transport=httpx.MockTransport(answer)) as client:
+    with Admin("http://duemq.test", transport=httpx.MockTransport(answer)) as client:
         call(client)
     return seen
 

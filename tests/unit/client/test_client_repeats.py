@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.client import Client, Draft, NameTaken, Unavailable, Unreachable
+from duemq.client import Admin, Draft, NameTaken, Unavailable, Unreachable
 from duemq.client.http.errors import ConsumerInUse, RateLimited
 from duemq.client.http.exchange import RETRIES, Call, Plan, json_of, repeating
 
@@ -43,8 +43,8 @@ class Server:
         monkeypatch.setattr("time.sleep", self.pauses.append)
         self.client = self.made()
 
-    def made(self, **options: Any) -> Client:
-        return Client("http://duemq.test", transport=httpx.MockTransport(self._answer), **options)
+    def made(self, **options: Any) -> Admin:
+        return Admin("http://duemq.test", transport=httpx.MockTransport(self._answer), **options)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
@@ -59,13 +59,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return Server(monkeypatch)
 
 
-SAFE: dict[str, Callable[[Client], Any]] = {
+SAFE: dict[str, Callable[[Admin], Any]] = {
     "name": lambda client: client.send("orders", "x", name="n"),
     "key": lambda client: client.send("orders", "x", idempotency_key="k"),
     "get": lambda client: client.get("m1"),
     "move": lambda client: client.reschedule("m1", deliver_at=1_900_000_000_000),
 }
-UNSAFE: dict[str, Callable[[Client], Any]] = {
+UNSAFE: dict[str, Callable[[Admin], Any]] = {
     "post": lambda client: client.send("orders", "x"),
     "move by a delay": lambda client: client.reschedule("m1", deliver_after="1h"),
     "deliver now": lambda client: client.deliver_now("m1"),
@@ -75,7 +75,7 @@ UNSAFE: dict[str, Callable[[Client], Any]] = {
 
 @pytest.mark.parametrize("error", [REFUSED, CLOSING, LIMITED])
 @pytest.mark.parametrize("call", [*SAFE.values(), *UNSAFE.values()], ids=[*SAFE, *UNSAFE])
-def test_what_was_not_carried_out_is_repeated(server: Server, call: Callable[[Client], Any], error: Answer) -> None:
+def test_what_was_not_carried_out_is_repeated(server: Server, call: Callable[[Admin], Any], error: Answer) -> None:
     server.answers = [error, error, OK]
     assert call(server.client).id == "m1"
     assert len(server.pauses) == RETRIES
@@ -171,7 +171,7 @@ class Cursors:
 def test_two_processes_with_one_consumer_name_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     server = Cursors()
-    one, two = (Client("http://duemq.test", transport=httpx.MockTransport(server)) for _ in range(2))
+    one, two = (Admin("http://duemq.test", transport=httpx.MockTransport(server)) for _ in range(2))
     one.commit("work", "shop", "1")
     two.commit("work", "shop", "1")
     one.commit("work", "shop", "2")
@@ -188,7 +188,7 @@ def test_two_processes_with_one_consumer_name_are_told(monkeypatch: pytest.Monke
 def test_a_commit_whose_answer_was_lost_is_repeated(monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
     server = Cursors()
-    client = Client("http://duemq.test", transport=httpx.MockTransport(server), retries=retries)
+    client = Admin("http://duemq.test", transport=httpx.MockTransport(server), retries=retries)
     client.commit("work", "shop", "1")
     server.lost = 1
     with suppress(Unreachable):

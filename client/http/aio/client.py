@@ -1,0 +1,197 @@
+"""The client of senders and readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Unpack
+
+from duemq.client.http import operations
+from duemq.client.http.aio.message import AsyncBatchResult, AsyncMessage
+from duemq.client.http.aio.session import AsyncSession
+from duemq.client.http.errors import Unavailable, Unreachable
+from duemq.client.http.fields import Payload, Text, check_arguments
+from duemq.client.http.requests import Draft, Filter, MessageOptions, When, new_draft
+from duemq.client.http.tail import Follow
+from duemq.client.http.values import Cancelled, CancelReport, Limits, MoveReport, Page, Record, RecordPage, Topic
+
+_BatchResults = list[AsyncBatchResult]
+log = logging.getLogger("duemq.client")
+
+
+class AsyncClient(AsyncSession):
+    """A connection to a duemq server, to send, look up, cancel and read messages. `AsyncAdmin` does the rest.
+
+    Close it with `aclose`, or use `async with`. It may be shared by any number of callers.
+    `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
+    For https://: `ca_file` has whom to trust (PEM; default `DUEMQ_CA_FILE`, then the system's authorities), `cert_file`
+    and `key_file` what this client shows of itself. They are read again when they change. Raises `ValueError` for a URL
+    that can be no server's, `BadConfig` for files that cannot be used. After a fork parent and child may go on with it.
+    `retries`: so often a single call is repeated if nothing was carried out, or twice does no harm (docs/sdk.md).
+    Every method raises `Unreachable` without an answer, `Unavailable` if the server cannot serve now, and a
+    `RejectedError` (one class per code) if the answer is no.
+    """
+
+    async def send(
+        self,
+        topic: str,
+        payload: Payload = b"",
+        *,
+        name: Text | None = None,
+        if_new: bool = True,
+        idempotency_key: Text | None = None,
+        **message: Unpack[MessageOptions],
+    ) -> AsyncMessage:
+        """Schedule a message; it is durable when this returns.
+
+        When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, "2h30m"),
+        `delay_level`; without any it is sent at once. A time that is None is refused. Further: `key`, `headers`,
+        `labels`, `expires_at`, `expires_after`, `zone` (see `MessageOptions`).
+        `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null.
+
+        `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
+        is answered with the first one (`duplicate`), another one under that name with `NameConflict`.
+        `idempotency_key` makes a repeat harmless: the first message is returned, with `duplicate` true.
+        """
+        draft = new_draft(topic, payload, message)
+        return AsyncMessage(self, await self._run(operations.send(draft, name, if_new, idempotency_key)))
+
+    async def send_batch(self, drafts: Iterable[Draft]) -> _BatchResults:
+        """Schedule many at once: for each draft, in order, its message or the error that refused it.
+
+        Any number of drafts, sent in requests of at most 10,000 messages and 32 MiB. Raises `BatchInterrupted` with
+        the results so far where a later request fails.
+
+        A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
+        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. The client retries drafts of
+        unknown outcome that have one of the two, up to three times; one that an earlier attempt accepted is a
+        `duplicate` then. A request that got no answer at all is retried only where all its drafts have one of the two.
+        """
+        return await self._run(operations.send_batch(drafts, lambda state: AsyncMessage(self, state)))
+
+    async def get(self, message_id: Text) -> AsyncMessage:
+        """Look a message up by its id or name."""
+        return AsyncMessage(self, await self._run(operations.get(message_id)))
+
+    def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
+        """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
+
+        `order="newest"` with a key or a label: whatever became of them, the last accepted, moved or redriven first.
+        """
+        check_arguments("list", filters, Filter.__annotations__)
+        return self._pages("/v1/messages", page_size, filters)
+
+    async def page(self, cursor: str | None = None, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Page:
+        """Return one page of `list`. Its cursor gives the next one, until it is None."""
+        check_arguments("page", filters, Filter.__annotations__)
+        return await self._run(operations.list_page(filters, page_size, cursor))
+
+    async def cancel(self, message_id: Text, *, wait_s: float = 10.0) -> Cancelled:
+        """Cancel a message by its id or name. Repeated, it gives the same answer.
+
+        Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` where the answer is not known within `wait_s`.
+        """
+        return await self._run(operations.cancel(message_id, wait_s, time.monotonic))
+
+    async def cancel_many(
+        self, ids: Iterable[Text] | None = None, *, filter: Filter | None = None, times: bool = False
+    ) -> CancelReport:
+        """Cancel messages by id or name, or all that match a filter. The report has the outcome of each.
+
+        With `times` it also has when each ended, which costs a look-up for every one that had ended before.
+        """
+        return await self._run(operations.cancel_many(ids, filter, times))
+
+    async def reschedule(self, message_id: Text, *, shift_expiry: bool = False, **when: Unpack[When]) -> AsyncMessage:
+        """Reschedule a message, with a time as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`, and `BadTime`
+        for a time at which it has expired; with `shift_expiry` its expiry moves by as much."""
+        return AsyncMessage(self, await self._run(operations.reschedule(message_id, when, shift_expiry)))
+
+    async def reschedule_many(
+        self, moves: Iterable[tuple[Text, When]], *, times: bool = False, shift_expiry: bool = False
+    ) -> MoveReport:
+        """Reschedule messages, each with a time as in `send`. The report has the outcome of each.
+
+        Those with absolute times can be repeated. `shift_expiry`: see `reschedule`.
+        """
+        return await self._run(operations.reschedule_many(moves, times, shift_expiry))
+
+    async def deliver_now(self, message_id: Text) -> AsyncMessage:
+        """Deliver a message at once instead of when it is due."""
+        return AsyncMessage(self, await self._run(operations.deliver_now(message_id)))
+
+    async def records(
+        self,
+        topic: str,
+        *,
+        after: str | None = None,
+        consumer: str | None = None,
+        max: int = 1000,
+        wait: timedelta | int = 0,
+    ) -> RecordPage:
+        """Read up to `max` (at most 10,000) delivered records, and the cursor to continue from.
+
+        They begin at `after`, else at the consumer's committed cursor, else at the start of the topic. With `wait`
+        (timedelta or ms) the server answers as soon as there is a record, and with none after that time.
+        """
+        return await self._run(operations.records(topic, after, consumer, max, wait))
+
+    async def tail(
+        self, topic: str, consumer: str | None = None, *, after: str | None = None
+    ) -> AsyncGenerator[Record, None]:
+        """Iterate over records as they are delivered, for ever. After a lost connection it continues where it broke.
+
+        It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
+        """
+        follow = Follow(topic, after, consumer)
+        if consumer is not None:
+            self._cursors.pop((topic, consumer), None)  # the server knows its place
+        while True:
+            try:
+                async with aclosing(self._stream(follow)) as records:
+                    async for record in records:
+                        yield record
+            except (Unreachable, Unavailable) as error:
+                pause_s = follow.lost(error)
+                log.warning("tail of %s: %s; connecting again in %.1f s", topic, error, pause_s)
+            else:
+                pause_s = follow.lost(None)
+            await asyncio.sleep(pause_s)
+
+    async def end(self, topic: str) -> str | None:
+        """Return the cursor behind the last record; None for a topic that does not exist yet."""
+        return await self._run(operations.end(topic))
+
+    async def committed_cursor(self, topic: str, consumer: str) -> str | None:
+        """Return the cursor that the consumer committed last in the topic; None if it never did."""
+        return await self._run(operations.committed_cursor(topic, consumer, self._cursors))
+
+    async def commit(self, topic: str, consumer: str, cursor: str) -> None:
+        """Commit `cursor` for the consumer: `records` and `tail` continue there.
+
+        Raises `ConsumerInUse` where another process has committed since this client did, or looked the cursor up.
+        """
+        await self._run(operations.commit(topic, consumer, cursor, self._cursors))
+
+    async def topics(self) -> Sequence[Topic]:
+        return await self._run(operations.topics())
+
+    async def topic(self, name: str) -> Topic:
+        return await self._run(operations.topic(name))
+
+    async def limits(self) -> Limits:
+        """Return what the server accepts, to check messages before they are sent."""
+        return await self._run(operations.limits())
+
+    async def _pages(self, path: str, page_size: int, filters: Filter) -> AsyncIterator[AsyncMessage]:
+        cursor: str | None = None
+        while True:
+            page = await self._run(operations.list_page(filters, page_size, cursor, path))
+            for state in page.messages:
+                yield AsyncMessage(self, state)
+            if (cursor := page.cursor) is None:
+                return

@@ -1,0 +1,99 @@
+"""What every client is: a connection that carries out plans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+
+from duemq.client.http.async_http import AsyncHttp
+from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
+from duemq.client.http.errors import Unreachable
+from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
+from duemq.client.http.tail import Follow
+from duemq.client.http.values import Record
+
+T = TypeVar("T")
+
+
+class AsyncSession:
+    """A connection that carries out plans. Its arguments: see `AsyncClient`."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 10.0,
+        *,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        retries: int = RETRIES,
+    ) -> None:
+        self._timeout, self._retries = timeout, retries
+        self._cursors: dict[tuple[str, str], str] = {}  # that this client committed or looked up, by topic and consumer
+        options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
+        self._of_process = OfProcess(lambda: AsyncHttp(transport=transport, **options))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    @property
+    def _http(self) -> AsyncHttp:
+        return self._of_process.value
+
+    async def _run(self, plan: Plan[T]) -> T:
+        plan = repeating(plan, self._retries)
+        try:
+            call = next(plan)
+            while True:
+                try:
+                    response = await self._carry_out(call)
+                except Unreachable as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(response)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    async def _stream(self, follow: Follow) -> AsyncGenerator[Record, None]:
+        request = follow.call().request(self._http)
+        request.extensions["timeout"] = stream_timeout(self._timeout).as_dict()
+        response = await self._exchange(request, stream=True)
+        try:
+            if response.status_code != 200:
+                await response.aread()
+                raise error_of(response)
+            follow.opened()
+            async for chunk in response.aiter_bytes():
+                for record in follow.feed(chunk):
+                    follow.passed(record)
+                    yield record
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error
+        finally:
+            await response.aclose()
+
+    async def _carry_out(self, call: Call) -> httpx.Response:
+        if call.pause_s:
+            await asyncio.sleep(call.pause_s)
+        return await self._exchange(call.request(self._http))
+
+    async def _exchange(self, request: httpx.Request, stream: bool = False) -> httpx.Response:
+        try:
+            return await self._http.send(request, stream=stream)
+        except httpx.TransportError as error:
+            raise unreachable(error, self._http) from error

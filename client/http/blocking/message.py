@@ -1,0 +1,50 @@
+# Made from client/http/aio/message.py by `make sdk`: change that file.
+"""A message as a client hands it out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self, Unpack
+
+from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
+from duemq.client.http.handle import Handle
+from duemq.client.http.requests import When
+from duemq.client.http.values import Cancelled, MessageState
+
+if TYPE_CHECKING:
+    from duemq.client.http.blocking.client import Client
+
+
+class Message(Handle):
+    """A message on the server, with what can be done to it."""
+
+    def __init__(self, client: Client, state: MessageState) -> None:
+        super().__init__(state)
+        self._client = client
+
+    def refresh(self) -> Self:
+        """Ask the server for the current state."""
+        message = self._client.get(self.id)
+        self.state = message.state
+        return self
+
+    def cancel(self, *, wait_s: float = 10.0) -> Cancelled:
+        """See `Client.cancel`."""
+        cancelled = self._client.cancel(self.id, wait_s=wait_s)
+        self.state = replace(self.state, status="cancelled", cancelled_at_ms=cancelled.cancelled_at_ms)
+        return cancelled
+
+    def reschedule(self, *, shift_expiry: bool = False, **when: Unpack[When]) -> Self:
+        """See `Client.reschedule`."""
+        message = self._client.reschedule(self.id, shift_expiry=shift_expiry, **when)
+        self.state = message.state
+        return self
+
+    def deliver_now(self) -> Self:
+        """See `Client.deliver_now`."""
+        message = self._client.deliver_now(self.id)
+        self.state = message.state
+        return self
+
+
+BatchResult = Message | RejectedError | Unavailable | Unreachable
