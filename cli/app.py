@@ -15,10 +15,11 @@ import typer
 
 import duemq
 from duemq.cli.exit_codes import MEANING
+from duemq.cli.form import Group, now_spelled
 
-_EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
+_EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-_MESSAGES, _SERVER = "Messages", "Server"
+_MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
@@ -50,16 +51,17 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
-    "topic": _Command(_MESSAGES, "messages.topic", "app"),
-    "dlq": _Command(_MESSAGES, "messages.dlq", "app"),
+    "message": _Command(_NOUNS, "", ""),
+    "topic": _Command(_NOUNS, "messages.topic", "app"),
+    "dlq": _Command(_NOUNS, "messages.dlq", "app"),
     "serve": _Command(_SERVER, "run.serve", "serve"),
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
-    "node": _Command(_SERVER, "run.node", "app"),
+    "node": _Command(_NOUNS, "run.node", "app"),
     "relay": _Command(_SERVER, "run.relay", "relay"),
-    "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
-    "destination": _Command(_SERVER, "destinations.command", "app"),
-    "jobs": _Command(_SERVER, "operate.jobs", "app"),
-    "keys": _Command(_SERVER, "operate.api_keys", "app"),
+    "shard": _Command(_NOUNS, "operate.shard_recovery", "app"),
+    "destination": _Command(_NOUNS, "destinations.command", "app"),
+    "job": _Command(_NOUNS, "operate.jobs", "app"),
+    "key": _Command(_NOUNS, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),
@@ -69,12 +71,16 @@ _COMMANDS = {
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }
 
+_OF_MESSAGES = ("send", "get", "ls", "find", "cancel", "reschedule", "deliver-now", "import")
+"""The short commands that stand below their noun, too."""
+
 
 def command_line(only: str | None = None) -> typer.Typer:
     """The command line with all commands, or with `only` one of `duemq`'s own."""
     app = typer.Typer(
+        cls=Group,
         no_args_is_help=True,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=_EXIT_CODES,
@@ -97,10 +103,16 @@ def command_line(only: str | None = None) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str) -> None:
     place = _COMMANDS[name]
+    if name == "message":
+        noun = typer.Typer(help="Send, show, find, move and cancel messages: the commands above, under their noun.")
+        for short in _OF_MESSAGES:
+            _add(noun, short)
+        app.add_typer(noun, name=name, rich_help_panel=place.panel, cls=Group, no_args_is_help=True)
+        return
     module = import_module(f"duemq.cli.{place.module}")
     command = getattr(module, place.name)
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, rich_help_panel=place.panel)
+        app.add_typer(command, name=name, rich_help_panel=place.panel, cls=Group)
     else:
         app.command(name, epilog=getattr(module, place.examples), rich_help_panel=place.panel)(command)
 
@@ -112,7 +124,7 @@ def _add_foreign(app: typer.Typer) -> None:
     for point in entry_points(group="duemq.commands"):
         command = point.load()
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=point.name, rich_help_panel=_SERVER)
+            app.add_typer(command, name=point.name, rich_help_panel=_SERVER, cls=Group)
         else:
             app.command(point.name, rich_help_panel=_SERVER)(command)
 
@@ -151,7 +163,7 @@ def duemq_command(
 
 def run() -> None:
     """Run the command that the command line names, those of other packages included."""
-    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    named = now_spelled(sys.argv[1]) if len(sys.argv) > 1 else ""
     app = command_line(named if named in _COMMANDS else None)
     try:
         app()

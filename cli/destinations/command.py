@@ -1,4 +1,4 @@
-"""`duemq destination add`, `ls`, `show`, `test`, `pause`, `resume` and `rm`."""
+"""`duemq destination add`, `ls`, `get`, `test`, `pause`, `resume` and `rm`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
     echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS", "TROUBLE"), rows)
 
 
-@app.command("show", epilog=examples("duemq destination show billing", "duemq destination show billing --json"))
+@app.command("get", epilog=examples("duemq destination get billing", "duemq destination get billing --json"))
 def show(name: Name, url: Url = None, as_json: AsJson = False) -> None:
     """Show a destination: its declaration, the names of its credentials, and its delivery figures."""
     with connected(url, as_json) as client:

@@ -1,4 +1,4 @@
-"""`duemq dlq ls`, `show`, `redrive` and `purge`"""
+"""`duemq dlq ls`, `get`, `redrive` and `purge`"""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def list_dead(
         pending.show_list(messages, most, as_json, reasons=True)
 
 
-@app.command("show", epilog=examples("duemq dlq show ID", "duemq dlq show 0:17 --group billing"))
+@app.command("get", epilog=examples("duemq dlq get ID", "duemq dlq get 0:17 --group billing"))
 def show(
     message: Annotated[str, typer.Argument(metavar="ID", help="The dead letter's id; in a topic PARTITION:OFFSET.")],
     source: Source = None,

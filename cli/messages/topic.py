@@ -1,4 +1,4 @@
-"""`duemq topic ls` and `show`"""
+"""`duemq topic ls` and `get`"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def list_topics(url: Url = None, as_json: AsJson = False) -> None:
     )
 
 
-@app.command("show", epilog=examples("duemq topic show orders"))
+@app.command("get", epilog=examples("duemq topic get orders"))
 def show_topic(
     topic: Annotated[str, typer.Argument(help="The topic's name.")], url: Url = None, as_json: AsJson = False
 ) -> None:

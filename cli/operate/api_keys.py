@@ -1,4 +1,4 @@
-"""`duemq keys create`, `ls`, `rotate` and `revoke`."""
+"""`duemq key add`, `ls`, `rotate` and `revoke`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from duemq.model.errors import DuemqError, Rejected
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
 
-KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id or name, as `duemq keys ls` lists them.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id or name, as `duemq key ls` lists them.")]
 
 
 @app.command(
-    "create",
+    "add",
     epilog=examples(
-        "duemq keys create ops --scope admin --data /var/lib/duemq    # the first one, on the server's machine",
-        "duemq keys create shop --scope send --scope cancel --topic 'orders.*' --rate 500 --expires 90d",
-        "duemq keys create anna --role operator",
-        "DUEMQ_API_KEY=$(duemq keys create report --scope read) duemq ls",
+        "duemq key add ops --scope admin --data /var/lib/duemq    # the first one, on the server's machine",
+        "duemq key add shop --scope send --scope cancel --topic 'orders.*' --rate 500 --expires 90d",
+        "duemq key add anna --role operator",
+        "DUEMQ_API_KEY=$(duemq key add report --scope read) duemq ls",
     ),
 )
 def create(
@@ -84,7 +84,7 @@ def create(
     _show_text(key, as_json)
 
 
-@app.command("ls", epilog=examples("duemq keys ls", "duemq keys ls --json | jq -r '.keys[].name'"))
+@app.command("ls", epilog=examples("duemq key ls", "duemq key ls --json | jq -r '.keys[].name'"))
 def list_keys(url: Url = None, as_json: AsJson = False) -> None:
     """List the API keys, oldest first, revoked and expired ones too."""
     with connected(url, as_json) as client:
@@ -100,7 +100,7 @@ def list_keys(url: Url = None, as_json: AsJson = False) -> None:
         echo_table(("ID", "NAME", "STATE", "SCOPES", "TOPICS", "RATE", "CREATED", "EXPIRES"), rows)
 
 
-@app.command("rotate", epilog=examples("duemq keys rotate shop", "duemq keys rotate ab3kd7m2q9xz --overlap 0s"))
+@app.command("rotate", epilog=examples("duemq key rotate shop", "duemq key rotate ab3kd7m2q9xz --overlap 0s"))
 def rotate(
     key_id: KeyId,
     overlap: Annotated[str, typer.Option(help="How long the old text is good still.")] = "24h",
@@ -113,7 +113,7 @@ def rotate(
     _show_text(key, as_json)
 
 
-@app.command("revoke", epilog=examples("duemq keys revoke shop", "duemq keys revoke ab3kd7m2q9xz --yes"))
+@app.command("revoke", epilog=examples("duemq key revoke shop", "duemq key revoke ab3kd7m2q9xz --yes"))
 def revoke(key_id: KeyId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
     """Revoke a key: within a second it opens nothing any more. A repeat does no harm."""
     with connected(url, as_json) as client:

@@ -1,4 +1,4 @@
-"""`duemq jobs begin`, `ls`, `show`, `pause`, `resume` and `cancel`."""
+"""`duemq job begin`, `ls`, `get`, `pause`, `resume` and `cancel`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, 
 
 app = typer.Typer(help="Begin, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duemq jobs ls` lists it.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duemq job ls` lists it.")]
 
 
 @app.command(
     "begin",
     epilog=examples(
-        "duemq jobs begin cancel --topic orders --label reminder --dry-run",
-        "duemq jobs begin move --topic orders --shift 2h --rate 2000 --wait",
-        "duemq jobs begin deliver-now --key order-17 --yes",
+        "duemq job begin cancel --topic orders --label reminder --dry-run",
+        "duemq job begin move --topic orders --shift 2h --rate 2000 --wait",
+        "duemq job begin deliver-now --key order-17 --yes",
     ),
 )
 def begin(
@@ -60,7 +60,7 @@ def begin(
         raise typer.Exit(begin_job(client, kind, fields, "messages", dry_run, wait, yes, as_json))
 
 
-@app.command("ls", epilog=examples("duemq jobs ls", "duemq jobs ls --json | jq -r '.jobs[].state'"))
+@app.command("ls", epilog=examples("duemq job ls", "duemq job ls --json | jq -r '.jobs[].state'"))
 def list_jobs(url: Url = None, as_json: AsJson = False) -> None:
     """List the bulk jobs that are known, the newest first."""
     with connected(url, as_json) as client:
@@ -76,7 +76,7 @@ def list_jobs(url: Url = None, as_json: AsJson = False) -> None:
     echo_table(("ID", "KIND", "STATE", "TOTAL", "DONE", "SKIPPED", "FAILED", "CREATED", "BY"), rows)
 
 
-@app.command("show", epilog=examples("duemq jobs show ab3kd7m2q9xz", "duemq jobs show ab3kd7m2q9xz --wait"))
+@app.command("get", epilog=examples("duemq job get ab3kd7m2q9xz", "duemq job get ab3kd7m2q9xz --wait"))
 def show(
     job_id: JobId,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended or is paused.")] = False,
@@ -91,21 +91,21 @@ def show(
     tell_job(job, as_json)
 
 
-@app.command("pause", epilog=examples("duemq jobs pause ab3kd7m2q9xz"))
+@app.command("pause", epilog=examples("duemq job pause ab3kd7m2q9xz"))
 def pause(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
     """Pause a job, until it is resumed."""
     with connected(url, as_json) as client:
         tell_job(client.pause_job(job_id), as_json)
 
 
-@app.command("resume", epilog=examples("duemq jobs resume ab3kd7m2q9xz"))
+@app.command("resume", epilog=examples("duemq job resume ab3kd7m2q9xz"))
 def resume(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
     """Let a paused job go on."""
     with connected(url, as_json) as client:
         tell_job(client.resume_job(job_id), as_json)
 
 
-@app.command("cancel", epilog=examples("duemq jobs cancel ab3kd7m2q9xz", "duemq jobs cancel ab3kd7m2q9xz --yes"))
+@app.command("cancel", epilog=examples("duemq job cancel ab3kd7m2q9xz", "duemq job cancel ab3kd7m2q9xz --yes"))
 def cancel(job_id: JobId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
     """End a job. What it has done stays done."""
     with connected(url, as_json) as client:
