@@ -6,7 +6,6 @@ so they keep heavy imports inside their functions.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Annotated, NamedTuple
@@ -15,10 +14,11 @@ import typer
 
 import duemq
 from duemq.cli.exit_codes import MEANING
+from duemq.cli.profiles.connection import CommandLine
 
 _EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-_MESSAGES, _SERVER = "Messages", "Server"
+_MESSAGES, _SERVER, _YOU = "Messages", "Server", "You"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
@@ -52,6 +52,8 @@ _COMMANDS = {
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
     "topic": _Command(_MESSAGES, "messages.topic", "app"),
     "dlq": _Command(_MESSAGES, "messages.dlq", "app"),
+    "profile": _Command(_YOU, "profiles.command", "app"),
+    "open": _Command(_YOU, "profiles.console", "open_console"),
     "serve": _Command(_SERVER, "run.serve", "serve"),
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
     "node": _Command(_SERVER, "run.node", "app"),
@@ -73,6 +75,7 @@ _COMMANDS = {
 def command_line(only: str | None = None) -> typer.Typer:
     """The command line with all commands, or with `only` one of `duemq`'s own."""
     app = typer.Typer(
+        cls=CommandLine,
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
@@ -134,19 +137,8 @@ def duemq_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
-    ca_file: Annotated[
-        str | None, typer.Option(help="For https://: whom to trust (PEM). Or DUEMQ_CA_FILE.", metavar="FILE")
-    ] = None,
-    cert_file: Annotated[
-        str | None, typer.Option(help="The certificate to show (PEM). Or DUEMQ_CERT_FILE.", metavar="FILE")
-    ] = None,
-    key_file: Annotated[str | None, typer.Option(help="Its key. Or DUEMQ_KEY_FILE.", metavar="FILE")] = None,
 ) -> None:
     """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
-    # The SDK reads these, and so does what a command starts.
-    for name, path in (("DUEMQ_CA_FILE", ca_file), ("DUEMQ_CERT_FILE", cert_file), ("DUEMQ_KEY_FILE", key_file)):
-        if path is not None:
-            os.environ[name] = path
 
 
 def run() -> None:

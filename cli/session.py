@@ -16,11 +16,19 @@ if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
     from duemq.client import Client
     from duemq.client.http.requests import When
 
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="DUEMQ_URL", help="Where the server is.", show_default="http://127.0.0.1:8787"),
-]
+Url = Annotated[str | None, typer.Option("--url")]
+"""Marks a command that talks to a server: it gets all options of a connection (`cli/profiles/connection.py`)."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def server_url(url: str | None) -> str:
+    """Where the server is, with a scheme and without a slash at the end. Raises BadParameter."""
+    from duemq.client.http.connection import http_options
+
+    try:
+        return str(http_options(url, None, 1.0)["base_url"]).rstrip("/")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
 
 
 @contextmanager

@@ -1,0 +1,190 @@
+"""The options that name a server and what is shown to it: one list for all commands, before the command or after it.
+
+A command that talks to a server has a parameter `url: Url`; `CommandLine` gives it the other options. While it runs,
+the environment has what is in force, for the SDK and for processes that the command starts.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from duemq.cli.profiles.profiles import Profiles
+from duemq.cli.session import failure
+from duemq.model.errors import BadConfig, DuemqError
+
+PROFILE: Final = "DUEMQ_PROFILE"
+_VARIABLES: Final = {
+    "url": "DUEMQ_URL", "api_key": "DUEMQ_API_KEY", "ca_file": "DUEMQ_CA_FILE", "cert_file": "DUEMQ_CERT_FILE",
+    "key_file": "DUEMQ_KEY_FILE",
+}  # fmt: skip
+_TOGETHER: Final = (("api_key", "api_key_file"), ("cert_file", "key_file"))
+"""What replaces one of them replaces both: a certificate is good with its own key alone."""
+
+_given: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingProxyType({}))
+
+
+def profile_names() -> list[str]:
+    try:
+        return list(Profiles.read().profiles)
+    except DuemqError:
+        return []
+
+
+def _options(
+    url: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Where the server is. Or DUEMQ_URL.", show_default="http://127.0.0.1:8787"),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="A server of `duemq profile ls`. Or DUEMQ_PROFILE.", autocompletion=profile_names
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The API key. Other users of this machine see it here; DUEMQ_API_KEY hides it."
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A file with the API key, on its first line.")
+    ] = None,
+    ca_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="For https://: whom to trust (PEM). Or DUEMQ_CA_FILE.")
+    ] = None,
+    cert_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The certificate to show (PEM). Or DUEMQ_CERT_FILE.")
+    ] = None,
+    key_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The key of that certificate. Or DUEMQ_KEY_FILE.")
+    ] = None,
+) -> None:
+    """Never called: its parameters are the options."""
+
+
+class CommandLine(TyperGroup):
+    """The root of the commands, with the options of a connection on itself and on each command that connects."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        made = typer.Typer(add_completion=False)
+        made.command()(_options)
+        options = typer.main.get_command(made).params
+        for option in options:
+            option.rich_help_panel = "Connection"  # type: ignore[attr-defined]
+        names = [str(option.name) for option in options]
+        self.params += options
+        self.callback = _before_command(self.callback, names)
+        _extend(self, options, names)
+
+
+def _extend(group: Any, options: list[Any], names: list[str]) -> None:
+    for command in group.commands.values():
+        if hasattr(command, "commands"):
+            _extend(command, options, names)
+        elif any(parameter.name == "url" for parameter in command.params):
+            command.params = [parameter for parameter in command.params if parameter.name != "url"] + options
+            command.callback = _connecting(command.callback, names)
+
+
+def _before_command(callback: Callable[..., Any] | None, names: list[str]) -> Callable[..., None]:
+    def root(**values: Any) -> None:
+        given = {name: value for name in names if (value := values.pop(name)) is not None}
+        _given.set(given)
+        for name, path in given.items():
+            if name.endswith("_file") and name in _VARIABLES:
+                os.environ[_VARIABLES[name]] = path  # for commands without a connection, too: what they start has one
+        if callback is not None:
+            callback(**values)
+
+    return root
+
+
+def _connecting(callback: Callable[..., Any], names: list[str]) -> Callable[..., Any]:
+    @functools.wraps(callback)
+    def command(**values: Any) -> Any:
+        given = {**_given.get()} | {name: value for name in names if (value := values.pop(name)) is not None}
+        try:
+            in_force = resolve(given, os.environ)
+        except DuemqError as error:
+            raise failure(error, bool(values.get("as_json"))) from error
+        token = _given.set(given)
+        try:
+            with _environment(in_force):
+                return callback(url=in_force.get("url"), **values)
+        finally:
+            _given.reset(token)
+
+    return command
+
+
+def given_options() -> Mapping[str, str]:
+    """The options of a connection on this command line, by name, without an environment and a profile."""
+    return _given.get()
+
+
+def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """What a command connects with: options, environment, profile; the earlier one wins. The key's text is in it.
+
+    A profile is one server: it is used as a whole, or not at all if a URL is given otherwise. One that an option names
+    wins over the environment. Raises BadConfig for a profile or a key file that cannot be used.
+    """
+    if "url" in given and "profile" in given:
+        raise typer.BadParameter("--url and --profile name a server each: give one of them", param_hint="--profile")
+    if "api_key" in given and "api_key_file" in given:
+        raise typer.BadParameter("--api-key and --api-key-file give a key each", param_hint="--api-key-file")
+    variables = {name: environment[each] for name, each in _VARIABLES.items() if environment.get(each)}
+    if name := given.get("profile"):
+        layers = [variables, Profiles.read().fields(name, "--profile"), given]
+    elif "url" in given or "url" in variables:
+        layers = [variables, given]
+    elif name := environment.get(PROFILE):
+        layers = [Profiles.read().fields(name, PROFILE), variables, given]
+    else:
+        profiles = Profiles.read()
+        layers = [profiles.profiles.get(profiles.current, {}), variables, given]
+    values: dict[str, str] = {}
+    for layer in layers:
+        for pair in _TOGETHER:
+            if layer.keys() & set(pair):
+                values = {name: value for name, value in values.items() if name not in pair}
+        values |= layer
+    if path := values.pop("api_key_file", None):
+        values["api_key"] = _first_line(path)
+    return {name: value for name, value in values.items() if name in _VARIABLES}
+
+
+def _first_line(path: str) -> str:
+    try:
+        key = Path(path).expanduser().read_text("ascii").partition("\n")[0].strip()
+    except OSError as error:
+        raise BadConfig(f"the API key in {path} cannot be read: {error.strerror}") from error
+    except ValueError:
+        key = ""
+    if not key:
+        raise BadConfig(f"{path} has no API key on its first line")
+    return key
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {variable: os.environ.pop(variable, None) for variable in _VARIABLES.values()}
+    os.environ.update({_VARIABLES[name]: value for name, value in values.items()})
+    try:
+        yield
+    finally:
+        for variable, value in before.items():
+            os.environ.pop(variable, None)
+            if value is not None:
+                os.environ[variable] = value
