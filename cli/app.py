@@ -67,6 +67,7 @@ _COMMANDS = {
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
+    "config": _Command(_SERVER, "operate.configuration", "app"),
     "doctor": _Command(_SERVER, "doctor.command", "doctor"),
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -71,6 +72,8 @@ def _advice(error: DuemqError, code: Exit) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "; name a file with the authority that signed the server's certificate by --ca-file or DUEMQ_CA_FILE"
     if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
+        if profile := os.environ.get("DUEMQ_PROFILE"):  # set for the command if the server is that of a profile
+            return f"; it is the server of profile {profile}: --url, --profile or DUEMQ_URL name another one"
         return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
     return ""
 

@@ -41,7 +41,7 @@ def add(
         bool, typer.Option("--store-key", help="Write the text of --api-key into the file of profiles.")
     ] = False,
     use: Annotated[bool, typer.Option("--use", help="And use it from now on.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="In place of one of the same name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:

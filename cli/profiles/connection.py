@@ -1,7 +1,7 @@
-"""The options that name a server and what is shown to it: one list for all commands, before the command or after it.
+"""The options that name a server and the caller's credentials: one list for all commands, before or after the command.
 
 A command that talks to a server has a parameter `url: Url`; `CommandLine` gives it the other options. While it runs,
-the environment has what is in force, for the SDK and for processes that the command starts.
+the environment has the values in force, for the SDK and for processes that the command starts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from duemq.cli.profiles.profiles import Profiles
 from duemq.cli.session import failure
 from duemq.model.errors import BadConfig, DuemqError
 
-PROFILE: Final = "DUEMQ_PROFILE"
 _VARIABLES: Final = {
     "url": "DUEMQ_URL", "api_key": "DUEMQ_API_KEY", "ca_file": "DUEMQ_CA_FILE", "cert_file": "DUEMQ_CERT_FILE",
-    "key_file": "DUEMQ_KEY_FILE",
+    "key_file": "DUEMQ_KEY_FILE", "profile": "DUEMQ_PROFILE",
 }  # fmt: skip
 _TOGETHER: Final = (("api_key", "api_key_file"), ("cert_file", "key_file"))
-"""What replaces one of them replaces both: a certificate is good with its own key alone."""
+"""Pairs that are replaced together: a certificate fits its own key alone."""
 
 _given: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingProxyType({}))
 
@@ -104,7 +103,7 @@ def _before_command(callback: Callable[..., Any] | None, names: list[str]) -> Ca
         _given.set(given)
         for name, path in given.items():
             if name.endswith("_file") and name in _VARIABLES:
-                os.environ[_VARIABLES[name]] = path  # for commands without a connection, too: what they start has one
+                os.environ[_VARIABLES[name]] = path  # also for commands without a connection: their children have one
         if callback is not None:
             callback(**values)
 
@@ -134,8 +133,15 @@ def given_options() -> Mapping[str, str]:
     return _given.get()
 
 
+def typed_options(ctx: typer.Context) -> dict[str, str]:
+    """The same of a command line that is being typed."""
+    both = {**ctx.find_root().params, **{name: value for name, value in ctx.params.items() if value is not None}}
+    return {name: both[name] for name in (*_VARIABLES, "api_key_file") if both.get(name) is not None}
+
+
 def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command connects with: options, environment, profile; the earlier one wins. The key's text is in it.
+    """What a command connects with: options, environment, profile; the earlier one wins. The key's text is in it, and
+    the name of the profile in use as `profile`.
 
     A profile is one server: it is used as a whole, or not at all if a URL is given otherwise. One that an option names
     wins over the environment. Raises BadConfig for a profile or a key file that cannot be used.
@@ -145,15 +151,17 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
     if "api_key" in given and "api_key_file" in given:
         raise typer.BadParameter("--api-key and --api-key-file give a key each", param_hint="--api-key-file")
     variables = {name: environment[each] for name, each in _VARIABLES.items() if environment.get(each)}
-    if name := given.get("profile"):
-        layers = [variables, Profiles.read().fields(name, "--profile"), given]
+    profile = None
+    if "profile" in given:
+        profile = given["profile"]
+        layers = [variables, Profiles.read().fields(profile, "--profile"), given]
     elif "url" in given or "url" in variables:
         layers = [variables, given]
-    elif name := environment.get(PROFILE):
-        layers = [Profiles.read().fields(name, PROFILE), variables, given]
     else:
         profiles = Profiles.read()
-        layers = [profiles.profiles.get(profiles.current, {}), variables, given]
+        profile = variables.get("profile") or profiles.current
+        fields = profiles.fields(profile, _VARIABLES["profile"]) if profile else {}
+        layers = [fields, variables, given]
     values: dict[str, str] = {}
     for layer in layers:
         for pair in _TOGETHER:
@@ -162,7 +170,8 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
         values |= layer
     if path := values.pop("api_key_file", None):
         values["api_key"] = _first_line(path)
-    return {name: value for name, value in values.items() if name in _VARIABLES}
+    in_force = {name: value for name, value in values.items() if name in _VARIABLES and name != "profile"}
+    return in_force | ({"profile": profile} if profile else {})
 
 
 def _first_line(path: str) -> str:

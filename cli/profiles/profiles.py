@@ -50,12 +50,12 @@ class Profiles:
             raise BadConfig(f"the profiles in {path} cannot be read: {error.strerror}") from error
         except ValueError as error:  # not UTF-8, or not TOML
             raise BadConfig(f"the profiles in {path} are not TOML: {error}") from error
-        if stat.S_IMODE(mode) & 0o077:  # whoever can write it sends this user's keys anywhere
+        if stat.S_IMODE(mode) & 0o077:  # another user could send the keys to a URL of theirs
             raise BadConfig(f"{path} is open to other users: chmod 600 {path}")
         return cls(path, *_checked(path, document))
 
     def fields(self, name: str, hint: str) -> dict[str, str]:
-        """What a profile has. Raises BadParameter, with `hint` as what named it."""
+        """The fields of a profile. Raises BadParameter, with `hint` as the option at fault."""
         if name not in self.profiles:
             known = f"there are {', '.join(sorted(self.profiles))}" if self.profiles else "there is none"
             raise typer.BadParameter(f"there is no profile {shown(name)}; {known} in {self.path}", param_hint=hint)
@@ -85,7 +85,7 @@ class Profiles:
         for name, fields in sorted(self.profiles.items()):
             lines.append(f"\n[profiles.{name}]\n")
             lines += (f"{field} = {json.dumps(value, ensure_ascii=False)}\n" for field, value in fields.items())
-        import tempfile  # with what it needs 5 ms
+        import tempfile  # 5 ms
 
         number, temporary = tempfile.mkstemp(dir=target.parent, prefix=".profiles-")  # mode 0600
         try:
