@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -140,8 +139,8 @@ def _fields(given: dict[str, str], store_key: bool) -> dict[str, str]:
     fields["url"] = server_url(fields.get("url"))
     for name, value in fields.items():
         if name.endswith("_file"):
-            fields[name] = str(Path(value).expanduser().absolute())
-            if not Path(fields[name]).is_file():
+            fields[name] = os.path.abspath(os.path.expanduser(value))
+            if not os.path.exists(fields[name]):
                 raise typer.BadParameter(f"there is no file {value}", param_hint=f"--{name.replace('_', '-')}")
         if not fields[name].isprintable():
             raise typer.BadParameter("a profile has no control characters", param_hint=f"--{name.replace('_', '-')}")

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -26,6 +25,7 @@ _VARIABLES: Final = {
     "url": "DUEMQ_URL", "api_key": "DUEMQ_API_KEY", "ca_file": "DUEMQ_CA_FILE", "cert_file": "DUEMQ_CERT_FILE",
     "key_file": "DUEMQ_KEY_FILE", "profile": "DUEMQ_PROFILE",
 }  # fmt: skip
+_MAX_KEY: Final = 8 << 10
 _TOGETHER: Final = (("api_key", "api_key_file"), ("cert_file", "key_file"))
 """Pairs that are replaced together: a certificate fits its own key alone."""
 
@@ -95,6 +95,8 @@ def _extend(group: Any, options: list[Any], names: list[str]) -> None:
         elif any(parameter.name == "url" for parameter in command.params):
             command.params = [parameter for parameter in command.params if parameter.name != "url"] + options
             command.callback = _connecting(command.callback, names)
+        else:
+            command.callback = _without_connection(command.callback)
 
 
 def _before_command(callback: Callable[..., Any] | None, names: list[str]) -> Callable[..., None]:
@@ -124,6 +126,20 @@ def _connecting(callback: Callable[..., Any], names: list[str]) -> Callable[...,
                 return callback(url=in_force.get("url"), **values)
         finally:
             _given.reset(token)
+
+    return command
+
+
+def _without_connection(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """An option that would be ignored is refused: `duemq --profile prod backup` would be of this machine."""
+
+    @functools.wraps(callback)
+    def command(**values: Any) -> Any:
+        for name in ("url", "profile", "api_key", "api_key_file"):
+            if name in _given.get():
+                option = f"--{name.replace('_', '-')}"
+                raise typer.BadParameter("this command does not talk to a server", param_hint=option)
+        return callback(**values)
 
     return command
 
@@ -176,7 +192,8 @@ def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[st
 
 def _first_line(path: str) -> str:
     try:
-        key = Path(path).expanduser().read_text("ascii").partition("\n")[0].strip()
+        with open(os.path.expanduser(path), encoding="ascii") as file:
+            key = file.readline(_MAX_KEY).strip()
     except OSError as error:
         raise BadConfig(f"the API key in {path} cannot be read: {error.strerror}") from error
     except ValueError:

@@ -26,7 +26,7 @@ _MAX_BYTES = 1 << 20
 
 def profiles_path() -> Path:
     """`$XDG_CONFIG_HOME/duemq/profiles.toml`, by default below `~/.config`."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "duemq" / "profiles.toml"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "duemq" / "profiles.toml"
 
 
 class Profiles:
@@ -44,9 +44,9 @@ class Profiles:
                 mode = os.fstat(file.fileno()).st_mode
                 text = file.read(_MAX_BYTES).decode()
             document = tomllib.loads(text)
-        except (FileNotFoundError, NotADirectoryError):
-            return cls(path, "", {})
         except OSError as error:
+            if isinstance(error, FileNotFoundError) or not os.access(path.parent, os.X_OK):
+                return cls(path, "", {})  # also if HOME is that of another user
             raise BadConfig(f"the profiles in {path} cannot be read: {error.strerror}") from error
         except ValueError as error:  # not UTF-8, or not TOML
             raise BadConfig(f"the profiles in {path} are not TOML: {error}") from error

@@ -130,6 +130,7 @@ def test_options_go_before_the_environment_and_that_before_the_profile_in_use(
         (("ls", "--url", "a:0"), "is not the URL of a server"),
         (("ls", "--api-key-file", "/nowhere"), "duemq: the API key in /nowhere cannot be read: No such file"),
         (("ls", "--api-key-file", "/dev/null"), "duemq: /dev/null has no API key on its first line"),
+        (("--profile", "prod", "backup", "/b"), "this command does not talk to a server"),
         (("profile", "add", "prod"), "say where the server is"),
         (("profile", "add", "a b", "--url", "a:1"), "a profile's name has 1 to 64 characters"),
         (("profile", "add", "a", "--url", "ftp://a"), "is not the URL of a server"),
@@ -174,6 +175,18 @@ def test_profiles_are_kept_for_this_user_alone_and_without_keys(
     assert "current" not in tomllib.loads(path.read_text())
     assert run("profile", "rm", "prod").exit_code == 0
     assert run("profile", "ls").stdout == "\tstored\thttps://s\t(hidden)\n"
+
+
+def test_without_a_folder_of_configuration_there_are_no_profiles(
+    run: Run, asked: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
+    assert run("topic", "ls").exit_code == 0 and asked == [("http://127.0.0.1:8787", None)]
+    ended = run("profile", "add", "prod", "--url", "prod:1")
+    assert (
+        ended.exit_code == 1
+        and ended.stderr == "duemq: the profiles in /dev/null/duemq cannot be written: Not a directory\n"
+    )
 
 
 def test_a_link_to_the_file_of_profiles_stays_a_link(run: Run, config_home: Path, tmp_path: Path) -> None:
