@@ -6,7 +6,6 @@ so they keep heavy imports inside their functions.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Annotated, NamedTuple
@@ -16,10 +15,11 @@ import typer
 import duemq
 from duemq.cli.exit_codes import MEANING
 from duemq.cli.form import Group, now_spelled
+from duemq.cli.profiles.connection import CommandLine
 
 _EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-_MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
+_MESSAGES, _NOUNS, _SERVER, _YOU = "Messages", "By noun", "Server", "You"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
@@ -51,6 +51,8 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
+    "profile": _Command(_YOU, "profiles.command", "app"),
+    "open": _Command(_YOU, "profiles.console", "open_console"),
     "message": _Command(_NOUNS, "", ""),
     "topic": _Command(_NOUNS, "messages.topic", "app"),
     "dlq": _Command(_NOUNS, "messages.dlq", "app"),
@@ -67,6 +69,7 @@ _COMMANDS = {
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
+    "config": _Command(_SERVER, "operate.configuration", "app"),
     "doctor": _Command(_SERVER, "doctor.command", "doctor"),
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }
@@ -78,7 +81,7 @@ _OF_MESSAGES = ("send", "get", "ls", "find", "cancel", "reschedule", "deliver-no
 def command_line(only: str | None = None) -> typer.Typer:
     """The command line with all commands, or with `only` one of `duemq`'s own."""
     app = typer.Typer(
-        cls=Group,
+        cls=CommandLine,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -146,19 +149,8 @@ def duemq_command(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
-    ca_file: Annotated[
-        str | None, typer.Option(help="For https://: whom to trust (PEM). Or DUEMQ_CA_FILE.", metavar="FILE")
-    ] = None,
-    cert_file: Annotated[
-        str | None, typer.Option(help="The certificate to show (PEM). Or DUEMQ_CERT_FILE.", metavar="FILE")
-    ] = None,
-    key_file: Annotated[str | None, typer.Option(help="Its key. Or DUEMQ_KEY_FILE.", metavar="FILE")] = None,
 ) -> None:
     """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
-    # The SDK reads these, and so does what a command starts.
-    for name, path in (("DUEMQ_CA_FILE", ca_file), ("DUEMQ_CERT_FILE", cert_file), ("DUEMQ_KEY_FILE", key_file)):
-        if path is not None:
-            os.environ[name] = path
 
 
 def run() -> None:

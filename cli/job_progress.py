@@ -1,8 +1,7 @@
-"""Beginning a bulk job, waiting for it, with a bar in a terminal, and telling how it stands."""
+"""Beginning a bulk job, waiting for it, and telling how it stands."""
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ import typer
 from duemq.cli.confirmation import confirm
 from duemq.cli.exit_codes import Exit
 from duemq.cli.output import echo_json
+from duemq.cli.progress import progress
 from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
@@ -57,25 +57,10 @@ def tell_job(job: dict[str, Any], as_json: bool) -> None:
 def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
     """Wait until the job has ended or is paused, and print the result. The exit code: 1 where the job failed or a
     message did."""
-    if sys.stderr.isatty():
-        job = _watch(client, job)
-    else:
+    with progress(as_json) as tell:
         while job["active"]:
             time.sleep(_LOOK_S)
             job = client.job(job["id"])
+            tell(f"{job['kind']} {job['id']}", job["done"] + job["skipped"] + job["failed"], job["total"])
     tell_job(job, as_json)
     return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE
-
-
-def _watch(client: Admin, job: dict[str, Any]) -> dict[str, Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task(f"{job['kind']} {job['id']}", total=job["total"])
-        while job["active"]:
-            time.sleep(_LOOK_S)
-            job = client.job(job["id"])
-            progress.update(bar, total=job["total"], completed=job["done"] + job["skipped"] + job["failed"])
-    return job

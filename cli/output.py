@@ -127,3 +127,7 @@ def payload_text(payload: bytes | None, is_null: bool = False) -> str:
         return escaped(payload.decode())
     except UnicodeDecodeError:
         return f"<{len(payload)} bytes>"
+
+
+def size_text(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

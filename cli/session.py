@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,11 +17,19 @@ if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
     from duemq.client import Admin
     from duemq.client.http.requests import When
 
-Url = Annotated[
-    str | None,
-    typer.Option("--url", envvar="DUEMQ_URL", help="Where the server is.", show_default="http://127.0.0.1:8787"),
-]
+Url = Annotated[str | None, typer.Option("--url")]
+"""Marks a command that talks to a server: it gets all options of a connection (`cli/profiles/connection.py`)."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def server_url(url: str | None) -> str:
+    """Where the server is, with a scheme and without a slash at the end. Raises BadParameter."""
+    from duemq.client.http.connection import http_options
+
+    try:
+        return str(http_options(url, None, 1.0)["base_url"]).rstrip("/")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
 
 
 @contextmanager
@@ -63,6 +72,8 @@ def _advice(error: DuemqError, code: Exit) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "; name a file with the authority that signed the server's certificate by --ca-file or DUEMQ_CA_FILE"
     if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
+        if profile := os.environ.get("DUEMQ_PROFILE"):  # set for the command if the server is that of a profile
+            return f"; it is the server of profile {profile}: --url, --profile or DUEMQ_URL name another one"
         return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
     return ""
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
 from duemq.cli.exit_codes import Exit
@@ -19,7 +20,14 @@ app = typer.Typer(
     help="Declare, list, test, pause and remove the destinations that messages are handed on to.", no_args_is_help=True
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The destination's name, as `duemq destination ls` has it.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The destination's name, as `duemq destination ls` has it.",
+        autocompletion=completion.destinations,
+    ),
+]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.confirmation import must_ask
 from duemq.cli.exit_codes import BY_STATUS, Exit
 from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix, filters
@@ -29,7 +30,12 @@ _COUNTED = 1000
 
 def cancel(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="Ids or names; - reads them from stdin, one a line.")
+        list[str] | None,
+        typer.Argument(
+            metavar="ID",
+            help="Ids or names; - reads them from stdin, one a line.",
+            autocompletion=completion.message_names,
+        ),
     ] = None,
     topic: Topic = None,
     key: Key = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.confirmation import Yes
 from duemq.cli.exit_codes import Exit
 from duemq.cli.job_progress import begin_job
@@ -34,7 +35,12 @@ _WHAT = "dead letters"
 
 app = typer.Typer(no_args_is_help=True, help="Look after the dead letters: messages that could not be delivered.")
 
-Source = Annotated[str | None, typer.Option(help="Those in this topic, instead of duemq's own.", metavar="TOPIC")]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        help="Those in this topic, instead of duemq's own.", metavar="TOPIC", autocompletion=completion.topics
+    ),
+]
 Group = Annotated[str | None, typer.Option(help="Those of a consumer group, in dlq.GROUP.", metavar="GROUP")]
 DeadFrom = Annotated[str | None, typer.Option(help="Died at or after: RFC 3339 with a zone, or epoch ms.")]
 DeadTo = Annotated[str | None, typer.Option(help="Died before.")]

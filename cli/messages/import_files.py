@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +11,10 @@ import typer
 
 from duemq.cli.exit_codes import Exit
 from duemq.cli.output import echo_json
+from duemq.cli.progress import Tell, progress
 from duemq.cli.session import AsJson, Url, connected, examples
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from duemq.client import Admin
     from duemq.client.http.values import FileImport
 
@@ -45,10 +42,13 @@ def import_file(
     column.
     """
     files = _files(paths)
-    with connected(url, as_json) as client, _bar(as_json) as progress:
-        imports = [_hand_over(client, file, link, progress) for file in files]
+    with connected(url, as_json) as client, progress(as_json) as tell:
+        imports = []
+        for place, file in enumerate(files, start=1):
+            imports.append(_hand_over(client, file, link))
+            tell("files handed over", place, len(files))
         if wait:
-            imports = _wait_until_imported(client, imports, progress)
+            imports = _wait_until_imported(client, imports, tell)
     raise typer.Exit(_tell(imports, as_json))
 
 
@@ -67,25 +67,7 @@ def _files(paths: list[Path]) -> list[Path]:
     return [file.absolute() for file in files]
 
 
-@contextmanager
-def _bar(as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar: call it with so many messages done, and so many more to do."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json) as bar:
-        tasks = {name: bar.add_task(name, total=0) for name in ("messages handed over", "messages imported")}
-        totals = dict.fromkeys(tasks, 0)
-
-        def tell(name: str, done: int, more: int = 0) -> None:
-            totals[name] += more
-            bar.update(tasks[name], advance=done, total=totals[name])
-
-        yield tell
-
-
-def _hand_over(client: Admin, file: Path, link: bool, progress: Callable[[str, int, int], None]) -> FileImport:
+def _hand_over(client: Admin, file: Path, link: bool) -> FileImport:
     from dataclasses import asdict
 
     from duemq.model.errors import BadDelayFile
@@ -96,25 +78,20 @@ def _hand_over(client: Admin, file: Path, link: bool, progress: Callable[[str, i
     except BadDelayFile as error:
         # The server says it again, in the same words, to whoever has no file to look at.
         raise BadDelayFile(f"{file}: {error}") from error
-    file_import = client.import_file(str(file), link=link, **metadata)
-    progress("messages handed over", metadata["rows"], metadata["rows"])
-    progress("messages imported", 0, metadata["rows"])
-    return file_import
+    return client.import_file(str(file), link=link, **metadata)
 
 
-def _wait_until_imported(
-    client: Admin, imports: list[FileImport], progress: Callable[[str, int, int], None]
-) -> list[FileImport]:
+def _wait_until_imported(client: Admin, imports: list[FileImport], tell: Tell) -> list[FileImport]:
     """Wait until each file is imported or rejected; the imports as they are then, in the same order."""
-    ids = dict.fromkeys(file_import.id for file_import in imports)
+    ids = {file_import.id: file_import.rows for file_import in imports}
     results: dict[str, FileImport] = {}
     while missing := ids.keys() - results.keys():
+        tell("messages imported", sum(ids[id_] for id_ in results), sum(ids.values()))
         still = {file_import.id for file_import in client.imports("pending")}
         for id_ in sorted(missing - still):
             file_import = client.import_record(id_)
             if file_import.state in ("imported", "rejected"):
                 results[id_] = file_import
-                progress("messages imported", file_import.rows, 0)
         if missing & still:
             time.sleep(_LOOK_S)
     return [replace(results[file_import.id], duplicate=file_import.duplicate) for file_import in imports]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
 from duemq.cli.session import AsJson, Url, Zone, connected, examples, instant, when
 from duemq.model.printable import escaped
@@ -18,8 +19,13 @@ from duemq.model.timing import format_ms
 if TYPE_CHECKING:
     from duemq.client import Message, MessageState
 
-IdOrName = Annotated[str, typer.Argument(metavar="ID", help="The message's id, or the name you gave it.")]
-Topic = Annotated[str | None, typer.Option(help="Only of this topic.")]
+IdOrName = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="The message's id, or the name you gave it.", autocompletion=completion.message_names
+    ),
+]
+Topic = Annotated[str | None, typer.Option(help="Only of this topic.", autocompletion=completion.topics)]
 Status = Annotated[str | None, typer.Option(help="scheduled (default), delivered, cancelled or dead.")]
 Key = Annotated[str | None, typer.Option(help="Only with this key.")]
 Label = Annotated[str | None, typer.Option(help="Only with this label.")]

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.output import echo_json, instant_text
 from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, instant, pairs, when
 
@@ -22,7 +23,7 @@ EXAMPLES = examples(
 
 
 def send(
-    topic: Annotated[str, typer.Argument(help="The topic to deliver to.")],
+    topic: Annotated[str, typer.Argument(help="The topic to deliver to.", autocompletion=completion.topics)],
     payload: Annotated[
         str | None, typer.Argument(help="The payload. Without it (and without --file) it is read from stdin.")
     ] = None,

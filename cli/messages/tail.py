@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.output import echo_json, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.model.printable import escaped
@@ -25,7 +26,7 @@ _LATE_MS = 1000
 
 
 def tail(
-    topic: Annotated[str, typer.Argument(help="The topic to follow.")],
+    topic: Annotated[str, typer.Argument(help="The topic to follow.", autocompletion=completion.topics)],
     consumer: Annotated[
         str | None, typer.Option(help="Go on where this consumer stopped, and remember how far it came.")
     ] = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli import completion
 from duemq.cli.output import echo_fields, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
@@ -29,7 +30,9 @@ def list_topics(url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("get", epilog=examples("duemq topic get orders"))
 def show_topic(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")], url: Url = None, as_json: AsJson = False
+    topic: Annotated[str, typer.Argument(help="The topic's name.", autocompletion=completion.topics)],
+    url: Url = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show one topic: partitions, counts, lateness."""
     with connected(url, as_json) as client:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from duemq.cli.exit_codes import Exit
-from duemq.cli.output import echo_fields, echo_json, echo_table
+from duemq.cli.output import echo_fields, echo_json, echo_table, size_text
+from duemq.cli.progress import progress
 from duemq.cli.run import startup
 from duemq.cli.session import AsJson, examples, failure
 from duemq.model.errors import DuemqError, FolderRefused
@@ -57,8 +59,8 @@ def backup(
         if into.resolve().is_relative_to(settings.data.resolve()):
             raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
         with Backups(into) as backups:
-            with _at_rest(settings.data) as path, _bar(as_json) as progress:
-                result = backups.make(info, path, now, progress)
+            with _at_rest(settings.data) as path, progress(as_json, in_bytes=True) as tell:
+                result = backups.make(info, path, now, partial(tell, "backed up"))
             removed = backups.keep(keep) if keep else []
     except DuemqError as error:
         raise failure(error, as_json) from error
@@ -71,7 +73,7 @@ def backup(
         {
             "backup": str(result.path),
             "files": f"{len(result.backup.files)}, {result.linked_files} of them linked",
-            "size": f"{_mib(total)}, {_mib(total - linked)} of them new",
+            "size": f"{size_text(total)}, {size_text(total - linked)} of them new",
             "removed": removed,
         },
     )
@@ -98,12 +100,12 @@ def restore(
     wrong: list[str] = []
     try:
         if check:
-            with _bar(as_json) as progress:
-                manifest, wrong = backups.check(path, progress)
+            with progress(as_json, in_bytes=True) as tell:
+                manifest, wrong = backups.check(path, partial(tell, "checked"))
         else:
             settings = Settings.load(config, {"data": data})
-            with _bar(as_json) as progress:
-                manifest = put_in_place(path, settings.data, progress)
+            with progress(as_json, in_bytes=True) as tell:
+                manifest = put_in_place(path, settings.data, partial(tell, "restored"))
     except DuemqError as error:
         raise failure(error, as_json) from error
     place = {} if check else {"data": str(settings.data)}
@@ -113,7 +115,8 @@ def restore(
         for sentence in wrong:
             typer.secho(f"duemq: {sentence}", err=True, fg=typer.colors.RED)
         _show(
-            manifest, {"backup": str(path), **place, "files": len(manifest.files), "size": _mib(manifest.total_bytes)}
+            manifest,
+            {"backup": str(path), **place, "files": len(manifest.files), "size": size_text(manifest.total_bytes)},
         )
         if check:
             typer.echo("something is wrong" if wrong else "all is well")
@@ -135,18 +138,6 @@ def _at_rest(data: Path) -> Iterator[Path]:
         yield data
     finally:
         folder.close()
-
-
-@contextmanager
-def _bar(as_json: bool) -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=as_json or not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _describe(path: Path, manifest: Backup) -> dict[str, Any]:
@@ -184,7 +175,3 @@ def _show(manifest: Backup, fields: dict[str, Any]) -> None:
             for shard in manifest.shards
         ),
     )
-
-
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"

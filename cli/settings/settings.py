@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
@@ -34,6 +34,15 @@ from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSett
 from duemq.web.settings import HttpSettings
 
 _SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
+
+
+class Layers(NamedTuple):
+    """The sources of settings, nested as in the file; later ones win. `path`: of the file, None without one."""
+
+    path: Path | None
+    file: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 class Settings(BaseModel):
@@ -78,6 +87,11 @@ class Settings(BaseModel):
 
         Raises BadConfig, which names each wrong key, what it was and what is allowed.
         """
+        return cls.of(cls.layers(path, overrides))
+
+    @classmethod
+    def layers(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Layers:
+        """The sources, unchecked. Raises BadConfig for a file that cannot be read."""
         path = path or os.environ.get(variables.CONFIG)
         if variables.is_strict(os.environ) and (wrong := cls.strange_variables()):
             raise BadConfig("\n".join(wrong))
@@ -85,9 +99,13 @@ class Settings(BaseModel):
         named, extra = file.get("destinations"), environment.get("destinations")
         if isinstance(named, Mapping) and isinstance(extra, Mapping):
             environment["destinations"] = with_names_of(named, extra)
-        layers = [file, environment, overrides or {}]
+        return Layers(Path(path) if path else None, file, environment, overrides or {})
+
+    @classmethod
+    def of(cls, layers: Layers) -> Settings:
+        """The settings of these layers. Raises BadConfig."""
         try:
-            return cls(**_merge(layers))
+            return cls(**_merge((layers.file, layers.environment, layers.options)))
         except ValidationError as error:
             raise BadConfig("\n".join(_explain(problem) for problem in error.errors())) from error
 

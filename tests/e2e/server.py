@@ -31,14 +31,14 @@ def free_port() -> int:
 
 
 def environment() -> dict[str, str]:
-    """That of the tests, without settings that somebody has made for a duemq of their own.
+    """That of the tests, without the settings and profiles of the user.
 
     How full the disk of this machine is does not matter, but to the tests that say so; nor does how busy it is.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DUEMQ_")}
     marks = {f"DUEMQ_STORAGE__{mark}_PERCENT": "100" for mark in ("PURGE", "SHORTEN", "REFUSE")}
     patient = {"DUEMQ_HTTP__ANSWER_TIMEOUT_MS": "60000"}
-    return kept | marks | patient | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1"}
+    return kept | marks | patient | {"PYTHONSAFEPATH": "1", "NO_COLOR": "1", "XDG_CONFIG_HOME": "/nonexistent"}
 
 
 def run(

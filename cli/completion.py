@@ -1,0 +1,56 @@
+"""What the shell may offer for a word, by asking the server: within a second, or nothing, and never an error."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from duemq.client import Admin
+
+_WITHIN_S: Final = 1.0
+_MOST: Final = 100
+_PLAIN = re.compile(r"[A-Za-z0-9._@%+,/][A-Za-z0-9._@%+,/-]*")
+"""The shell puts a word on the command line as it is: one that means something to the shell is not offered."""
+
+
+def topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _answered(ctx, incomplete, lambda client: (topic.name for topic in client.topics()))
+
+
+def message_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids and names of scheduled messages, soonest first."""
+    prefix: Any = {"name_prefix": incomplete} if incomplete else {}
+    return _answered(
+        ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST, **prefix).messages)
+    )
+
+
+def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
+    return _answered(ctx, incomplete, lambda client: (one["name"] for one in client.destinations()))
+
+
+def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+    answers: list[str] = []
+
+    def run() -> None:
+        from duemq.cli.profiles.connection import resolve, typed_options
+        from duemq.client import Admin
+
+        with suppress(Exception):
+            in_force = resolve(typed_options(ctx), os.environ)
+            options = {name: value for name, value in in_force.items() if name != "profile"}
+            with Admin(timeout=_WITHIN_S, retries=0, **options) as client:
+                answers.extend(ask(client))
+
+    # A thread: the look-up of a name has no time-out.
+    asking = threading.Thread(target=run, daemon=True)
+    asking.start()
+    asking.join(_WITHIN_S)
+    return [one for one in answers if one.startswith(incomplete) and _PLAIN.fullmatch(one)][:_MOST]
