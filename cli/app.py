@@ -63,6 +63,7 @@ _COMMANDS = {
     "keys": _Command(_SERVER, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
+    "kafka-acls": _Command(_SERVER, "operate.kafka_acls", "kafka_acls"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
