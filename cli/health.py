@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-LISTEN, NODE_LISTEN = "127.0.0.1:8787", "127.0.0.1:8788"  # the defaults of `listen` and `node.listen`
+# The defaults of `listen`, `node.listen` and `relay.listen`.
+LISTEN, NODE_LISTEN, RELAY_LISTEN = "127.0.0.1:8787", "127.0.0.1:8788", "127.0.0.1:8789"
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _MAX_BYTES = 64 << 10  # of an answer
 
 _EXAMPLES = """examples:
-  duemq health                                  a server, proxy or node, as the settings say where it listens
+  duemq health                                  a server, proxy, node or relay, as the settings say where it listens
   duemq health --live
   duemq health --listen 10.0.0.5:8788 --listen 10.0.0.5:8789      the processes of `duemq node --workers 2`
   duemq health --listen https://10.0.0.5:8788                     by TLS
@@ -56,7 +57,7 @@ def health(words: Sequence[str]) -> int:
     parser.add_argument(
         "--listen", action="append", metavar="[https://]HOST:PORT",
         help="where it listens; may be repeated, and then all must be well. Default: `listen` of the settings, and "
-        "where nobody listens there, `node.listen`",
+        "where nobody listens there, `node.listen`, then `relay.listen`",
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="the settings file (TOML) of the server")
     parser.add_argument("--within", type=float, default=4.0, metavar="SECONDS", help="how long it may take (default 4)")
@@ -77,7 +78,7 @@ def health(words: Sequence[str]) -> int:
 
 
 def _configured_servers(config: str | None) -> Iterator[Server]:
-    """Servers by the environment or the file: `duemq serve` and `duemq proxy`, then `duemq node`."""
+    """Servers by the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
     config = config or os.environ.get("DUEMQ_CONFIG")
     document: dict[str, Any] = {}
     if config:
@@ -96,6 +97,7 @@ def _configured_servers(config: str | None) -> Iterator[Server]:
     yield Server(listen, bool(setting("http", "cert_file")), *_own_certificate())
     cert, key = setting("node", "cert_file"), setting("node", "key_file")
     yield Server(setting("node", "listen") or NODE_LISTEN, bool(cert), cert, key)
+    yield Server(setting("relay", "listen") or RELAY_LISTEN)
 
 
 def _own_certificate() -> tuple[str, str]:
@@ -112,7 +114,7 @@ def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
             silent.append(server.listen)
         else:
             return
-    raise Unhealthy(f"nobody listens at {' or '.join(silent)}: name the right address with --listen")
+    raise Unhealthy(f"nobody listens at {', '.join(silent[:-1])} or {silent[-1]}: name the right address with --listen")
 
 
 def _ask(server: Server, path: str, until: float) -> None:

@@ -234,7 +234,7 @@ class Node:
                 pause = _FULL_S if isinstance(reason, DiskFull) else _REOPEN_S
                 self._closed_for = Reason.REOPENING
                 self.why_not_ready = f"the store or the log failed and is being opened anew: {reason}"
-                log.error("node stopped its shards: %s", reason, extra={"action": "reopen"})
+                log.warning("node stopped its shards: %s", reason, extra={"action": "reopen"})
             finally:
                 await self._close()
             await self._rest(stop, pause)

@@ -52,7 +52,8 @@ async def show(url: str, stop: asyncio.Event) -> None:
 
 async def _run(console: Console, url: str, topic: str) -> None:
     async with AsyncClient(url) as client:
-        console.print(f"\n[bold]duemq[/bold] serves {url}. A demonstration on topic [bold]{topic}[/bold]:\n")
+        console.print(f"\n[bold]duemq[/bold] serves {url} (console: {url}/console/)", soft_wrap=True)
+        console.print(f"A demonstration on topic [bold]{topic}[/bold]:\n")
         start = time.time() + 1.0
         drafts = [
             Draft(topic, f"reminder {i}", deliver_at=int((start + random.uniform(0, 6)) * 1000))
@@ -108,6 +109,8 @@ def _sum_up(console: Console, sent: int, cancelled: int, tally: _Tally) -> None:
 def _next_steps(url: str, topic: str) -> Text:
     text = Text()
     text.append("What to try next\n\n", "bold green")
+    text.append("console\n", "bold")
+    text.append(f"  {url}/console/\n\n")
     text.append("curl\n", "bold")
     text.append(
         f"  curl -s {url}/v1/messages -H 'content-type: application/json' \\\n"

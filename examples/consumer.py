@@ -1,6 +1,6 @@
 """Consume a topic with retries and dead letters: a handler that fails now and then, and what becomes of it.
 
-    pip install duemq
+    pip install 'duemq[consumer]'
     python consumer.py --bootstrap localhost:9092
 
 Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It makes its own topic,

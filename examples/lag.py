@@ -1,6 +1,6 @@
 """Make a small backlog, and read how far its group is behind.
 
-    pip install duemq
+    pip install 'duemq[consumer]'
     python lag.py --bootstrap localhost:9092 --topic orders --group billing
 
 Needs a Kafka; the topic is made where it is not there. See docs/lag.md.

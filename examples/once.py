@@ -1,6 +1,6 @@
 """Pay each order once, whatever comes twice: a consumer with a memory of what it has done.
 
-    pip install duemq
+    pip install 'duemq[consumer]'          # and 'duemq[redis]' for --redis
     python once.py --bootstrap localhost:9092
 
 Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It makes its own topic,

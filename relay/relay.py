@@ -231,7 +231,7 @@ class Relay:
         loop = Loop(
             "destination", lambda: self._work(work, loop), work.declared[0].name, every_s=_AGAIN_S,
             expected=(DuemqError, OutletMissing, OSError), first_s=_AGAIN_S, longest_s=_LONGEST_S,
-            level=logging.ERROR, on_failure=on_failure,
+            on_failure=on_failure,
         )  # fmt: skip
         await loop.run(work.stop)
 

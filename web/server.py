@@ -96,11 +96,13 @@ async def serve_http(
     companion: Companion | None = None,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008  # a value
     tls: ServerTls | None = None,
+    console: str = "",
 ) -> None:
     """Serve until `stop`. `work` runs until the event it gets is set; `ready` returns once it can be used.
 
     Once it is asked to stop, it is not ready any more but serves for `limits.drain_s`, so that a balancer stops sending
     first. Then the server closes, then the work: every request finds what it needs.
+    `console`: its path, if there is one.
     """
     limits = limits._replace(connections=connections_within(raise_limit(), limits.connections))
     connections = Connections(limits)
@@ -133,7 +135,8 @@ async def serve_http(
     async def announce() -> None:
         await ready()
         stop.drains = limits.drain_s > 0
-        log.info("duemq serves %s", url, extra={"action": "serve", "url": url})
+        pages = f" (console: {url}{console})" if console else ""
+        log.info("duemq serves %s%s", url, pages, extra={"action": "serve", "url": url})
         if companion is not None:
             await companion(url, stop)
 

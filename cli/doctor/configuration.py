@@ -19,13 +19,16 @@ def check_configuration(settings: Settings, role: Role) -> Iterator[Finding]:
 
 def _contradictions(settings: Settings, role: Role) -> Iterator[Finding]:
     checks: list[Callable[[], None]] = []
-    if role is not Role.SERVE:
+    if role is Role.RELAY:
+        if not settings.kafka.bootstrap:
+            yield error(_SUBJECT, "kafka.bootstrap is not set", "name some brokers in kafka.bootstrap")
+    elif role is not Role.SERVE:
         checks.append(lambda: check_cluster(settings))
     elif settings.bus == "kafka" and not settings.kafka.bootstrap:
         yield error(_SUBJECT, "bus = kafka, and kafka.bootstrap is not set", "name some brokers in kafka.bootstrap")
     if role is Role.NODE:
         checks.append(lambda: check_node_access(settings, settings.node.listen))
-    else:
+    elif role is not Role.RELAY:
         checks.append(lambda: check_http_access(settings))
     for check in checks:
         try:
@@ -46,9 +49,8 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
     for sentence in settings.strange_variables():
         yield warning(_SUBJECT, sentence, "correct or unset the variable")
     http, kafka = settings.http, settings.kafka
-    if http.open and not is_loopback(
-        (settings.node.listen if role is Role.NODE else settings.listen).rpartition(":")[0]
-    ):
+    listen = settings.node.listen if role is Role.NODE else settings.listen
+    if http.open and role is not Role.RELAY and not is_loopback(listen.rpartition(":")[0]):
         yield warning(
             _SUBJECT, "http.open = true: everybody who reaches this machine may do everything",
             'set http.access = "keys" (node: node.token), or make sure that a firewall keeps strangers away',

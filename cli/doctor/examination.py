@@ -49,17 +49,18 @@ async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
 
 
 def _of_machine(settings: Settings, role: Role) -> Iterator[Finding]:
+    unit = f"duemq@{role}.service"
     marks = node_options(settings, alone=True, trims=True).marks
     checks: list[tuple[str, Iterable[Finding]]] = [
         ("configuration", check_configuration(settings, role)),
         ("versions", check_versions()),
         ("certificates", check_certificates(settings)),
     ]
-    if role is not Role.PROXY:
+    if role in (Role.SERVE, Role.NODE):
         checks.append(("data folder", check_folder(settings.data, marks)))
     checks += [
         ("machine", (check() for check in (check_clock, check_open_files))),
-        ("systemd", judge_unit(unit_fields())),
+        ("systemd", judge_unit(unit, unit_fields(unit))),
         ("server", check_server(settings, role)),
     ]
     for subject, findings in checks:

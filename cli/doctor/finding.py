@@ -12,6 +12,7 @@ class Role(StrEnum):
     SERVE = "serve"
     NODE = "node"
     PROXY = "proxy"
+    RELAY = "relay"
 
 
 class Level(StrEnum):

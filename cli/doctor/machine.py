@@ -17,7 +17,6 @@ from duemq import __version__
 from duemq.cli.doctor.finding import Finding, error, ok, warning
 
 _FILES = 4096  # of the log, each shard, and some connections
-_UNIT = "duemq.service"
 _UNIT_FIELDS = ("LoadState", "Type", "WatchdogUSec", "NotifyAccess", "LimitNOFILE", "Restart", "NRestarts")
 _RESTARTS = 3
 # struct timex of Linux: the status comes after modes, offset, freq, maxerror and esterror.
@@ -90,11 +89,11 @@ def check_open_files() -> Finding:
     )
 
 
-def unit_fields() -> Mapping[str, str] | None:
-    """What systemd says of the unit; None where there is no systemd."""
+def unit_fields(unit: str) -> Mapping[str, str] | None:
+    """What systemd says of a unit; None where there is no systemd."""
     if not Path("/run/systemd/system").is_dir() or shutil.which("systemctl") is None:
         return None
-    command = ["systemctl", "show", _UNIT, f"--property={','.join(_UNIT_FIELDS)}"]
+    command = ["systemctl", "show", unit, f"--property={','.join(_UNIT_FIELDS)}"]
     try:
         shown = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -102,9 +101,9 @@ def unit_fields() -> Mapping[str, str] | None:
     return dict(line.split("=", 1) for line in shown.stdout.splitlines() if "=" in line)
 
 
-def judge_unit(fields: Mapping[str, str] | None) -> Iterator[Finding]:
+def judge_unit(unit: str, fields: Mapping[str, str] | None) -> Iterator[Finding]:
     if fields is None or fields.get("LoadState") != "loaded":
-        yield ok("systemd", f"there is no unit {_UNIT} here")
+        yield ok("systemd", f"there is no unit {unit} here")
         return
     wrong = []
     if fields.get("Type") != "notify":
@@ -114,10 +113,8 @@ def judge_unit(fields: Mapping[str, str] | None) -> Iterator[Finding]:
     if fields.get("Restart") == "no":
         wrong.append("Restart is not set")
     for sentence in wrong:
-        yield warning("systemd", f"{_UNIT}: {sentence}", "use conf/systemd/duemq.service")
+        yield warning("systemd", f"{unit}: {sentence}", "use conf/systemd/duemq@.service")
     if fields.get("NRestarts", "0").isdecimal() and int(fields.get("NRestarts", "0")) > _RESTARTS:
-        yield warning(
-            "systemd", f"{_UNIT} was restarted {fields['NRestarts']} times", f"journalctl -u {_UNIT} says why"
-        )
+        yield warning("systemd", f"{unit} was restarted {fields['NRestarts']} times", f"journalctl -u {unit} says why")
     if not wrong:
-        yield ok("systemd", f"{_UNIT} is as it should be")
+        yield ok("systemd", f"{unit} is as it should be")

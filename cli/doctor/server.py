@@ -20,9 +20,9 @@ _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 def check_server(settings: Settings, role: Role) -> Iterator[Finding]:
     own = settings.node if role is Role.NODE else settings.http
-    listen = settings.node.listen if role is Role.NODE else settings.listen
+    listen = {Role.NODE: settings.node.listen, Role.RELAY: settings.relay.listen}.get(role, settings.listen)
     host, _, port = listen.rpartition(":")
-    secure = bool(own.cert_file)
+    secure = bool(own.cert_file) and role is not Role.RELAY
     url = f"http{'s' if secure else ''}://{_EVERYWHERE.get(host, host)}:{port}"
     try:
         trust = _own_certificate(own.cert_file, own.key_file) if secure else True

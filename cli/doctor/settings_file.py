@@ -1,4 +1,4 @@
-"""The settings file, which may hold the secrets of a server."""
+"""The settings file, which may hold the secrets of a server, and the files of credentials that it names."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ _SUBJECT = "settings file"
 
 def check_settings_file(path: Path) -> Iterator[Finding]:
     """Whether others may read the secrets in a file that can be loaded."""
-    secrets = list(_secrets_in(tomllib.loads(path.read_text("utf-8"))))
+    document = tomllib.loads(path.read_text("utf-8"))
+    yield _judge(path, list(_secrets_in(document)))
+    for name, fields in document.get("destinations", {}).items():
+        if file := fields.get("credentials_file"):
+            yield _judge(Path(file), [f"the credentials of destination {name}"])
+
+
+def _judge(path: Path, secrets: list[str]) -> Finding:
     if secrets and path.stat().st_mode & 0o007:
         detail = f"{path} is open to all users, and has {', '.join(secrets)}"
-        yield warning(_SUBJECT, detail, f"chgrp duemq {path} && chmod 640 {path}")
-    else:
-        yield ok(_SUBJECT, f"{path} shows no secret to other users")
+        return warning(_SUBJECT, detail, f"chgrp duemq {path} && chmod 640 {path}")
+    return ok(_SUBJECT, f"{path} shows no secret to other users")
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[str]:

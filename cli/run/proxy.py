@@ -22,7 +22,10 @@ def proxy(
     log_format: startup.LogFormat = None,
     further: startup.Further = None,
 ) -> None:
-    """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing."""
+    """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing.
+
+    The console is at /console/ of its address: by default http://127.0.0.1:8787/console/
+    """
     from duemq.cli.wiring.workers import run_workers
 
     options = {

@@ -27,7 +27,10 @@ def serve(
     log_format: startup.LogFormat = None,
     further: startup.Further = None,
 ) -> None:
-    """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka."""
+    """Run duemq in one process: HTTP API, delivery and storage. On its own embedded log, or (--kafka) on Kafka.
+
+    The console is at /console/ of its address: by default http://127.0.0.1:8787/console/
+    """
     from duemq.cli.wiring.workers import run_workers
 
     options = {

@@ -130,4 +130,5 @@ async def run_proxy(
             beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run, relays.run),
             limits=connection_limits(settings),
             tls=tls,
+            console="/console/",
         )

@@ -96,7 +96,17 @@ async def serve(
             limits = connection_limits(settings)
             calls = calls_of(api.app, tracing)
             await serve_http(
-                calls, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls
+                calls,
+                listener,
+                url,
+                grace_s,
+                stop,
+                systemd.ready_after(ready),
+                work,
+                companion,
+                limits,
+                tls,
+                "/console/",
             )
 
 

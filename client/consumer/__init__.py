@@ -1,11 +1,16 @@
 """Consuming topics of Kafka, with retries and dead letters through duemq. See docs/consumers.md."""
 
-from duemq.client.consumer.blocking import BlockingConsumer
-from duemq.client.consumer.consumer import Consumer
-from duemq.client.consumer.message import Message
-from duemq.client.consumer.metrics import ConsumerCollector
-from duemq.client.consumer.options import ConsumerOptions, Mode
-from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
+from duemq.model.extras import extra_missing
+
+try:
+    from duemq.client.consumer.blocking import BlockingConsumer
+    from duemq.client.consumer.consumer import Consumer
+    from duemq.client.consumer.message import Message
+    from duemq.client.consumer.metrics import ConsumerCollector
+    from duemq.client.consumer.options import ConsumerOptions, Mode
+    from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
+except ModuleNotFoundError as error:
+    raise extra_missing(error, __name__, "consumer") from error
 
 __all__ = [
     "BlockingConsumer",

@@ -262,7 +262,7 @@ class Consumer:
             for each in (running, *self._leaving):
                 each.cancel()
             if not (await asyncio.wait([running], timeout=max(until - now() - _LATE_S / 4, _LATE_S / 4)))[0]:
-                log.error(
+                log.warning(
                     "consumer of group %s ends while handlers go on: they did not heed that they were cancelled",
                     self.group, extra={"action": "end"},
                 )  # fmt: skip

@@ -17,7 +17,7 @@ async def within(limit_s: float, *steps: Awaitable[None]) -> None:
         each.cancel()
     for each in done:
         if not each.cancelled() and (error := each.exception()) is not None:
-            log.error("consumer cannot end as it should: %r", error, exc_info=error, extra={"action": "end"})
+            log.warning("consumer cannot end as it should: %r", error, exc_info=error, extra={"action": "end"})
 
 
 async def _run(step: Awaitable[None]) -> None:

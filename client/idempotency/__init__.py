@@ -1,10 +1,15 @@
 """The work of each key once: `once`, and stores that remember. See docs/idempotency.md."""
 
-from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
-from duemq.client.idempotency.memory import MemoryStore
-from duemq.client.idempotency.once import once
-from duemq.client.idempotency.redis import RedisStore
-from duemq.client.idempotency.rocks import RocksStore
+from duemq.model.extras import extra_missing
+
+try:
+    from duemq.client.idempotency.base import Begun, Busy, Done, Fresh, InDoubt, NothingHappened, Running, Store
+    from duemq.client.idempotency.memory import MemoryStore
+    from duemq.client.idempotency.once import once
+    from duemq.client.idempotency.redis import RedisStore
+    from duemq.client.idempotency.rocks import RocksStore
+except ModuleNotFoundError as error:
+    raise extra_missing(error, __name__, "consumer") from error
 
 __all__ = [
     "Begun",

@@ -303,5 +303,5 @@ def _as_json(key: bytes, value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        log.exception("result for %r is kept as null, for it is no JSON", key, extra={"action": "finish"})
+        log.warning("result for %r is kept as null, for it is no JSON", key, exc_info=True, extra={"action": "finish"})
         return b"null"

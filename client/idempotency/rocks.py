@@ -179,7 +179,9 @@ class RocksStore:
     def _fail_all(self, group: list[_Request | _Sweep], failure: Exception) -> None:
         """Fail this group and all that wait: whether the write took effect is not known until it is opened anew."""
         self._failure = str(translate("writing idempotency keys", failure))
-        log.error("store of idempotency keys failed, and is opened anew: %s", self._failure, extra={"action": "store"})
+        log.warning(
+            "store of idempotency keys failed, and is opened anew: %s", self._failure, extra={"action": "store"}
+        )
         group, self._waiting = group + self._waiting, []
         answers: list[Any] = [StoreFailed(self._failure) for _ in group]
         for answer in answers:

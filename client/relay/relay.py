@@ -240,7 +240,7 @@ class Relay:
         """Whether the dead letters have it."""
         topic, origin = dead_letter_topic(self._consumer), _origin(record)
         reason = _reason(error)
-        log.error("record %s goes to %s: %s", origin, topic, reason, extra={"action": "relay_bury"})
+        log.warning("record %s goes to %s: %s", origin, topic, reason, extra={"action": "relay_bury"})
         about = {"reason": reason[:1000], "origin-id": origin}
         buried = self._given_back(lambda: self._send_dead(topic, record, about))
         self.buried += buried
@@ -269,7 +269,7 @@ class Relay:
         try:
             self._send(topic, record, record.value, key=record.key, headers=_own(record) | dict(about))
         except BadRequest as refused:
-            log.error("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
+            log.warning("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
             self._send(topic, record, headers=about)
 
     def _send(self, topic: str, record: Record, payload: bytes | None = b"", **message: Unpack[MessageOptions]) -> None:

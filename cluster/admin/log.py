@@ -41,7 +41,7 @@ class AdminLog:
         self._opening = True  # the process has no log open yet
         # The first failure may be the process closing its log, or a broker that hands over.
         self._loop = Loop(
-            "administrative log", self._follow, expected=(Unavailable, CorruptStore), quiet=1, level=logging.ERROR,
+            "administrative log", self._follow, expected=(Unavailable, CorruptStore), quiet=1,
             on_failure=self._on_failure,
         )  # fmt: skip
 

@@ -14,3 +14,5 @@
 A message is known by shard, offset and row of the command that made it, which its id says. All functions but those of
 `read.py`, `imported.py` and `job.py` take and give DataFrames and values.
 """
+
+import duemq.pipeline.needs_spark  # noqa: F401

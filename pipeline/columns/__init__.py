@@ -3,6 +3,7 @@
 Bulk schedule, send and import make messages of what it reads; mass move reads new times.
 """
 
+import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.columns.fields import with_fields
 from duemq.pipeline.columns.mapping import FIELDS, HEADER_PREFIX, HEADERS, HIDDEN, OWN, UNREAD, Columns, column
 

@@ -1,5 +1,6 @@
 """Pending messages of other systems as the rows that bulk schedule takes, and with the reason what cannot be read."""
 
+import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.migrate.celery import CeleryOptions
 from duemq.pipeline.migrate.csv import from_csv
 from duemq.pipeline.migrate.rabbitmq import RabbitOptions

@@ -1,0 +1,1 @@
+import duemq.pipeline.needs_spark  # noqa: F401

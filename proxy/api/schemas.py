@@ -422,6 +422,13 @@ class ShardTrouble(Shape):
     since_ms: int | None = Field(default=None, description="Of a blocked shard.")
 
 
+class Root(Shape):
+    """Paths relative to this one."""
+
+    console: str
+    openapi: str
+
+
 class State(Shape):
     status: Literal["ok", "ready"]
     shards: dict[str, ShardTrouble] = Field(

@@ -17,9 +17,20 @@ from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.access import GRANT, batch_bytes_of
 from duemq.proxy.api.endpoint import Service
 from duemq.web import status
+from duemq.web.body import header
 from duemq.web.reply import JsonResponse
 
 _NODE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+async def root(service: Service, request: Request) -> Response:
+    """Send browsers to the console, and tell programs the paths. They are relative: a proxy may have a path before."""
+    if "text/html" in (header(request, b"accept") or "").lower():
+        response = Response(status_code=303, headers={"Location": "console/"})
+    else:
+        response = JsonResponse({"console": "console/", "openapi": "openapi.json"})
+    response.raw_headers += [(b"vary", b"accept"), (b"cache-control", b"no-store")]
+    return response
 
 
 async def limits(service: Service, request: Request) -> Response:

@@ -346,6 +346,14 @@ ENDPOINTS = (
     *ADMIN_ENDPOINTS,
     *DESTINATION_ENDPOINTS,
     Endpoint(
+        "GET", "/", service.root, "Where the console and this document are", "service",
+        {
+            200: ResponseSpec("Their paths.", schemas.Root),
+            303: ResponseSpec("To the console, for `Accept: text/html`.", headers={"Location": "`console/`."}),
+        },
+        scope=None,
+    ),
+    Endpoint(
         "GET", "/livez", status.livez, "Whether the process works: a restart helps where it does not", "service",
         {200: ResponseSpec("It does.", schemas.State)}, ("stuck",),
         scope=None,

@@ -150,7 +150,10 @@ class Issuer:
             url = self.settings.jwks_url or str((await self.document())["jwks_uri"])
             self.learn_keys((await self._get(url)).get("keys", []))
         except (Unavailable, KeyError, AttributeError, TypeError) as error:
-            log.error("the keys of %s: %s", self.settings.issuer, error, extra={"action": "login.keys"})
+            log.log(
+                logging.WARNING if self._keys else logging.ERROR,  # without any no token is taken
+                "the keys of %s: %s", self.settings.issuer, error, extra={"action": "login.keys"},
+            )  # fmt: skip
 
     def learn_keys(self, published: Sequence[Mapping[str, Any]]) -> None:
         """From now on the keys are those of a JWK Set (RFC 7517) that sign. Raises Unavailable where none does."""

@@ -56,7 +56,7 @@ class EmbeddedLog:
         if refused is None:
             return to
         dead = Dead(refused)
-        log.error(
+        log.warning(
             "%s: %r, of %d bytes, cannot go back, and is a dead letter: %s", self._group, message,
             len(message.payload), refused, extra={"action": "refused", "group": self._group},
         )  # fmt: skip

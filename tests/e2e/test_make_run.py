@@ -38,6 +38,7 @@ def test_make_run(tmp_path: Path) -> None:
         delivered, cancelled = map(int, found.groups())
         assert delivered + cancelled == 300 and cancelled <= 40
         assert " 0 wrong" in shown, shown
+        assert shown.count(f"http://{address}/console/") == 2, shown
         assert "installing" not in shown
         assert httpx.get(f"http://{address}/readyz").status_code == 200
         assert (data / "duemq.json").exists()
@@ -49,3 +50,4 @@ def test_make_run(tmp_path: Path) -> None:
     # make itself says that it was interrupted; what it ran has stopped by then.
     assert code in (0, 2, 130, -signal.SIGINT), (code, shown)
     assert "Error" not in shown, shown
+    assert f"duemq has stopped. What is pending is kept in {data}." in shown

@@ -33,6 +33,23 @@ def test_an_image_gets_every_package_folder() -> None:
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= taken
 
 
+def test_a_checkout_without_links_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    copy = checkout(tmp_path)
+    for link in (copy / "src" / "duemq").iterdir():
+        if link.is_symlink():  # as `git clone -c core.symlinks=false` writes it
+            target = os.readlink(link)
+            link.unlink()
+            link.write_text(target)
+    for how in ([], ["--editable"]):
+        install = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--no-index"]
+        done = subprocess.run(
+            [*install, "--target", tmp_path / "there", *how, copy], env=environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        sentence = "duemq cannot be installed from this checkout, for it lacks symbolic links"
+        assert sentence in done.stdout + done.stderr, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 def test_the_built_wheel_serves(tmp_path: Path, new_server: Callable[..., Server]) -> None:
     made, fresh = tmp_path / "made", tmp_path / "fresh"

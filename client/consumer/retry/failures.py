@@ -19,8 +19,7 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
     to = _decide(group, options, message, error)
     if isinstance(to, Wait) and not options.log_retries:
         return to, text
-    log.log(
-        logging.WARNING if isinstance(to, Wait) else logging.ERROR,
+    log.warning(
         "consumer of group %s: %r failed and %s: %s: %s", group, message,
         "comes back" if isinstance(to, Wait) else f"goes to the dead letters ({to.reason})",
         type(error).__qualname__, text,

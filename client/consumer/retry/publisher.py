@@ -98,7 +98,7 @@ class Returns:
         record, origin, value = message.record, message.origin, message.value
         null, dead = value is None, self._dead_letters
         nothing = None if null else b""
-        log.error(
+        log.warning(
             "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
             self._group, message, len(message.payload), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
@@ -149,7 +149,7 @@ class Returns:
                         await self._close(producer)
                     raise
 
-        pace = OutageOptions(first_s=_FIRST_S, longest_s=_LONGEST_S, level=logging.ERROR)
+        pace = OutageOptions(first_s=_FIRST_S, longest_s=_LONGEST_S)
         of = f"{message!r} to group {self._group}"
         await Loop("return", turn, of, expected=_FAILURES, ends_on=(Exception,), **pace).run()
         return refused

@@ -102,6 +102,24 @@ def test_a_settings_file_with_secrets_is_for_its_group_alone(tmp_path: Path) -> 
     assert bad(list(check_settings_file(file))) == []
 
 
+def test_a_file_of_credentials_that_the_settings_name_is_for_its_group_alone(tmp_path: Path) -> None:
+    file, credentials = tmp_path / "duemq.toml", tmp_path / "shop.toml"
+    file.write_text(f'[destinations.shop]\nurl = "https://x"\ncredentials_file = "{credentials}"\n')
+    credentials.write_text('token = "a-secret"\n')
+    credentials.chmod(0o644)
+    one(list(check_settings_file(file)), Level.WARNING, "destination shop")
+    credentials.chmod(0o640)
+    assert bad(list(check_settings_file(file))) == []
+
+
+def test_a_relay_needs_brokers_and_has_no_api_to_protect() -> None:
+    found = bad(list(check_configuration(Settings(), Role.RELAY)))
+    assert [text for level, text in found if level is Level.ERROR] == ["kafka.bootstrap is not set"]
+    # It serves metrics and probes alone, whatever `listen` and `http.open` say of proxies.
+    relay = settings_of(listen="0.0.0.0:8787", http={"open": True}, relay={"listen": "0.0.0.0:8789"})
+    assert bad(list(check_configuration(relay, Role.RELAY))) == []
+
+
 def test_the_role_follows_from_the_settings() -> None:
     assert (role_of(Settings()), role_of(settings_of())) == (Role.SERVE, Role.NODE)
 
@@ -310,12 +328,15 @@ UNIT = {"LoadState": "loaded", "Type": "notify", "WatchdogUSec": "30s", "Restart
 
 
 def test_units_are_judged() -> None:
-    assert bad(list(judge_unit(UNIT))) == bad(list(judge_unit(None))) == []
-    assert bad(list(judge_unit({"LoadState": "not-found"}))) == []
-    one(list(judge_unit(UNIT | {"Type": "simple"})), Level.WARNING, "not notify")
-    one(list(judge_unit(UNIT | {"WatchdogUSec": "0"})), Level.WARNING, "WatchdogSec")
-    one(list(judge_unit(UNIT | {"Restart": "no"})), Level.WARNING, "Restart")
-    one(list(judge_unit(UNIT | {"NRestarts": "12"})), Level.WARNING, "12 times")
+    def judged(fields: Mapping[str, str] | None) -> list[Finding]:
+        return list(judge_unit("duemq@serve.service", fields))
+
+    assert bad(judged(UNIT)) == bad(judged(None)) == []
+    assert bad(judged({"LoadState": "not-found"})) == []
+    one(judged(UNIT | {"Type": "simple"}), Level.WARNING, "not notify")
+    one(judged(UNIT | {"WatchdogUSec": "0"}), Level.WARNING, "WatchdogSec")
+    one(judged(UNIT | {"Restart": "no"}), Level.WARNING, "Restart")
+    one(judged(UNIT | {"NRestarts": "12"}), Level.WARNING, "12 times")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,68 @@ def test_a_command_that_needs_the_server_names_the_extra(command: list[str]) -> 
     assert "pip install 'duemq[server]'" in answer.stderr, answer.stderr
 
 
+def test_a_command_that_needs_servers_for_trying_names_the_extra(tmp_path: Path) -> None:
+    code = _ABSENT.format(packages=["psutil"]) + "from duemq.cli.main import main; main()"
+    command = [sys.executable, "-P", "-c", code, "dev-cluster", "up", "--data", str(tmp_path)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert "pip install 'duemq[dev-cluster]'" in answer.stderr, answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("consumer", "aiokafka"), ("lag", "aiokafka"), ("idempotency", "numpy")]
+)
+def test_a_part_of_the_sdk_that_needs_kafka_names_the_extra(module: str, package: str) -> None:
+    answer = _import(f"duemq.client.{module}", [package])
+    said = f"duemq.client.{module} needs {package}, which is not installed: pip install 'duemq[consumer]'"
+    assert answer.stderr.splitlines()[-1] == f"ModuleNotFoundError: {said}"
+
+
+def test_the_extra_of_the_consumer_is_enough_for_its_parts_of_the_sdk() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {_package(line) for line in extras["consumer"]}
+    absent = [name for name in _EXTRAS if name not in brought]
+    answer = _import("duemq.client.consumer, duemq.client.lag, duemq.client.idempotency", absent)
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_a_job_of_spark_names_the_extra() -> None:
+    packages = [path.parent.name for path in (ROOT / "pipeline").glob("*/__init__.py")]
+    of_spark = {name for name in packages if any("pyspark" in path.read_text() for path in _python_of(name))}
+    assert {"audit", "bulk_schedule", "send", "source"} <= of_spark
+    for name in of_spark - {"cli", "files", "report", "sources"}:  # no page tells to import these
+        first = (ROOT / "pipeline" / name / "__init__.py").read_text()
+        assert "import duemq.pipeline.needs_spark" in first, name
+    answer = _import("duemq.pipeline.bulk_schedule.job", ["pyspark"])
+    assert "duemq.pipeline needs pyspark, which is not installed: pip install 'duemq[spark]'" in answer.stderr
+
+
+def test_each_example_says_first_which_extra_it_needs() -> None:
+    extra_of = {"consumer": "consumer", "lag": "consumer", "idempotency": "consumer"}
+    for path in (ROOT / "examples").glob("*.py"):
+        text = path.read_text()
+        for part in set(re.findall(r"duemq\.client\.(\w+) import", text)):
+            assert f"pip install 'duemq[{extra_of.get(part, part)}]'" in text.partition('"""\n\n')[0], path.name
+
+
+def _import(modules: str, absent: list[str]) -> subprocess.CompletedProcess[str]:
+    code = _ABSENT.format(packages=absent) + f"import {modules}"
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+
+
+def _python_of(package: str) -> list[Path]:
+    return list((ROOT / "pipeline" / package).rglob("*.py"))
+
+
+def _package(line: str) -> str:
+    found = re.match(r"[a-z0-9-]+", line)
+    assert found
+    return found[0].replace("-", "_")
+
+
 def test_the_packages_of_the_server_are_those_of_pyproject() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     lines = [line for line in (*extras["server"], *extras["consumer"]) if line != "duemq[consumer]"]
-    named = {re.match(r"[a-z0-9-]+", line)[0].replace("-", "_") for line in lines}  # type: ignore[index]
+    named = {_package(line) for line in lines}
     # typer brings pydantic, so that it is always there.
     assert named - {"pydantic"} == {name for name, extra in _EXTRAS.items() if extra == "server"}

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from duemq.cli.health import LISTEN, NODE_LISTEN, health
+from duemq.cli.health import LISTEN, NODE_LISTEN, RELAY_LISTEN, health
 from duemq.cli.settings.settings import Settings
 
 READY = b'HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n{"status":"ready"}'
@@ -62,7 +62,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens where the settings say, and the environment names a proxy that nobody has."""
     for name in ("DUEMQ_CONFIG", "DUEMQ_URL"):
         monkeypatch.delenv(name, raising=False)
-    for name in ("DUEMQ_LISTEN", "DUEMQ_NODE__LISTEN"):
+    for name in ("DUEMQ_LISTEN", "DUEMQ_NODE__LISTEN", "DUEMQ_RELAY__LISTEN"):
         monkeypatch.setenv(name, "127.0.0.1:1")
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
@@ -107,7 +107,7 @@ def test_a_node_is_found_where_it_listens(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert health([]) == 1
-    assert "nobody listens at 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
+    assert "nobody listens at 127.0.0.1:1, 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
     monkeypatch.setenv("DUEMQ_NODE__LISTEN", f"127.0.0.1:{serve(READY).port}")
     assert health([]) == 0
     # What answers at `listen` decides, ill or not.
@@ -124,8 +124,19 @@ def test_a_node_is_found_where_it_listens(
     assert health(["--config", str(tmp_path / "none")]) == 1
 
 
+def test_a_relay_is_found_where_it_listens(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    address = f"127.0.0.1:{serve(READY).port}"
+    monkeypatch.setenv("DUEMQ_RELAY__LISTEN", address)
+    assert health(["--live"]) == 0
+    monkeypatch.delenv("DUEMQ_RELAY__LISTEN")
+    settings = tmp_path / "duemq.toml"
+    settings.write_text(f'[relay]\nlisten = "{address}"\n')
+    assert health(["--config", str(settings)]) == 0
+
+
 def test_without_settings_it_asks_where_servers_listen_by_default() -> None:
-    assert (LISTEN, NODE_LISTEN) == (Settings().listen, Settings().node.listen)
+    defaults = Settings()
+    assert (LISTEN, NODE_LISTEN, RELAY_LISTEN) == (defaults.listen, defaults.node.listen, defaults.relay.listen)
 
 
 def test_an_address_that_nobody_can_be_reached_at_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import asyncio
 import configparser
 import os
+import re
 import secrets
+import shutil
 import socket
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from duemq.cli.app import _COMMANDS
+from duemq.cli.exit_codes import Exit
+from duemq.cli.settings.settings import Settings
 from duemq.cli.systemd.notify import Board, Notifier
 from duemq.cli.systemd.watchdog import Watchdog, watchdog
 
 WATCHDOG_S = 0.3
-UNIT = Path(__file__).parents[3] / "conf" / "systemd" / "duemq.service"
+FOLDER = Path(__file__).parents[3] / "conf" / "systemd"
+UNIT = FOLDER / "duemq@.service"
+KINDS = ("serve", "node", "proxy", "relay")
+MOST_EXPOSURE = 3.0
 
 
 class Systemd:
@@ -145,3 +154,34 @@ def test_the_unit_asks_for_what_the_service_tells() -> None:
     service = unit["Service"]
     assert (service["Type"], service["NotifyAccess"]) == ("notify", "all")
     assert int(service["WatchdogSec"]) >= 10
+
+
+def test_the_unit_leaves_to_the_settings_file_what_the_sample_sets() -> None:
+    unit = UNIT.read_text()
+    assert re.findall(r"^ExecStart=.*?/duemq (.*)$", unit, re.MULTILINE) == ["%i --config /etc/duemq/duemq.toml"]
+    assert not re.search(r"^Environment", unit, re.MULTILINE)
+    settings = Settings.load(FOLDER / "duemq.toml")
+    assert {"data", "listen", "log_format", "node", "relay"} <= settings.model_fields_set
+    assert str(settings.data) == re.search(r"^WorkingDirectory=(.*)$", unit, re.MULTILINE)[1]  # type: ignore[index]
+    assert all(kind in _COMMANDS for kind in KINDS)
+
+
+@pytest.mark.parametrize("name", [*(f"duemq@{kind}.service" for kind in KINDS), "duemq-backup.service"])
+def test_a_unit_is_little_exposed(name: str, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not here")
+    source = UNIT if "@" in name else FOLDER / name
+    copy = shutil.copy(source, tmp_path / name)
+    done = subprocess.run([analyze, "security", "--offline=true", copy], capture_output=True, text=True)
+    if "unrecognized option" in done.stderr:
+        pytest.skip("systemd before 250 judges no files")
+    found = re.search(r"Overall exposure level for .*: ([\d.]+) ", done.stdout)
+    assert found and float(found[1]) <= MOST_EXPOSURE, done.stdout + done.stderr
+
+
+def test_the_backup_is_made_each_night_by_settings_that_servers_have() -> None:
+    backup, timer = (FOLDER / f"duemq-backup.{kind}" for kind in ("service", "timer"))
+    assert "OnCalendar=*-*-* 03:17:00" in timer.read_text()
+    assert "duemq backup /backup/duemq --config /etc/duemq/duemq.toml --keep 14\n" in backup.read_text()
+    assert f"RestartPreventExitStatus={Exit.ERROR:d} {Exit.USAGE:d}\n" in backup.read_text()

@@ -41,5 +41,10 @@ def test_prometheus_takes_the_expressions_of_the_dashboard(promtool: Path, tmp_p
 def test_the_page_has_an_entry_for_each_alert() -> None:
     entries = re.findall(r"^#### (Duemq\w+)$", PAGE.read_text(), re.MULTILINE)
     assert sorted(entries) == sorted(of_alerts())
-    linked = re.findall(r"docs/operations\.md#(\w+)", ALERTS.read_text())
-    assert set(linked) == {name.lower() for name in of_alerts()} <= anchors(PAGE)
+    linked = re.findall(
+        r"^ +annotations: \{.*runbook_url: '(\S+)/operations\.md#(\w+)'\}$", ALERTS.read_text(), re.MULTILINE
+    )
+    assert [anchor for _, anchor in linked] == [name.lower() for name in of_alerts()]
+    assert {anchor for _, anchor in linked} <= anchors(PAGE)
+    (base,) = {base for base, _ in linked}
+    assert f"sed -i 's|{base}|" in ALERTS.read_text()

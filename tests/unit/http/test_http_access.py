@@ -26,7 +26,7 @@ from duemq.proxy.request.ingress import Ingress, MessageLimits
 from duemq.web.settings import HttpSettings
 from tests.support.http.http_site import NOW, ORDER, FakeGateway
 
-PUBLIC = {"/livez", "/healthz", "/readyz", "/openapi.json"}
+PUBLIC = {"/", "/livez", "/healthz", "/readyz", "/openapi.json"}
 ROUTES = [(endpoint.method, endpoint.path, endpoint.scope) for endpoint in ENDPOINTS]
 
 
@@ -116,6 +116,23 @@ def test_every_route_refuses_a_caller_without_a_key() -> None:
         assert (await site.ask("GET", "/v1/nothing")).status_code == 401
 
     with_site(scenario)
+
+
+def test_a_browser_is_sent_from_the_root_to_the_console_and_a_program_gets_json() -> None:
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+    async def scenario(site: Site) -> None:
+        sent = await site.ask("GET", "/", accept=browser)
+        assert (sent.status_code, sent.headers["location"]) == (303, "console/")
+        page = await site.ask("GET", "/console/", accept=browser)
+        assert (page.status_code, page.headers["location"]) == (303, "./login?next=")
+        for accept in ("*/*", "application/json"):
+            answer = await site.ask("GET", "/", accept=accept)
+            assert answer.json() == {"console": "console/", "openapi": "openapi.json"}
+            assert (answer.headers["vary"], answer.headers["cache-control"]) == ("accept", "no-store")
+        assert (await site.ask("POST", "/")).status_code == 405
+
+    with_site(scenario, HttpSettings(access="keys"))
 
 
 @pytest.mark.parametrize("scope", list(Scope))

@@ -1,0 +1,8 @@
+"""What each package of Spark jobs imports first, so that a missing Spark is one sentence."""
+
+from duemq.model.extras import extra_missing
+
+try:
+    import pyspark  # noqa: F401
+except ModuleNotFoundError as error:
+    raise extra_missing(error, "duemq.pipeline", "spark") from error
