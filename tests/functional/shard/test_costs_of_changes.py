@@ -44,6 +44,28 @@ def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_many_large_messages_are_changed_a_few_at_a_time(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        small = [Draft("a.x", b"", LATER) for _ in range(60)]  # the rows that are read first say nothing of the others
+        sent = await site.all.send(small)
+        for _ in range(6):
+            sent += await site.all.send([Draft("a.x", bytes(MIB), LATER) for _ in range(10)])
+        ids = [one.id for one in sent if isinstance(one, Receipt)]
+        tracemalloc.start()
+        try:
+            for kind, due in ((MOVE, LATER - 1), (MOVE, LATER - 2), (CANCEL, 0)):
+                outcomes = await site.all.change(kind, ids, due)
+                while any(outcome.answer is None for outcome in outcomes):
+                    outcomes = await site.all.change(kind, ids, due)
+                assert {outcome.answer for outcome in outcomes} <= {Answer.OK, Answer.CANCELLED_BEFORE}
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 40 * MIB, peak  # 60 payloads, twice, would be 120
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("topics", [(), ("a.*",)])
 def test_each_ref_counts_for_the_rate(tmp_path: Path, topics: tuple[str, ...]) -> None:
     async def scenario(site: Site) -> None:
