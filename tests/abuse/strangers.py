@@ -79,7 +79,7 @@ class Denials(Abuser):
         while count < _PIPELINED and (part := sock.recv(1 << 16)):
             rest += part
             count += rest.count(b"HTTP/1.1 401")
-            rest = rest[-12:] if not rest.endswith(b"HTTP/1.1 401") else b""
+            rest = rest[-len(b"HTTP/1.1 40") :]
         return count
 
 
