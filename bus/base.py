@@ -382,7 +382,7 @@ class Bus(Protocol):
         ...
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """An empty cursor is none: what was stored is forgotten."""
+        """An empty cursor deletes the one that is stored."""
         ...
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:

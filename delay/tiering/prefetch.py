@@ -17,7 +17,7 @@ from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
 from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 
-_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, and what is due waits for so long
+_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays what is due
 _COPIES = 6  # of a row that is changed: as it was, as it is, in the batches and memory of the store, and of the log
 _ALL = 1 << 62
 _SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
@@ -161,7 +161,7 @@ class CycleView(PrefetchedView):
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
-        """Read the rows that are in RocksDB, in order, as long as to change them takes fewer than so many bytes.
+        """Read the rows that are in RocksDB, in order, until a change of them takes `most` bytes.
 
         Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it takes.
         """
@@ -179,7 +179,7 @@ class CycleView(PrefetchedView):
         return missing, done, size
 
     def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
-        """Read how messages ended, in order, until to change them takes that many bytes: dead letters keep their
+        """Read how messages ended, in order, until a change of them takes `most` bytes: dead letters keep their
         payloads. For how many keys it was done (one at least), and how many bytes it takes."""
         done = size = 0
         while done < len(keys) and (size < most or not done):

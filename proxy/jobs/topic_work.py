@@ -95,7 +95,7 @@ class TopicWork:
     async def _read(
         self, topic: str, places: Sequence[tuple[int, int]]
     ) -> AsyncGenerator[list[tuple[tuple[int, int], StoredRecord]], None]:
-        """The records at these places and between them, a MiB at a time, as far as the topic still has them."""
+        """The records from the first to the last of these places, a MiB at a time, without those that are gone."""
         for partition in {partition for partition, _ in places}:
             offsets = sorted(offset for number, offset in places if number == partition)
             offset = offsets[0]

@@ -51,7 +51,7 @@ from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]
 ROWS_TOGETHER = 8
-"""Rows that are read at once where it is not known how large they are: up to a MiB each."""
+"""Rows that are read at once while their sizes are unknown: up to a MiB each."""
 _NO_TOPICS: Mapping[bytes, int] = MappingProxyType({})
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 

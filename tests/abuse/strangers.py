@@ -3,8 +3,8 @@
     PYTHONPATH=. python -m tests.abuse.strangers --seconds 120
 
 A real `duemq serve` that asks for keys. A client with a key sends 1,000 messages a second in batches, each due a second
-ahead, and an administrator makes a key every second. For half of the time, a minute at most, they are alone. Then come,
-for so many seconds, from one address and without a key: 5,000 connections that each send half of a login, and requests
+ahead, and an administrator makes and revokes a key every second. For half of the time, up to a minute, they are alone.
+Then strangers come, from one address and without a key: 5,000 connections that each send half of a login, and requests
 with wrong keys, as fast as they are answered. They run in one process of lower priority, for they stand for other
 machines.
 
@@ -43,7 +43,7 @@ _FILES, _NICE, _FLOODS, _PIPELINED = 12_000, 10, 4, 50
 
 
 class HalfLogins(Abuser):
-    """A login each, of which one byte comes."""
+    """A login each, with one byte of its body."""
 
     def run(self, stop: threading.Event) -> None:
         head = self.head(
@@ -74,7 +74,7 @@ class Denials(Abuser):
         return self.head("DELETE", f"/v1/keys/k{number}", f"Authorization: Bearer wrong-{self.seed}-{number}")
 
     def _take(self, sock: Any) -> int:
-        """Read the answers of all that was sent, as far as the connection lives."""
+        """Read the answers to all requests of a turn; fewer if the connection ends."""
         count, rest = 0, b""
         while count < _PIPELINED and (part := sock.recv(1 << 16)):
             rest += part
@@ -136,7 +136,7 @@ class Figures(NamedTuple):
 
 
 class _Honest:
-    """Sends and acts on a schedule that waits for nobody."""
+    """Sends and acts on a fixed schedule, however long answers take."""
 
     def __init__(self, http: aiohttp.ClientSession, key: str, rate: float) -> None:
         self._http, self._key, self._batch = http, _bearer(key), max(int(rate * _EVERY_S), 1)
@@ -213,7 +213,7 @@ async def _figures(
 
 
 async def _lateness(http: aiohttp.ClientSession, count: int) -> list[float]:
-    """Of all records (ms), once there are so many."""
+    """Of all records (ms), once there are `count`."""
     late_ms: list[float] = []
     after, deadline = "", time.monotonic() + 60
     while len(late_ms) < count and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Consumers over HTTP beside a proxy of the earlier version: one cursor for both, and who may store it where."""
+"""Consumers over HTTP beside a proxy of the earlier version: one cursor for both, and the keys that may store it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_cursor_is_one_for_both_and_the_earlier_proxy_lets_keys_commit_that_on
     def commit(proxy: DuemqProcess, who: str, cursor: str, consumer: str = "billing") -> int:
         return ask(proxy, keys[who], "PUT", f"{TOPIC}/consumers/{consumer}", {"cursor": cursor}).status_code
 
-    # A consumer that a balancer sends to both goes on where it was, whichever took the commit.
+    # A consumer that a balancer sends to both continues at its cursor, whichever took the commit.
     for proxy, other, payload in ((today, earlier, "a"), (earlier, today, "b"), (today, earlier, "c")):
         (records, cursor) = read(proxy)
         assert records == [payload]

@@ -57,7 +57,7 @@ class Places:
         return await self._retry(ask, group, topic)
 
     async def put(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """Kept for ten years, or until it is put again; an empty one is forgotten. Raises Rejected for a cursor that is
+        """Kept for ten years, or until it is put again; an empty one deletes it. Raises Rejected for a cursor that is
         too long."""
         if len(cursor) > MAX_CURSOR_BYTES:
             detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"

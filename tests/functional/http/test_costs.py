@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedServer]:
     settings = {
         "DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT, "DUEMQ_STORAGE__WRITE_BUFFER_BYTES": "8MiB",
         "DUEMQ_STORAGE__CACHE_BYTES": "8MiB",
-        "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072",  # what is freed is seen to be
+        "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072",  # freed memory leaves the process
     }  # fmt: skip
     with AbusedServer(tmp_path_factory.mktemp("costs"), 12_000, settings) as server:
         yield server
@@ -82,7 +82,7 @@ def cost_of(pid: int, call: Callable[[], httpx.Response]) -> int:
 
 
 Call = tuple[str, Any]
-"""What is behind the path of an endpoint, and the body."""
+"""The query of a call, and its body."""
 
 PLACES = {"topic": "a.now", "consumer": "c", "node": "n", "name": "d", "place": "0:0"}
 FULL = {"x": "p" * 1_000_000}

@@ -1,4 +1,4 @@
-"""`python -m tests.abuse.strangers` for ten seconds: what is exact must hold, and the server must stay small."""
+"""`python -m tests.abuse.strangers` for ten seconds: the exact checks must hold, and the server must stay small."""
 
 from __future__ import annotations
 
