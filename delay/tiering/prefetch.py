@@ -15,6 +15,7 @@ from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
+from duemq.model.row import without_payload
 from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 
 _MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays what is due
@@ -71,6 +72,16 @@ class PrefetchedView(View):
         if self._version != self._store.delay_files.version:  # what was in no file may be in a new one
             self._rows = {key: row for key, row in self._rows.items() if row is not None}
         return self._store.rows(keys, self._rows)
+
+    def heads(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
+        """The keys, how their messages ended, and their rows, all without payloads. Few of these are in memory."""
+        heads: list[tuple[bytes, EndedMessage | None, bytes | None]] = []
+        for start in range(0, len(keys), ROWS_TOGETHER):
+            some = keys[start : start + ROWS_TOGETHER]
+            for key, ended, row in zip(some, self.endings(some), self.rows(some), strict=True):
+                cut = ended and ended._replace(row=ended.row and without_payload(ended.row))
+                heads.append((key, cut, row and without_payload(row)))
+        return heads
 
     async def read_endings(self, keys: Sequence[bytes]) -> None:
         """Read what is kept of those of the messages that were cancelled in delay files without their rows.

@@ -28,7 +28,7 @@ HALF_SENT = (
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbusedServer]:
     settings = {
         "DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT, "DUEMQ_STORAGE__WRITE_BUFFER_BYTES": "8MiB",
-        "DUEMQ_STORAGE__CACHE_BYTES": "8MiB",
+        "DUEMQ_STORAGE__CACHE_BYTES": "8MiB", "DUEMQ_INDEX__TOPICS": "*",
         "MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072",  # freed memory leaves the process
     }  # fmt: skip
     with AbusedServer(tmp_path_factory.mktemp("costs"), 12_000, settings) as server:
@@ -91,7 +91,7 @@ FULL = {"x": "p" * 1_000_000}
 def heaviest(id_: str, ids: list[str], other: str) -> dict[tuple[str, str], list[Call]]:
     """The calls of an endpoint that take most; of one that is not here, one with a body of 1 MB. `id_`: of a message of
     1 MB, `ids`: of a hundred of these, `other`: of one of another topic."""
-    large = {"topic": "a.big", "payload": "p" * 1_000_000, "deliver_after": "1h"}
+    large = {"topic": "a.big", "key": "k", "payload": "p" * 1_000_000, "deliver_after": "1h"}
     everything = {"filter": {"topic": "a.big"}}
     moves = [{"id": one, "deliver_after": "2h"} for one in ids]
     return {
@@ -100,6 +100,10 @@ def heaviest(id_: str, ids: list[str], other: str) -> dict[tuple[str, str], list
             ("", {"moves": [one | {"deliver_after": "3h"} for one in moves]}),
             ("", {"moves": [{"id": id_, "deliver_after": "2h"}] * 10_000}),
             ("", {"moves": [{"id": one, "deliver_after": "1ms"} for one in ids[:40]]}),
+        ],
+        ("GET", "/v1/messages"): [
+            ("?topic=a.big&limit=1000", None), ("?limit=1000&status=delivered", None),
+            ("?topic=a.big&key=k&order=newest&limit=1000", None), ("?topic=a.big&key=k&limit=1000", None),
         ],
         ("POST", "/v1/messages:cancel"): [
             ("", {"ids": [other] * 10_000}), ("", {"ids": [f"n{number}" for number in range(10_000)]}),
@@ -112,7 +116,6 @@ def heaviest(id_: str, ids: list[str], other: str) -> dict[tuple[str, str], list
         ("POST", "/v1/messages"): [("", large), ("", large | {"deliver_after": "1ms"}), ("", FULL)],
         ("PUT", "/v1/messages/{id}"): [("", large), ("", large), ("", large | {"payload": "other"})],
         ("PATCH", "/v1/messages/{id}"): [("", {"deliver_after": "5h"})],
-        ("GET", "/v1/messages"): [("?topic=a.big&limit=1000", None), ("?limit=1000&status=delivered", None)],
         ("GET", "/v1/dlq"): [("?limit=1000", None)],
         ("GET", "/v1/topics/{topic}/records"): [("?max=10000", None), ("?max=10000&wait=1s", None)],
         ("GET", "/v1/dlq/topics/{topic}"): [("?letters=all&limit=1000", None)],
@@ -130,7 +133,7 @@ def heaviest(id_: str, ids: list[str], other: str) -> dict[tuple[str, str], list
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the highest use cannot be reset")
 def test_one_call_of_a_key_for_one_topic_takes_less_than_64_mib(server: AbusedServer, tenant: httpx.Client) -> None:
     """Of any endpoint, also of one that refuses the key. Caches and write buffers have bounds of their own."""
-    large = {"topic": "a.big", "payload": "p" * 1_000_000, "deliver_after": "1h"}
+    large = {"topic": "a.big", "key": "k", "payload": "p" * 1_000_000, "deliver_after": "1h"}
     send = partial(tenant.post, "/v1/messages")
     ids = [send(json=large).raise_for_status().json()["id"] for _ in range(100)]
     id_ = send(json=large).raise_for_status().json()["id"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq.cluster.shard_reader import Query
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Draft, Terms
 from duemq.model.names import of_caller
@@ -19,7 +20,7 @@ MIB = 1 << 20
 def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         ann = site.caller("ann", "a.*")
-        sent = await site.all.send([Draft("a.x", bytes(MIB), LATER) for _ in range(40)])
+        sent = await site.all.send([Draft("a.x", bytes(MIB), LATER, key=b"k") for _ in range(40)])
         ids = [one.id for one in sent if isinstance(one, Receipt)]
         other = (await send(site.all, of_caller("bob", "n"), "b.x")).id
         named = await send(ann, of_caller("ann", "mine"), "a.x")
@@ -27,6 +28,7 @@ def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: P
         tracemalloc.start()
         try:
             known = await site.gateway.topics_of(refs, "ann")
+            assert len((await site.all.find(Query(key="k", limit=100))).messages) == 40
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
