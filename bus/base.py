@@ -381,7 +381,9 @@ class Bus(Protocol):
         """The cursor a named consumer stored last."""
         ...
 
-    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None: ...
+    async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
+        """An empty cursor deletes the one that is stored."""
+        ...
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         """Have a group of consumers (`client/consumer/`) go on in a topic at these offsets, one for each partition.

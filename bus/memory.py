@@ -225,6 +225,8 @@ class MemoryBus:
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         await self._turn()
         self._log.places[topic, consumer] = cursor
+        if not cursor:
+            del self._log.places[topic, consumer]
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())

@@ -12,6 +12,7 @@ The cursor of a reader in a topic of the embedded log:
 
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
+    @CALLER                          of no reader: which names a caller has given consumers (ADR 76)
 
 Only this file makes a `Name` or a `CursorName` (`read_name` in `model/message.py` reads those of commands); a test
 finds any other place. A client with write access to the buffer topic can write any name into a command.
@@ -98,6 +99,11 @@ def fingerprint(*parts: bytes) -> bytes:
 
 def consumer_cursor(consumer: str) -> CursorName:
     return CursorName(consumer)
+
+
+def list_cursor(caller: str) -> CursorName:
+    """`@` is in no name of a consumer."""
+    return CursorName(f"@{caller}")
 
 
 def group_cursor(group: str) -> CursorName:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -35,13 +35,19 @@ STRANGER_BODY_S: Final = 5.0
 
 
 class Admission:
-    """`max_requests`: under way at a time. `max_bytes`: their bodies, and the records read for their answers."""
+    """`max_requests`: under way at a time. `max_bytes`: their bodies, and the records read for their answers.
+
+    `on_stranger_refused` is called for each stranger that finds no place, `on_body_ended` for each body that did not
+    come in time, or gave way.
+    """
 
     def __init__(self, max_requests: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_requests, self._max_bytes = max_requests, max_bytes
         self.requests = self.bytes = 0
         self.strangers = Strangers()
         self._bodies: dict[Share, None] = {}  # whose bodies have not come to their end, the oldest first
+        self.on_stranger_refused: Callable[[], None] = _not_counted
+        self.on_body_ended: Callable[[], None] = _not_counted
 
     def enter(self, scope: Scope) -> Share:
         """The share of a request, which has to be closed. Raises Unavailable."""
@@ -137,6 +143,7 @@ class Share:
             (strangers.requests, STRANGERS, ""),
         ):
             if count >= most and not admission.make_room(0, of, strangers=True):
+                admission.on_stranger_refused()
                 where = f"from {of} " if of else ""
                 raise Unavailable(f"{count} requests without a key are under way {where}here, as many as may be")
         strangers.by_address[address] += 1
@@ -151,6 +158,7 @@ class Share:
         admission = self._admission
         if self.address is not None:
             if admission.strangers.bytes + size > STRANGERS_BYTES:
+                admission.on_stranger_refused()
                 raise Unavailable("requests without a key have too many bytes under way here")
             admission.strangers.bytes += size
         room = admission.room(self.bytes, small=small)
@@ -181,6 +189,10 @@ class Share:
         if self._body is not None:
             self._body.reschedule(self.body_since)
 
+    def lose_body(self) -> None:
+        """Count a body that did not come in time, or gave way."""
+        self._admission.on_body_ended()
+
     def finish_body(self) -> None:
         self._admission.note_body(self, open_=False)
 
@@ -189,6 +201,10 @@ class Share:
         self.give_back(self.bytes)
         if self.address is not None:
             self._admission.strangers.leave(self.address)
+
+
+def _not_counted() -> None:
+    pass
 
 
 def _put(scope: Scope, share: Share) -> Share:

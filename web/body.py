@@ -86,6 +86,7 @@ async def body_under_way(share: Share) -> AsyncIterator[None]:
         async with share.begin_body():
             yield
     except TimeoutError as error:
+        share.lose_body()
         raise Unavailable("the body did not come to its end in time, and gave way to other requests") from error
     finally:
         share.finish_body()

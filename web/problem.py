@@ -65,6 +65,7 @@ CODES: Final[Mapping[str, ProblemType]] = {
     "too_many_destinations": ProblemType(409, "Too many destinations"),
     "conflict": ProblemType(409, "Somebody else changed it at the same time"),
     "consumer_in_use": ProblemType(409, "Another process uses this consumer's name"),
+    "too_many_consumers": ProblemType(409, "This caller has as many names of consumers as it may"),
     "needs_admin": ProblemType(409, "The first API key is an admin's"),
     "unconfirmed": ProblemType(409, "To be confirmed"),
     "name_conflict": ProblemType(409, "The name belongs to another message"),

@@ -223,7 +223,8 @@ class EmbeddedBus:
             return place
 
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        await self._commits.submit(lambda group: group.batch.put(layout.cursor_key(topic, consumer), cursor))
+        key = layout.cursor_key(topic, consumer)
+        await self._commits.submit(lambda group: group.batch.put(key, cursor) if cursor else group.batch.delete(key))
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())

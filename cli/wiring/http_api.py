@@ -80,6 +80,12 @@ def http_api(
         gateway, ingress, http, metrics, backend.clock, closing, import_policy(settings), admin, settings.login,
         settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
     )  # fmt: skip
+    app.admission.on_stranger_refused = Counter(
+        "duemq_strangers_refused", "Requests without a key that found all places taken.", registry=metrics
+    ).inc
+    app.admission.on_body_ended = Counter(
+        "duemq_half_sent_bodies", "Bodies that did not come in time, or gave way to other requests.", registry=metrics
+    ).inc
     jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives, admin.keys)
     declared = SettingsDestinations(settings.destinations, admin, lambda: gateway.bus, ended)
     return HttpApi(app, gateway, jobs, declared)

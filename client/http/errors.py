@@ -173,6 +173,10 @@ class ConsumerInUse(RejectedError):
     `committed_cursor` and go on there to take over."""
 
 
+class TooManyConsumers(RejectedError):
+    """The caller has stored cursors under as many names of consumers as it may: delete one that is not needed."""
+
+
 class RedrivesExhausted(RejectedError):
     """The dead letter was redriven as often as the server's `topics.max_redrives` allows."""
 
@@ -368,6 +372,7 @@ BY_CODE: dict[str, type[RejectedError]] = {
     "unknown_key": UnknownKey,
     "conflict": Conflict,
     "consumer_in_use": ConsumerInUse,
+    "too_many_consumers": TooManyConsumers,
     "unknown_job": UnknownJob,
     "needs_admin": NeedsAdmin,
     "unconfirmed": Unconfirmed,

@@ -23,8 +23,7 @@ from duemq.storage.shard.store import ShardStore
 
 _PART = 500  # rows looked at before others get their turn
 _PART_BYTES = 4 << 20
-_HEADS = 50  # rows read together of which only what stands before the payload is wanted: RocksDB gives it too
-_ROWS = 8  # rows per read: each may have a payload of a MiB
+_HEADS = 50  # rows read together, up to their payloads
 _LOOK_AT = 50_000  # rows looked at by one call and shard
 _PAGE_BYTES = 4 << 20  # what the messages of one call and shard have, without their payloads
 
@@ -57,7 +56,7 @@ class Reads:
                 await ahead.read_endings(keys)
             if self._shard.store is not store:
                 raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
-            return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True))
+            return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True)) if payload else ahead.heads(keys)
 
     async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
         """How the messages under these keys ended, if they did, and their rows up to the payload, at one moment."""
@@ -67,7 +66,7 @@ class Reads:
             await view.read(keys, payload=False)
             await view.read_endings(keys)
             self.check_store(store)
-            return list(zip(keys, view.endings(keys), view.rows(keys), strict=True))
+            return view.heads(keys)
 
     def check_store(self, store: ShardStore) -> None:
         """Raise Unavailable where this is the shard's store no more."""
@@ -101,8 +100,8 @@ class Reads:
     async def topics(self, first_keys: Sequence[bytes]) -> list[str | None]:
         """The topic of each message; None for one that is unknown or forgotten."""
         topics: list[str | None] = []
-        for start in range(0, len(first_keys), _ROWS):
-            for _, ended, row in await self._look_up(first_keys[start : start + _ROWS], payload=False):
+        for start in range(0, len(first_keys), _HEADS):
+            for _, ended, row in await self._look_up(first_keys[start : start + _HEADS], payload=False):
                 raw = row if ended is None else ended.row
                 topics.append(None if raw is None else topic_of(raw).decode())
             await asyncio.sleep(0)

@@ -105,6 +105,7 @@ class Master:
         await self._notice_loss(cycle, commands)
         batch, view = await read_for(cycle.read(commands), replica.store, whole=False)
         cycle.apply(batch, view=view)
+        del view  # and with it the rows as they were
         keys, rows, complete = replica.due(reach, cycle_limits.max_messages, cycle_limits.max_bytes)
         cycle.take(reach, keys, rows, complete)
         if self._files is not None:

@@ -136,7 +136,7 @@ class Replica:
         keys = [key for key, ended in cycle.endings.items() if ended is not None and not ended.row]
         if not keys:
             return keys
-        for key, row in self.store.near_rows(keys).items():
+        for key, row in self.store.near_rows(keys):
             if (ended := cycle.endings[key]) is not None:
                 cycle.endings[key] = ended._replace(row=without_payload(row))
                 cycle.removed[key] = topic_of(row)

@@ -15,12 +15,13 @@ from duemq.model.errors import CorruptStore, DamagedFile
 from duemq.model.key import KEY_BYTES, first_key_at, last_key_at
 from duemq.model.message import CANCEL, Change
 from duemq.model.plain import ByName
-from duemq.storage.shard.store import ShardStore
+from duemq.model.row import without_payload
+from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 
-_MAX_BYTES = 32 << 20  # of rows, and of row groups in files: 0.1 s of reading, and so long what is due meanwhile waits
+_MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays what is due
+_COPIES = 6  # of a row that is changed: as it was, as it is, in the batches and memory of the store, and of the log
 _ALL = 1 << 62
 _SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
-_FEW = 16  # rows of RocksDB that are read before it is known how large they are; then twice as many each time
 
 
 class PrefetchedView(View):
@@ -71,6 +72,16 @@ class PrefetchedView(View):
         if self._version != self._store.delay_files.version:  # what was in no file may be in a new one
             self._rows = {key: row for key, row in self._rows.items() if row is not None}
         return self._store.rows(keys, self._rows)
+
+    def heads(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
+        """The keys, how their messages ended, and their rows, all without payloads. Few of these are in memory."""
+        heads: list[tuple[bytes, EndedMessage | None, bytes | None]] = []
+        for start in range(0, len(keys), ROWS_TOGETHER):
+            some = keys[start : start + ROWS_TOGETHER]
+            for key, ended, row in zip(some, self.endings(some), self.rows(some), strict=True):
+                cut = ended and ended._replace(row=ended.row and without_payload(ended.row))
+                heads.append((key, cut, row and without_payload(row)))
+        return heads
 
     async def read_endings(self, keys: Sequence[bytes]) -> None:
         """Read what is kept of those of the messages that were cancelled in delay files without their rows.
@@ -161,31 +172,31 @@ class CycleView(PrefetchedView):
             return (len(keys) if count == len(lookups) else keys.index(lookups[count][0])), size
 
     def read_near(self, keys: Sequence[bytes], most: int) -> tuple[list[bytes], int, int]:
-        """Read the rows that are in RocksDB, in order, as long as these have fewer than so many bytes.
+        """Read the rows that are in RocksDB, in order, until a change of them takes `most` bytes.
 
-        Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it took.
+        Gives the keys that have none there, for how many keys it was done (one at least), and how many bytes it takes.
         """
         missing: list[bytes] = []
-        done, size, count = 0, 0, _FEW
+        done = size = 0
         while done < len(keys) and (size < most or not done):
-            some = keys[done : done + count]
+            some = keys[done : done + ROWS_TOGETHER]
             for key, row in zip(some, self._store.near(some), strict=True):
                 if row is None:
                     missing.append(key)
                 else:
                     self._near[key] = row
-                    size += len(row)
-            done, count = done + len(some), 2 * count
+                    size += _COPIES * len(row)
+            done += len(some)
         return missing, done, size
 
     def read_ended(self, keys: Sequence[bytes], most: int) -> tuple[int, int]:
-        """Read how messages ended, in order, until their rows have that many bytes: dead letters keep
-        their payloads. For how many keys it was done (one at least), and how many bytes it took."""
-        done, size, count = 0, 0, _FEW
+        """Read how messages ended, in order, until a change of them takes `most` bytes: dead letters keep their
+        payloads. For how many keys it was done (one at least), and how many bytes it takes."""
+        done = size = 0
         while done < len(keys) and (size < most or not done):
-            some = keys[done : done + count]
-            size += sum(len(ended.row) for ended in self.endings(some) if ended is not None)
-            done, count = done + len(some), 2 * count
+            some = keys[done : done + ROWS_TOGETHER]
+            size += _COPIES * sum(len(ended.row) for ended in self.endings(some) if ended is not None)
+            done += len(some)
         return done, size
 
     def endings(self, keys: Sequence[bytes]) -> list[EndedMessage | None]:
@@ -283,10 +294,10 @@ async def _read_far(view: CycleView, references: Sequence[_Reference], most: int
     """
     undone: list[int] = []
     size = 0
-    for whole, read in ((False, view.look_up), (True, view.read)):
+    for whole, read, copies in ((False, view.look_up, 1), (True, view.read, _COPIES)):
         if some := [one for one in references if one.whole is whole]:
-            done, cost = await read([one.key for one in some], max(most - size, 0))
-            size += cost
+            done, cost = await read([one.key for one in some], max(most - size, 0) // copies)
+            size += cost * copies
             undone += [some[done].offset] if done < len(some) else []
     return min(undone, default=None), size
 

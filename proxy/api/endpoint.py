@@ -24,6 +24,7 @@ from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import no_topic
+from duemq.proxy.request.consumer_names import ConsumerNames
 from duemq.proxy.request.file_check import Inspector
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.request.request_rules import RequestRules, unexpected_body
@@ -58,6 +59,7 @@ class Service:
     importing: ImportPolicy = field(default_factory=ImportPolicy)
     inspector: Inspector = field(default_factory=Inspector)
     relay: RelayAccess = field(default_factory=RelayAccess)
+    consumer_names: ConsumerNames = field(default_factory=ConsumerNames)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]

@@ -253,8 +253,14 @@ ENDPOINTS = (
         "Store a consumer's cursor", "topics",
         {204: ResponseSpec("It is remembered.")},
         ("bad_topic", "bad_field", "unknown_field", "bad_json", "bad_cursor", "payload_too_large", "forbidden",
-         "not_supported", "consumer_in_use", *_DOWN),
+         "not_supported", "consumer_in_use", "too_many_consumers", *_DOWN),
         (_LAST_CURSOR,), schemas.Place, examples={"a cursor": {"cursor": "AQAAAAAAAAAAAAE"}},
+        audited=True, scope=Scope.CONSUME,
+    ),
+    Endpoint(
+        "DELETE", "/v1/topics/{topic}/consumers/{consumer}", topics.delete_consumer_cursor,
+        "Forget a consumer's cursor", "topics",
+        {204: ResponseSpec("It has none.")}, ("bad_topic", "bad_field", "forbidden", *_DOWN),
         audited=True, scope=Scope.CONSUME,
     ),
     Endpoint(

@@ -17,7 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.model.names import CursorName, consumer_cursor
 from duemq.model.rules import CONSUMER
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, UNCHANGED, caller_name
+from duemq.proxy.access import GRANT, UNCHANGED, caller_id, caller_name
 from duemq.proxy.api.endpoint import JSON, Service
 from duemq.proxy.request.json_body import read_json
 from duemq.proxy.request.message_ref import check_topic
@@ -99,22 +99,34 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
     bus = service.gateway.bus
     info = await _readable(bus, topic)
     decode_cursor(cursor, topic, info, "cursor")
-    if info is None and await bus.get_consumer_cursor(topic, consumer) is None:
+    stored, expected = await bus.get_consumer_cursor(topic, consumer), header(request, LAST_CURSOR.encode())
+    if info is None and stored is None:
         request.scope[UNCHANGED] = True
         return Response(status_code=204)  # the start, where it begins without one: invented topics fill nothing
-    if (expected := header(request, LAST_CURSOR.encode())) is not None:
-        stored = await bus.get_consumer_cursor(topic, consumer)
-        if stored is not None and cursor_in(stored) != expected:
-            name = request.path_params["consumer"]
-            detail = (
-                f"another process commits as consumer {name} of topic {topic}: one at a time may. Give each a consumer "
-                "name, or look the cursor up and go on there"
-            )
-            raise Rejected("consumer_in_use", detail, "consumer")
+    if stored is not None and expected is not None and cursor_in(stored) != expected:
+        name = request.path_params["consumer"]
+        detail = (
+            f"another process commits as consumer {name} of topic {topic}: one at a time may. Give each a consumer "
+            "name, or look the cursor up and go on there"
+        )
+        raise Rejected("consumer_in_use", detail, "consumer")
+    if stored is None:
+        await service.consumer_names.add(bus, caller_id(request), topic, consumer)
     await bus.set_consumer_cursor(topic, consumer, cursor.encode())
     admin = service.access.admin
     if admin is not None and admin.trail.is_repeat((caller_name(request), topic, consumer)):
         request.scope[UNCHANGED] = True  # the trail has that it commits, once an hour
+    return Response(status_code=204)
+
+
+async def delete_consumer_cursor(service: Service, request: Request) -> Response:
+    topic, bus = _topic_of(request), service.gateway.bus
+    consumer = _cursor_of(request.path_params["consumer"], "bad_field")
+    if await bus.get_consumer_cursor(topic, consumer) is None:
+        request.scope[UNCHANGED] = True
+    else:
+        await bus.set_consumer_cursor(topic, consumer, b"")
+    await service.consumer_names.remove(bus, caller_id(request), topic, consumer)
     return Response(status_code=204)
 
 

@@ -6,7 +6,8 @@ shard accepts it once: by whatever job, and however often that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from duemq.bus.base import TopicInfo
@@ -33,6 +34,7 @@ from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.jobs.work import DONE, Outcome, PlanPage, dead_range
 
 _PAGE: Final = 1_000
+_PART_BYTES: Final = 1 << 20  # of records that are redriven together: several batches are under way
 _UNSURE: Final = frozenset((Unavailable.code, OutcomeUnknown.code))
 
 
@@ -72,44 +74,43 @@ class TopicWork:
                 last = max(offset for number, offset in places if number == partition)
                 await self._gateway.bus.trim(job.order.source, partition, last + 1)
             return [DONE] * len(entries)
-        records = await self._read(job.order.source, places)
-        outcomes: list[Outcome | None] = [("skipped", "unknown_message")] * len(entries)
-        drafts: list[Draft] = []
-        going: list[int] = []
-        for at, place in enumerate(places):
-            if (record := records.get(place)) is None:
-                continue
-            if "ids" not in job.order.filter and not _matches(record, job.order, job.created_at):
-                continue  # it is another record: the topic was made again
-            draft = self._draft(job, place, record)
-            if isinstance(draft, Draft):
-                drafts.append(draft)
-                going.append(at)
-            else:
-                outcomes[at] = draft
-        receipts = await self._gateway.send(drafts) if drafts else []
-        for at, receipt in zip(going, receipts, strict=True):
-            outcomes[at] = _outcome(receipt)
-        return outcomes
+        outcomes: dict[tuple[int, int], Outcome | None] = dict.fromkeys(places, ("skipped", "unknown_message"))
+        async with aclosing(self._read(job.order.source, places)) as parts:
+            async for records in parts:
+                drafts: dict[tuple[int, int], Draft] = {}
+                for place, record in records:
+                    if place not in outcomes:
+                        continue
+                    if "ids" not in job.order.filter and not _matches(record, job.order, job.created_at):
+                        continue  # it is another record: the topic was made again
+                    draft = self._draft(job, place, record)
+                    if isinstance(draft, Draft):
+                        drafts[place] = draft
+                    else:
+                        outcomes[place] = draft
+                receipts = await self._gateway.send(list(drafts.values())) if drafts else []
+                outcomes.update(zip(drafts, map(_outcome, receipts), strict=True))
+        return [outcomes[place] for place in places]
 
-    async def _read(self, topic: str, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], StoredRecord]:
-        """The records at these places, as far as the topic still has them."""
-        records_by_place: dict[tuple[int, int], StoredRecord] = {}
+    async def _read(
+        self, topic: str, places: Sequence[tuple[int, int]]
+    ) -> AsyncGenerator[list[tuple[tuple[int, int], StoredRecord]], None]:
+        """The records from the first to the last of these places, a MiB at a time, without those that are gone."""
         for partition in {partition for partition, _ in places}:
             offsets = sorted(offset for number, offset in places if number == partition)
             offset = offsets[0]
             while offset <= offsets[-1]:
                 try:
-                    records = await self._gateway.bus.read(topic, partition, offset, offsets[-1] - offset + 1)
+                    most = offsets[-1] - offset + 1
+                    records = await self._gateway.bus.read(topic, partition, offset, most, _PART_BYTES)
                 except LogFailed:
                     records = []
                 if not records:
                     if await self._ends_before(topic, partition, offset):
                         break
                     raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
-                records_by_place.update(((partition, record.offset), record) for record in records)
+                yield [((partition, record.offset), record) for record in records]
                 offset = records[-1].offset + 1
-        return records_by_place
 
     async def _ends_before(self, topic: str, partition: int, offset: int) -> bool:
         """Whether the topic has no record from this offset on: it was deleted, or made again, or they were dropped."""

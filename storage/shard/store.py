@@ -50,7 +50,8 @@ from duemq.storage.shard.rocksdb import Memory, open_store, without_log
 from duemq.storage.shard.topic_counts import TopicCounts
 
 Puts = list[tuple[bytes, bytes]]
-_ROWS_TOGETHER = 64
+ROWS_TOGETHER = 8
+"""Rows that are read at once while their sizes are unknown: up to a MiB each."""
 _NO_TOPICS: Mapping[bytes, int] = MappingProxyType({})
 _NONE_KNOWN: Mapping[bytes, bytes | None] = MappingProxyType({})
 
@@ -156,10 +157,14 @@ class ShardStore:
         dropped_keys = self._dropped_keys(covered_keys)
         return [key for key in covered_keys if key not in dropped_keys]
 
-    def near_rows(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The rows that RocksDB has, also of dropped messages whose window is being loaded."""
-        rows = self.get_many([ROW + key for key in keys])
-        return {key: row for key, row in zip(keys, rows, strict=True) if row is not None}
+    def near_rows(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The rows that RocksDB has, with their keys, also of dropped messages whose window is being loaded. A few at a
+        time, for rows may be large."""
+        for start in range(0, len(keys), ROWS_TOGETHER):
+            some = keys[start : start + ROWS_TOGETHER]
+            for key, row in zip(some, self.get_many([ROW + key for key in some]), strict=True):
+                if row is not None:
+                    yield key, row
 
     def has_row(self, key: bytes) -> bool:
         """Whether RocksDB has the row of a message. The row is not read."""
@@ -167,11 +172,8 @@ class ShardStore:
             return next(iter(self._db.keys(from_key=ROW + key)), None) == ROW + key
 
     def _near(self, keys: Sequence[bytes]) -> set[bytes]:
-        """The keys among these that RocksDB has a row of. A few at a time, for it gives whole rows."""
-        near_keys: set[bytes] = set()
-        for start in range(0, len(keys), _ROWS_TOGETHER):
-            near_keys.update(self.near_rows(keys[start : start + _ROWS_TOGETHER]))
-        return near_keys
+        """The keys among these that RocksDB has a row of."""
+        return {key for key, _ in self.near_rows(keys)}
 
     def _dropped_keys(self, keys: Sequence[bytes]) -> set[bytes]:
         marks = self.get_many([DROPPED + key for key in keys])

@@ -244,6 +244,17 @@ async def test_trim_by_age(bus: Bus, plug: Plug) -> None:
     assert await everything(bus, "a") == await everything(bus, "a", 1) == []
 
 
+async def test_a_place_that_is_forgotten_is_none_until_it_is_stored_again(bus: Bus) -> None:
+    reader = consumer_cursor("reader")
+    await bus.set_consumer_cursor("a", reader, b"")
+    assert await bus.get_consumer_cursor("a", reader) is None
+    for place in (b"1", b"2"):
+        await bus.set_consumer_cursor("a", reader, place)
+        assert await bus.get_consumer_cursor("a", reader) == place
+        await bus.set_consumer_cursor("a", reader, b"")
+        assert await bus.get_consumer_cursor("a", reader) is None
+
+
 async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
     await bus.set_consumer_cursor("a", consumer_cursor("one"), b"1")
     await bus.set_consumer_cursor("a", consumer_cursor("one"), b"2")

@@ -27,6 +27,7 @@ MAX_CURSOR_BYTES: Final = _MAX_PIECES * _PIECE // 4 * 3
 # consumer polls every second.
 _RETENTION_MS: Final = 10 * 365 * 24 * 3_600_000
 _NO_GENERATION, _NO_MEMBER = -1, ""
+_NO_PLACE: Final = -1  # as brokers say it of a partition without an offset
 _HAS_MEMBERS: Final = (errors.UnknownMemberIdError, errors.IllegalGenerationError, errors.RebalanceInProgressError)
 T = TypeVar("T")
 
@@ -56,17 +57,20 @@ class Places:
         return await self._retry(ask, group, topic)
 
     async def put(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
-        """Kept for ten years, or until it is put again. Raises Rejected for a cursor that is too long."""
+        """Kept for ten years, or until it is put again; an empty one deletes it. Raises Rejected for a cursor that is
+        too long."""
         if len(cursor) > MAX_CURSOR_BYTES:
             detail = f"a cursor that is to be stored has up to {MAX_CURSOR_BYTES} bytes, not {len(cursor)}"
             raise Rejected("bad_cursor", detail, "cursor")
         group = self._groups + consumer
         note = base64.b64encode(cursor).decode()
         pieces = [note[at : at + _PIECE] for at in range(0, len(note), _PIECE)] or [""]
-        parts = [(at, len(pieces) - 1 if at == 0 else 0, piece) for at, piece in enumerate(pieces)]
+        further = len(pieces) - 1 if cursor else _NO_PLACE
+        parts = [(at, further if at == 0 else 0, piece) for at, piece in enumerate(pieces)]
+        kept_ms = _RETENTION_MS if cursor else 1
 
         async def ask() -> None:
-            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, _RETENTION_MS, [(topic, parts)])
+            request = OffsetCommitRequest(group, _NO_GENERATION, _NO_MEMBER, kept_ms, [(topic, parts)])
             for _, answers in (await self._ask(group, request)).topics:
                 for _, code in answers:
                     _check(code)

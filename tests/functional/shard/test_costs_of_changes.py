@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from duemq.cluster.shard_reader import Query
 from duemq.model.ledger import Answer
 from duemq.model.message import CANCEL, MOVE, REDRIVE, Draft, Terms
 from duemq.model.names import of_caller
@@ -19,7 +20,7 @@ MIB = 1 << 20
 def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
         ann = site.caller("ann", "a.*")
-        sent = await site.all.send([Draft("a.x", bytes(MIB), LATER) for _ in range(40)])
+        sent = await site.all.send([Draft("a.x", bytes(MIB), LATER, key=b"k") for _ in range(40)])
         ids = [one.id for one in sent if isinstance(one, Receipt)]
         other = (await send(site.all, of_caller("bob", "n"), "b.x")).id
         named = await send(ann, of_caller("ann", "mine"), "a.x")
@@ -27,6 +28,7 @@ def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: P
         tracemalloc.start()
         try:
             known = await site.gateway.topics_of(refs, "ann")
+            assert len((await site.all.find(Query(key="k", limit=100))).messages) == 40
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -40,6 +42,28 @@ def test_a_change_looks_topics_up_without_payloads_and_each_ref_once(tmp_path: P
         state = await ann.state(ids[0])
         assert state is not None and state.due == LATER - 3  # the last one holds
         assert outcomes[341].id == named.id and outcomes[340].answer is Answer.UNKNOWN
+
+    run(tmp_path, scenario)
+
+
+def test_many_large_messages_are_changed_a_few_at_a_time(tmp_path: Path) -> None:
+    async def scenario(site: Site) -> None:
+        small = [Draft("a.x", b"", LATER) for _ in range(60)]  # the rows that are read first say nothing of the others
+        sent = await site.all.send(small)
+        for _ in range(6):
+            sent += await site.all.send([Draft("a.x", bytes(MIB), LATER) for _ in range(10)])
+        ids = [one.id for one in sent if isinstance(one, Receipt)]
+        tracemalloc.start()
+        try:
+            for kind, due in ((MOVE, LATER - 1), (MOVE, LATER - 2), (CANCEL, 0)):
+                outcomes = await site.all.change(kind, ids, due)
+                while any(outcome.answer is None for outcome in outcomes):
+                    outcomes = await site.all.change(kind, ids, due)
+                assert {outcome.answer for outcome in outcomes} <= {Answer.OK, Answer.CANCELLED_BEFORE}
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 40 * MIB, peak  # 60 payloads, twice, would be 120
 
     run(tmp_path, scenario)
 

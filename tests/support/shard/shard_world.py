@@ -346,7 +346,7 @@ class World:
 
     def _check_notes(self, node: SimNode) -> None:
         """What rows note of jobs, failed attempts and changes."""
-        rows = node.store.near_rows(sorted(self.oracle.pending))
+        rows = dict(node.store.near_rows(sorted(self.oracle.pending)))
         dead = [message for message in self.oracle.messages.values() if message.state in (DEAD, PURGED)]
         for message, ended in zip(dead, node.store.endings([message.key for message in dead]), strict=True):
             if ended is not None:

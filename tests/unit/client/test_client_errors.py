@@ -21,7 +21,8 @@ CODES = set(
     malformed_request head_too_large foreign_origin foreign_host unknown_key conflict not_indexed
     needs_admin unconfirmed
     unknown_job job_ended too_many_jobs redrives_exhausted already_purged unknown_destination
-    destination_exists too_many_destinations consumer_in_use""".split()
+    destination_exists too_many_destinations consumer_in_use
+    too_many_consumers""".split()
 )
 NOT_OF_A_CALLER = {"internal", "not_found", "method_not_allowed"}
 """Codes that tell of a fault, of the server's or of the SDK's own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -185,6 +186,9 @@ def test_strangers_have_few_places_and_seconds_and_take_none_from_callers() -> N
         async def ask(method: str, path: str, **more: Any) -> httpx.Response:
             return await site.http.request(method, path, **more)
 
+        counted = Counter[str]()
+        site.app.admission.on_stranger_refused = lambda: counted.update(["refused"])
+        site.app.admission.on_body_ended = lambda: counted.update(["ended"])
         waiting = await half_sent(ask, "/console/login", STRANGERS_OF_ADDRESS + 4, form)
         assert [task.result().status_code for task in waiting if task.done()] == [503] * 4
         assert (await site.ask("GET", "/v1/limits", key)).status_code == 200
@@ -195,6 +199,7 @@ def test_strangers_have_few_places_and_seconds_and_take_none_from_callers() -> N
         assert sum(task.done() for task in waiting) == 5
         await asyncio.sleep(STRANGER_BODY_S)
         assert [(await task).status_code for task in waiting] == [503] * len(waiting)
+        assert counted == {"refused": 4, "ended": STRANGERS_OF_ADDRESS}
 
     with asyncio.Runner(loop_factory=VirtualLoop) as loop:
         loop.run(Site().run(scenario))

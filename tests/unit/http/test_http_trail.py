@@ -110,6 +110,20 @@ def test_a_consumer_that_commits_all_day_is_one_act_an_hour() -> None:
     with_site(scenario)
 
 
+def test_a_cursor_that_is_deleted_is_an_act_and_one_that_is_not_there_is_none() -> None:
+    async def scenario(site: Site) -> None:
+        await site.gateway.bus.create_topic("orders", 1)
+        key, place = await site.key("consume"), "/v1/topics/orders/consumers/billing"
+        await site.ask("PUT", place, key, {"cursor": encode_cursor("orders", [0])})
+        for _ in range(2):
+            assert (await site.ask("DELETE", place, key)).status_code == 204
+        acts = [TrailEntry.of(one).action for one in await site.gateway.bus.read(TRAIL, ACTS, 0, 1_000)]
+        route = "/v1/topics/{topic}/consumers/{consumer}"
+        assert acts == [f"PUT {route}", f"DELETE {route}"]
+
+    with_site(scenario)
+
+
 def test_the_trail_is_for_administrators() -> None:
     async def scenario(site: Site) -> None:
         operator = await site.key("operate", "read")

@@ -1,0 +1,59 @@
+"""How many names a caller gives consumers (docs/adr/0076)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from duemq.bus.base import Bus
+from duemq.cluster.internal_topics import BUFFER
+from duemq.model.errors import Rejected
+from duemq.model.names import CursorName, fingerprint, list_cursor
+
+MAX_NAMES: Final = 500
+"""Of one caller, in all topics. Their list fits into one note of a Kafka broker."""
+
+_BYTES: Final = 6  # of each in its list
+
+
+class ConsumerNames:
+    """A list for each caller, stored as a cursor is, so that all processes have it; none for callers without an id.
+
+    A name is in it before its cursor is stored. Two processes that add to one list at the same time may lose a name.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def add(self, bus: Bus, caller: str, topic: str, consumer: CursorName) -> None:
+        """Count a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
+        if not caller:
+            return
+        async with self._lock:
+            names, own = await self._read(bus, caller), _digest(topic, consumer)
+            if own in names:
+                return
+            if len(names) >= MAX_NAMES:
+                detail = (
+                    f"this caller has stored cursors under {MAX_NAMES:,} names of consumers, as many as it may: delete "
+                    "one that is not needed, by DELETE of the same path"
+                )
+                raise Rejected("too_many_consumers", detail, "consumer")
+            await self._write(bus, caller, [*names, own])
+
+    async def remove(self, bus: Bus, caller: str, topic: str, consumer: CursorName) -> None:
+        async with self._lock:
+            names, own = await self._read(bus, caller), _digest(topic, consumer)
+            if own in names:
+                await self._write(bus, caller, [name for name in names if name != own])
+
+    async def _read(self, bus: Bus, caller: str) -> list[bytes]:
+        stored = await bus.get_consumer_cursor(BUFFER, list_cursor(caller)) or b""
+        return [stored[at : at + _BYTES] for at in range(0, len(stored), _BYTES)]
+
+    async def _write(self, bus: Bus, caller: str, names: list[bytes]) -> None:
+        await bus.set_consumer_cursor(BUFFER, list_cursor(caller), b"".join(names))
+
+
+def _digest(topic: str, consumer: CursorName) -> bytes:
+    return fingerprint(topic.encode(), consumer.encode())[:_BYTES]
