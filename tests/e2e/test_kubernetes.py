@@ -1,5 +1,5 @@
-"""docs/kubernetes.md as somebody who installs the chart follows it. The test is the kubelet: it starts the containers
-of the rendered manifests on a real Kafka and ZooKeeper, asks their probes, and rolls them while messages go through.
+"""The steps of docs/kubernetes.md, with a kubelet of the tests: it starts the containers of the rendered manifests on a
+real Kafka and ZooKeeper, asks their probes, and replaces them one by one while messages are sent and delivered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SECRET = re.compile(r"--from-literal=(DUEMQ_\w+)=")
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Counts what it got by its duemq-id."""
+    """Counts requests by their duemq-id."""
 
     protocol_version = "HTTP/1.1"
     received: Counter[str]
@@ -53,7 +53,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 @contextmanager
 def endpoint() -> Iterator[tuple[str, Counter[str]]]:
-    """Its URL, and what it has got."""
+    """Its URL, and the requests that arrived, by id."""
     received: Counter[str] = Counter()
     handler = type("OneEndpoint", (Endpoint,), {"received": received})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -67,7 +67,7 @@ def endpoint() -> Iterator[tuple[str, Counter[str]]]:
 
 
 class Sender:
-    """Sends to what is ready, and again under the same key where it got no answer. `ids`: of what was accepted."""
+    """Sends to pods that are ready; repeats a request without an answer under its key. `ids`: of accepted messages."""
 
     def __init__(self, addresses: Callable[[], list[str]], key: str) -> None:
         self.ids: list[str] = []
@@ -135,7 +135,7 @@ def installed(page: PageBlocks, helm: Helm, servers: dict[str, Any], namespace: 
 
 
 def first_key(site: Site, line: str) -> str:
-    """What `kubectl exec POD -- COMMAND` prints."""
+    """Runs the command of `kubectl exec POD -- COMMAND` in that pod. It prints the key."""
     words = shlex.split(line)
     pod = words[words.index("exec") + 1]
     (found,) = [one for pods in site.pods.values() for one in pods if one.name == pod]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -167,6 +169,17 @@ def test_a_change_of_the_settings_restarts_the_pods_and_nothing_else_does(helm: 
     assert all(a != b for a, b in zip(templates(first), templates(changed), strict=True))
     assert all(a != b for a, b in zip(templates(first), templates(rotated), strict=True))
     assert templates(first) == templates(scaled)
+
+
+def test_each_block_of_values_in_the_page_is_taken(helm: Helm) -> None:
+    blocks = re.findall(r"(?ms)^( *)```yaml\n(.*?)^\1```$", (CHART.parents[2] / "docs" / "kubernetes.md").read_text())
+    assert len(blocks) == 4
+    for _, block in blocks:
+        values = yaml.safe_load(dedent(block))
+        if values.get("mode") != "single":
+            secrets = {} if "existingSecret" in values else LEAST["secrets"]
+            values |= {"config": LEAST["config"] | values.get("config", {}), "secrets": secrets}
+        assert [found for one in helm.render(values) for found in problems(one, "1.37")] == []
 
 
 def test_two_releases_do_not_meet(helm: Helm) -> None:

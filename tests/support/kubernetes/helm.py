@@ -1,4 +1,4 @@
-"""`helm`, built from its Go module, and what it makes of the chart."""
+"""`helm`, built from its Go module, and the manifests that it renders of the chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Manifest = dict[str, Any]
 
 
 class HelmRefuses(Exception):
-    """What it says."""
+    """Its message."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Helm:
         return [one for one in yaml.safe_load_all(told) if one]
 
     def notes(self, values: Mapping[str, Any]) -> str:
-        """What it tells the one who installs a release. Raises HelmRefuses."""
+        """What it prints after an installation. Raises HelmRefuses."""
         told = self._run(
             "install", "duemq", str(CHART), "--namespace", "mail", "--dry-run=client", "--values", "-", values=values
         )
@@ -55,6 +55,6 @@ class Helm:
 
 @pytest.fixture(scope="session")
 def helm() -> Iterator[Helm]:
-    """That of this machine, or of its Go module. Skips the test where there is neither; fails it in CI."""
+    """Found on the PATH, or built. Skips the test if neither works; fails it in CI."""
     found = shutil.which("helm")
     yield Helm(Path(found) if found else need(lambda: built(*_HELM)))

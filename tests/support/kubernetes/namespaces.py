@@ -1,4 +1,4 @@
-"""Namespaces of Linux, in which tests run what sees no other disk or process than a pod's."""
+"""Namespaces of Linux, for tests of a pod without Kubernetes."""
 
 from __future__ import annotations
 
