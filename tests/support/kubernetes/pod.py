@@ -60,7 +60,8 @@ class Pod:
         self._hosts, self._volume, self._paths = about.hosts, volume, dict[str, str]()
         self._mount(folder, about)
         image = Image.read()
-        self.environment = image.environment | self._variables(about) | {"PATH": _path(), "NO_COLOR": "1"}
+        of_image = {name: self._here(value) for name, value in image.environment.items()}
+        self.environment = of_image | self._variables(about) | {"PATH": _path(), "NO_COLOR": "1"}
         started = ["unshare", "--mount", "sh", "-c", _MOUNT, str(self._hosts), str(volume or "")]
         command = [*image.entrypoint, *self._container["args"]]
         self.process = Process(

@@ -30,14 +30,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{/* Maps as tables of TOML. Values of JSON are values of TOML, too, but for null and objects. */}}
 {{- define "duemq.toml" -}}
 {{- $path := .path -}}
+{{- $bare := "^[A-Za-z0-9_-]+$" -}}
 {{- range $key, $value := .table -}}
 {{- if not (or (kindIs "map" $value) (kindIs "invalid" $value)) }}
-{{ toJson $key }} = {{ toJson $value }}
+{{ ternary $key (toJson $key) (regexMatch $bare $key) }} = {{ toJson $value }}
 {{- end -}}
 {{- end -}}
 {{- range $key, $value := .table -}}
 {{- if kindIs "map" $value }}
-{{- $inner := append $path (toJson $key) }}
+{{- $inner := append $path (ternary $key (toJson $key) (regexMatch $bare $key)) }}
+
 [{{ join "." $inner }}]
 {{- include "duemq.toml" (dict "table" $value "path" $inner) }}
 {{- end -}}
