@@ -22,6 +22,7 @@ pytest_plugins = [
     "tests.support.audit.audit_site",
     "tests.support.servers.s3_site",
     "tests.support.servers.promtool",
+    "tests.support.kubernetes.helm",
     "tests.support.destinations.fixtures",
 ]
 

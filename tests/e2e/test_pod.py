@@ -25,6 +25,7 @@ import psutil
 import pytest
 
 from tests.e2e.server import DUEMQ, STOP_S, Server, run, wait_for
+from tests.support.kubernetes.namespaces import need_namespaces
 
 UID = 12345  # OpenShift chooses one, and adds the group 0
 SERVICES = (
@@ -35,18 +36,6 @@ SENDERS = 8
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 
 _MOUNT = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / && cd / && exec "$@"'
-
-
-def need_namespaces() -> None:
-    """Skip the test where none can be made; fail it in CI."""
-    try:
-        subprocess.run(
-            ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "true"], check=True, capture_output=True
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        if os.environ.get("CI"):
-            pytest.fail(str(error), pytrace=False)
-        pytest.skip(str(error))
 
 
 def services() -> dict[str, str]:
