@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # made when the first page is asked for: it takes 50 ms, and 
     from jinja2 import Environment
 
 NONE: Final = "\N{EN DASH}"
+COUNTERS: Final = "duemq.counters"
+"""Where the scope of a request has what the navigation counts, by page."""
 ROOT_HEADER: Final = "x-console-root"
 """What pages have htmx say: the console as seen from them."""
 _ROOT: Final = re.compile(r"\./|(\.\./){1,9}")
@@ -68,7 +70,9 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
                 "asset": asset_name,
                 "may": {str(scope): grant.allows(scope) for scope in Scope},
                 "csrf": csrf_token(request),
-                "caller": caller_name(request),
+                "caller": grant.name or caller_name(request),
+                "counters": request.scope.get(COUNTERS, {}),
+                "all_topics": not grant.topics,
                 "layout": "parts/bare.html" if is_partial(request) else "layout.html",
             }
         )

@@ -36,6 +36,7 @@
   };
 
   const begin = () => {
+    if (!document.getElementById("rates")) return; // a key for some topics sees no totals
     charts.forEach((chart) => chart.destroy());
     charts = [
       made("rates", [["In", "--blue"], ["Out", "--green", [6, 3]]]),
@@ -57,6 +58,8 @@
     news.horizon.forEach((one, index) => {
       document.querySelector(`[data-bar="${index}"]`).setAttribute("width", `${one.percent}%`);
       document.querySelector(`[data-count="${index}"]`).textContent = one.count;
+      const due = document.querySelector(`[data-due="${index}"]`);
+      due.search = `status=scheduled&${one.query}`;
     });
     draw();
   };
@@ -83,7 +86,7 @@
       draw();
     });
   }
-  document.querySelector(".range").hidden = false;
+  for (const bar of document.querySelectorAll(".range")) bar.hidden = false;
   // A page that nobody sees needs no stream.
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) { open(); draw(); return; }
