@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from duemq.cluster.figures import HORIZONS_MS
 from duemq.model.access import Grant
-from duemq.model.timing import format_ms
+from duemq.model.timing import WINDOW_MS, format_ms
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.pages.problems import problems
@@ -61,11 +61,9 @@ def _horizon(service: Service) -> list[dict[str, Any]]:
     """Pending by when it is due, each with its share of the largest in percent, and the query that lists it."""
     counts, now = service.history.now.horizon, service.clock()
     most = max(*counts, 1)
-    ends = (*(now + end for end in HORIZONS_MS[1:]), None)  # the window that has begun ends with the first hour
+    edges = (now + WINDOW_MS, *(now + end for end in HORIZONS_MS[1:]))
     return [
         {"name": name, "count": number(count), "percent": round(100 * count / most, 1),
          "query": urlencode({name: format_ms(at) for name, at in (("due_from", start), ("due_to", end)) if at})}
-        for name, count, start, end in zip(
-            _HORIZONS, counts, (None, now, *ends[:-1]), (ends[0], *ends), strict=True
-        )
+        for name, count, start, end in zip(_HORIZONS, counts, (None, *edges), (*edges, None), strict=True)
     ]  # fmt: skip

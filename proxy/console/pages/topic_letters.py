@@ -24,12 +24,11 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text, read_form
-from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
+from duemq.proxy.console.pages.changes import COUNT_S, DEAD, GROUP_PREFIX, kind_of, question, selected
 from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, is_null, payload_of
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
-GROUP_PREFIX: Final = "dlq."
 _TIMES: Final = ("dead_from", "dead_to")
 FILTERS: Final = (*_TIMES, "topic", "key", "reason")
 QUERY: Final = f"{' '.join(FILTERS)} limit cursor"
@@ -115,9 +114,9 @@ async def confirm_selected(service: Service, request: Request) -> Response:
     """Asks whether to redrive those that were selected. A topic is not purged one by one."""
     form = await read_form(request)
     request.scope[UNCHANGED] = True
-    ids = selected(form)
-    source = request.path_params["topic"]
-    return question(request, kind_of(form.get("kind"), ("redrive",)), len(ids), ids=ids, source=source, by_job=True)
+    ids, source = selected(form), request.path_params["topic"]
+    kind = kind_of(form.get("kind"), ("redrive",))
+    return await question(service, request, kind, len(ids), ids=ids, source=source, by_job=True)
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
@@ -131,7 +130,7 @@ async def confirm_matching(service: Service, request: Request) -> Response:
     count, more = 0, False
     async for letters, cursor in _pages(service, request, _Filter.of(chosen), {"limit": str(MAX_LIMIT)}, COUNT_S):
         count, more = count + len(letters), cursor is not None
-    return question(request, kind, count, more=more, fields=chosen, source=source, by_job=True)
+    return await question(service, request, kind, count, more=more, fields=chosen, source=source, by_job=True)
 
 
 def _filter(fields: Mapping[str, str]) -> dict[str, str]:

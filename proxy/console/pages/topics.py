@@ -36,13 +36,13 @@ async def get_topic(service: Service, request: Request) -> Response:
     visible = sees_payloads(service, request)
     latest = sorted(records, key=lambda record: record["timestamp_ms"], reverse=True)
     shown = [
-        {"key": None, "key_base64": None} | record | {"preview": _preview(record) if visible else ""}
+        {"key": None, "key_base64": None} | record | {"preview": preview(record) if visible else ""}
         for record in latest
     ]
     return render(request, "topics.html", topics=[], topic=topic, visible=visible, records=shown)
 
 
-def _preview(record: dict[str, Any]) -> str:
+def preview(record: dict[str, Any]) -> str:
     """The beginning of a payload."""
     if "payload_base64" in record:
         data = b64decode(record["payload_base64"])

@@ -45,8 +45,8 @@ async def post_job(service: Service, request: Request) -> Response:
         return redirect(request, f"jobs/{quote(job['id'])}")
     request.scope[UNCHANGED] = True
     counted = await call_api(service, request, "POST", "/v1/jobs", body=order | {"dry_run": True})
-    return question(
-        request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),
+    return await question(
+        service, request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),
         source=form.get("source"), by_job=True, typed={name: form.get(name) for name in TYPED}, is_dry_run=True,
     )  # fmt: skip
 
