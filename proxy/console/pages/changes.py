@@ -18,7 +18,6 @@ from starlette.responses import Response
 from duemq.model.access import Scope
 from duemq.model.dead_letters import home_of
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.timing import format_ms
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
@@ -99,15 +98,6 @@ async def confirm_matching(service: Service, request: Request) -> Response:
     return await question(service, request, kind, count, more=more, fields=chosen, by_job=by_job)
 
 
-async def confirm_dead_matching(service: Service, request: Request) -> Response:
-    """Asks about all dead letters that match the filter of their list; what died up to now is meant."""
-    fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
-    kind = kind_of(fields.get("kind", ""), DEAD)
-    count, more = await count_matching(service, request, api_filter(fields), "/v1/dlq")
-    chosen = given(fields, *FILTERS) | {"dead_to": format_ms(service.clock())}
-    return await question(service, request, kind, count, more=more, fields=chosen, by_job=True)
-
-
 async def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
     request.scope[UNCHANGED] = True
     return await question(service, request, kind, len(ids), ids=ids)
@@ -159,16 +149,12 @@ def readers(service: Service, request: Request, topics: Sequence[str], source: s
     ]  # fmt: skip
 
 
-async def count_matching(
-    service: Service, request: Request, query: dict[str, str], path: str = "/v1/messages"
-) -> tuple[int, bool]:
+async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
     """How many messages match, and whether there may be more: it counts for a second at most."""
     query |= {"limit": str(MAX_LIMIT)}
-    if path == "/v1/dlq":
-        query.pop("status", None)
     count, until = 0, time.monotonic() + COUNT_S
     while True:
-        listed = await call_api(service, request, "GET", path, query)
+        listed = await call_api(service, request, "GET", "/v1/messages", query)
         count += len(listed["messages"])
         if listed["cursor"] is None:
             return count, False
