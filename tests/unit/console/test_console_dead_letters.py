@@ -228,6 +228,7 @@ def test_own_letters_are_found_by_reason_and_time_of_death() -> None:
             assert re.findall(r'name="id" value="m(\d)"', text) == list(found), query
             assert site.gateway.queries[0].topic == "orders" and site.gateway.queries[0].status == "dead"
         site.gateway.queries.clear()
+        site.gateway.now += 60_000
         asked = await site.page("/redrives:matching?kind=redrive&reason=expired")
         assert "Redrive 3 messages?" in asked and 'name="reason" value="expired"' in asked
         begun = await site.ask("POST", "/jobs", {"kind": "redrive", "reason": "expired", "dead_to": NOW_TEXT})
