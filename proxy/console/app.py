@@ -20,7 +20,7 @@ from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS, PREFIX
 from duemq.proxy.console.live import MEDIA_TYPE as EVENTS
 from duemq.proxy.console.pages.problems import counters
-from duemq.proxy.console.views import COUNTERS, is_partial, redirect, render
+from duemq.proxy.console.views import COUNTERS, DOCS_URL, is_partial, redirect, render
 from duemq.proxy.rate_limit import RateLimited
 from duemq.web.problem import CODES
 
@@ -75,6 +75,7 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
     path: str = request.scope["path"]
     if path == PREFIX:  # relative to it, for a proxy may have put something before it
         return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
+    request.scope[DOCS_URL] = service.console.docs_url
     match = _router().open(request, _router().find(request), grant_of(request))
     if match.audited is not None:
         audited.append(match.audited)
