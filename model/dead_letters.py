@@ -41,7 +41,8 @@ TOPICS: Final = ("dlq.*",)
 
 class Origin(NamedTuple):
     """Where a dead letter came from, as far as it says. `writer`: `duemq`, `consumer`, `share group`, `streams`,
-    `connect` or `spring`. `partition`, `offset`: -1 where it does not say. `attempts`: deliveries that failed."""
+    `connect` or `spring`. `topic`: empty if a
+    malformed record names none. `partition`, `offset`: -1 where it does not say. `attempts`: deliveries that failed."""
 
     writer: str
     topic: str
@@ -66,7 +67,12 @@ class _Names(NamedTuple):
     attempts: str = ""
 
 
-_DUEMQ: Final = _Names("duemq", "duemq-topic", reason="duemq-reason", attempts=SHARE_GROUP + "delivery.count")
+_DUEMQ: Final = _Names(
+    "duemq", "duemq-topic", reason="duemq-reason", error="duemq-error", attempts=SHARE_GROUP + "delivery.count"
+)
+MALFORMED: Final = "malformed"
+"""duemq's reason for a record of a Kafka client that it cannot understand; the record may name no topic."""
+
 _WRITERS: Final = (
     _Names(
         "consumer", "x-duemq-topic", "x-duemq-partition", "x-duemq-offset", "x-duemq-reason", "x-duemq-error",
@@ -98,11 +104,12 @@ def origin_of(headers: Headers) -> Origin | None:
     comes first in the list above: it had the record last."""
     values = {name: value for name, value in headers if value is not None}
     writers: tuple[_Names, ...] = _WRITERS
-    if "duemq-topic" in values and "duemq-reason" in values:  # consumers keep neither
+    is_malformed = _text(values.get("duemq-reason")) == MALFORMED
+    if is_malformed or ("duemq-topic" in values and "duemq-reason" in values):  # consumers keep neither
         values = {name: value for name, value in reversed(headers) if value is not None}  # the sender's come last
         writers = (_DUEMQ,)
     for names in writers:
-        if not (topic := _text(values.get(names.topic))):
+        if not (topic := _text(values.get(names.topic))) and not is_malformed:
             continue
         read = _binary if names.writer == "spring" else _number
         return Origin(

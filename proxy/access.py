@@ -40,6 +40,10 @@ key or cookie."""
 
 _UNTIL: Final = "duemq.until"  # when the bearer token of a request expires (epoch ms)
 
+TOUCHED: Final = "duemq.touched"
+"""In the scope of a request of the console: the methods and paths of the API that it used to change something, with the
+ids of a body that lists some. The trail tells these, and not the path of a form."""
+
 UNCHANGED: Final = "duemq.unchanged"
 """In the scope of a request that changed nothing, though it might have, or what it changes all day: it is no act, and
 not in the trail."""

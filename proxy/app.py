@@ -23,9 +23,10 @@ from duemq.model.access import EVERYTHING, NOTHING, Grant
 from duemq.model.errors import BadConfig, Rejected, Unavailable
 from duemq.model.settings import networks_of
 from duemq.model.timing import shown
-from duemq.proxy.access import GRANT, UNCHANGED, Access, caller_name
+from duemq.proxy.access import GRANT, TOUCHED, UNCHANGED, Access, caller_name
 from duemq.proxy.api.endpoint import FoundRoute, Router, Service
 from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.console.fresh_letters import FreshLetters
 from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
@@ -86,6 +87,7 @@ def create_app(
     service = Service(
         gateway, ingress, registry, clock, closing, endings, max_wait_ms, access, History(gateway, clock),
         console or ConsoleSettings(), importing or ImportPolicy(), relay=relay or RelayAccess(),
+        fresh_letters=FreshLetters(gateway, ingress.limits.purgeable, clock),
     )  # fmt: skip
     # Without a key nobody gets further, by whatever name he calls.
     same_origin = SameOrigin(settings.hosts, settings.origins, any_host=access.asks_for_keys)
@@ -245,7 +247,8 @@ class Application:
         by, path, client = caller_name(request), scope["path"], scope.get("client")
         action = f"{scope['method']} {scope.get(_AUDITED, path)}"
         address = client[0] if client else ""
-        entry = TrailEntry(self._service.clock(), by, address, action, path, status, code, request_id)
+        target = ", ".join(scope.get(TOUCHED, ())) or path
+        entry = TrailEntry(self._service.clock(), by, address, action, target, status, code, request_id)
         if status < 400 or status in _MAYBE_DONE:
             await admin.trail.act(entry)
         else:

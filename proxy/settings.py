@@ -52,3 +52,4 @@ class ProxySettings(Section):
 
 class ConsoleSettings(Section):
     mask_payloads: Switch = True
+    docs_url: Annotated[str, Field(max_length=500, pattern=r"^(https?://[!-~]+)?$")] = ""

@@ -20,6 +20,7 @@ from duemq.model.access import Grant, Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.timing import shown
 from duemq.proxy.access import Access
+from duemq.proxy.console.fresh_letters import FreshLetters
 from duemq.proxy.console.history import History
 from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
@@ -44,7 +45,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class Service:
     """What handlers work with. `clock` gives epoch ms; `closing` is set when the server begins to stop.
     `endings`: what an answer that takes time watches.
-    `history`: what the console shows over time."""
+    `history`, `fresh_letters`: what the console shows over time, and as waiting for a decision."""
 
     gateway: Gateway
     ingress: Ingress
@@ -60,6 +61,7 @@ class Service:
     inspector: Inspector = field(default_factory=Inspector)
     relay: RelayAccess = field(default_factory=RelayAccess)
     consumer_names: ConsumerNames = field(default_factory=ConsumerNames)
+    fresh_letters: FreshLetters = field(kw_only=True)
 
 
 Handler = Callable[[Service, Request], Awaitable[Response]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlencode
 
 import orjson
@@ -16,10 +16,12 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from duemq.model.errors import Rejected, Unavailable
-from duemq.proxy.access import OUTER
+from duemq.proxy.access import OUTER, TOUCHED
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.caller import grant_of
+
+_MOST_IDS: Final = 20  # of one call, in the trail
 
 
 @cache
@@ -41,6 +43,9 @@ async def call_api(
     Raises Rejected or Unavailable as the endpoint does; Rejected `not_found` where there is no such endpoint.
     """
     content = b"" if body is None else orjson.dumps(body)
+    if method != "GET":
+        ids = (body or {}).get("ids") or [move["id"] for move in (body or {}).get("moves", ())]
+        request.scope.setdefault(TOUCHED, []).append(" ".join((method, path, *map(str, ids[:_MOST_IDS]))))
     inner = Request(_scope(request, method, path, query, content, headers), _receive(request, content))
     match = _router().open(inner, _router().find(inner), grant_of(request))
     if match.handler is None:

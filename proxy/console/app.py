@@ -13,12 +13,14 @@ from urllib.parse import urlencode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS, PREFIX
 from duemq.proxy.console.live import MEDIA_TYPE as EVENTS
-from duemq.proxy.console.views import is_partial, redirect, render
+from duemq.proxy.console.pages.problems import counters
+from duemq.proxy.console.views import COUNTERS, DOCS_URL, is_partial, redirect, render
 from duemq.proxy.rate_limit import RateLimited
 from duemq.web.problem import CODES
 
@@ -73,10 +75,14 @@ async def _answer(service: Service, request: Request, audited: list[str]) -> Res
     path: str = request.scope["path"]
     if path == PREFIX:  # relative to it, for a proxy may have put something before it
         return Response(status_code=308, headers={"Location": PREFIX.removeprefix("/") + "/"})
+    request.scope[DOCS_URL] = service.console.docs_url
     match = _router().open(request, _router().find(request), grant_of(request))
     if match.audited is not None:
         audited.append(match.audited)
     if match.handler is not None:
+        if grant_of(request).allows(Scope.READ) and "assets/" not in path and not is_partial(request):
+            await service.fresh_letters.look()
+            request.scope[COUNTERS] = counters(service, grant_of(request))
         return await match.handler(service, request)
     if match.allowed:
         response = _notice(request, 405, "The page does not know this method", f"It knows {', '.join(match.allowed)}.")

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from duemq.model.access import Grant
 from duemq.model.errors import Unavailable
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
@@ -23,19 +24,20 @@ _DIGITS: Final = 16  # of a time in ms
 _LIFE_S: Final = 60.0  # then the browser asks again: a key that was revoked meanwhile opens nothing
 
 
-def _event(service: Service, points: list[Point]) -> bytes:
-    document: dict[str, Any] = {"points": [tuple(one) for one in points], **live_values(service)}
+def _event(service: Service, points: list[Point], grant: Grant) -> bytes:
+    shown = [] if grant.topics else [tuple(one) for one in points]
+    document: dict[str, Any] = {"points": shown, **live_values(service, grant)}
     return b"id: %d\ndata: %b\n\n" % (service.history.now.at, orjson.dumps(document))
 
 
-def _latest(service: Service, *, shared: bool) -> bytes:
-    """The event of the last sample: the same for all streams that are `shared`, those of callers for all topics."""
+def _latest(service: Service, grant: Grant) -> bytes:
+    """The event of the last sample: the same for all callers for all topics."""
     history = service.history
-    if not shared:
-        return _event(service, history.points[-1:])
+    if grant.topics:
+        return _event(service, history.points[-1:], grant)
     at, event = history.event
     if history.now.at != at:
-        history.event = _, event = history.now.at, _event(service, history.points[-1:])
+        history.event = _, event = history.now.at, _event(service, history.points[-1:], grant)
     return event
 
 
@@ -44,11 +46,11 @@ class LiveStream(Response):
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, service: Service, after: int, *, shared: bool) -> None:
-        """`after`: what the client has, epoch ms. `shared`: see `_latest`."""
+    def __init__(self, service: Service, after: int, grant: Grant) -> None:
+        """`after`: what the client has, epoch ms."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.raw_headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        self._service, self._after, self._shared = service, after, shared
+        self._service, self._after, self._grant = service, after, grant
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         history = self._service.history
@@ -65,7 +67,9 @@ class LiveStream(Response):
         loop = asyncio.get_running_loop()
         until = loop.time() + _LIFE_S
         service = self._service
-        event = b"retry: 2000\n" + _event(service, [one for one in service.history.points if one.at > self._after])
+        await service.fresh_letters.look()
+        points = [one for one in service.history.points if one.at > self._after]
+        event = b"retry: 2000\n" + _event(service, points, self._grant)
         while not end.reached and loop.time() < until:
             await send({"type": "http.response.body", "body": event, "more_body": True})
             sampled = asyncio.create_task(service.history.wait(), name="sample")
@@ -73,7 +77,8 @@ class LiveStream(Response):
                 await end.or_done(sampled)
             finally:
                 sampled.cancel()
-            event = _latest(service, shared=self._shared)
+            await service.fresh_letters.look()
+            event = _latest(service, self._grant)
 
 
 async def get_live(service: Service, request: Request) -> Response:
@@ -82,4 +87,4 @@ async def get_live(service: Service, request: Request) -> Response:
         raise Unavailable(f"{streams} consoles are open here: this one shows what is new when it is loaded")
     last = request.headers.get("last-event-id", "")
     after = int(last) if last.isdecimal() and len(last) < _DIGITS else 0
-    return LiveStream(service, after, shared=not grant_of(request).topics)
+    return LiveStream(service, after, grant_of(request))

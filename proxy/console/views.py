@@ -17,11 +17,16 @@ from duemq.model.timing import LAST_MS, format_duration, format_ms
 from duemq.proxy.access import caller_name
 from duemq.proxy.console.assets import asset_name
 from duemq.proxy.console.caller import csrf_token, grant_of
+from duemq.proxy.console.help import help_of
 
 if TYPE_CHECKING:  # made when the first page is asked for: it takes 50 ms, and most processes show none
     from jinja2 import Environment
 
 NONE: Final = "\N{EN DASH}"
+COUNTERS: Final = "duemq.counters"
+"""Where the scope of a request has what the navigation counts, by page."""
+DOCS_URL: Final = "duemq.docs_url"
+"""And the setting `console.docs_url`."""
 ROOT_HEADER: Final = "x-console-root"
 """What pages have htmx say: the console as seen from them."""
 _ROOT: Final = re.compile(r"\./|(\.\./){1,9}")
@@ -68,7 +73,11 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
                 "asset": asset_name,
                 "may": {str(scope): grant.allows(scope) for scope in Scope},
                 "csrf": csrf_token(request),
-                "caller": caller_name(request),
+                "caller": grant.name or caller_name(request),
+                "help": help_of(request.scope["path"].removeprefix("/console")),
+                "docs_url": request.scope.get(DOCS_URL, ""),
+                "counters": request.scope.get(COUNTERS, {}),
+                "all_topics": not grant.topics,
                 "layout": "parts/bare.html" if is_partial(request) else "layout.html",
             }
         )

@@ -29,7 +29,7 @@ _CHANGES: Final = (*FIELDS, *_BESIDE)
 async def list_destinations(service: Service, request: Request) -> Response:
     grant: Grant = request.scope[GRANT]
     registry = _registry(service)
-    listed = [_json(service, request, each) for each in registry.listed() if _is_covered(grant, each)]
+    listed = [_json(service, request, each) for each in registry.listed() if is_covered(grant, each)]
     return JsonResponse({"destinations": listed})
 
 
@@ -99,12 +99,12 @@ def _registry(service: Service) -> DestinationRegistry:
 
 def _find(service: Service, request: Request) -> Destination:
     destination = _registry(service).find(name := request.path_params["name"])
-    if not _is_covered(request.scope[GRANT], destination):
+    if not is_covered(request.scope[GRANT], destination):
         raise Rejected("unknown_destination", f"there is no destination {shown(name)} of this key's topics", "name")
     return destination
 
 
-def _is_covered(grant: Grant, destination: Destination) -> bool:
+def is_covered(grant: Grant, destination: Destination) -> bool:
     """Whether a caller who may use some topics only may use all that are handed on to it."""
     return all(map(grant.covers, (destination.own_topic, *destination.topics)))
 

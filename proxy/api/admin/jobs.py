@@ -40,7 +40,7 @@ async def post_job(service: Service, request: Request) -> Response:
     order, ids, dry_run = read_order(body, service.ingress, now, grant.namespace)
     if order.kind not in OF_THE_DEAD and not grant.allows(Scope.CANCEL):
         raise Rejected("forbidden", f"this key has not the scope {Scope.CANCEL}")
-    if not _is_covered(grant, order):
+    if not is_covered(grant, order):
         detail = "a key for some topics begins jobs of one of them, which filter.topic names, and not of listed ids"
         raise Rejected("forbidden", detail, "filter")
     if order.kind == "purge" and order.source and not grant.allows(Scope.ADMIN):
@@ -81,7 +81,7 @@ def _check_purgeable(service: Service, topic: str) -> None:
         raise Rejected("forbidden", detail, "source")
 
 
-def _is_covered(grant: Grant, order: Order) -> bool:
+def is_covered(grant: Grant, order: Order) -> bool:
     """Whether a job is no more than what a caller may do who may use some topics only."""
     if not grant.topics:
         return True
@@ -93,7 +93,7 @@ def _is_covered(grant: Grant, order: Order) -> bool:
 
 async def list_jobs(service: Service, request: Request) -> Response:
     grant: Grant = request.scope[GRANT]
-    jobs = [job for job in _jobs(service).listed() if _is_covered(grant, job.order)]
+    jobs = [job for job in _jobs(service).listed() if is_covered(grant, job.order)]
     return JsonResponse({"jobs": list(map(job_json, jobs))})
 
 
@@ -103,7 +103,7 @@ async def get_job(service: Service, request: Request) -> Response:
 
 def _find(service: Service, request: Request) -> Job:
     job = _jobs(service).find(id_ := request.path_params["id"])
-    if not _is_covered(request.scope[GRANT], job.order):
+    if not is_covered(request.scope[GRANT], job.order):
         raise Rejected("unknown_job", f"there is no job {shown(id_)} of this key's topics", "id")
     return job
 

@@ -1,8 +1,8 @@
-// What every page has: the colour switch, local times, selections, dialogs. Pages work without it.
+// What every page has: the switches of colours and times, lists that poll, selections, dialogs, phones. Pages work without it.
 (() => {
   "use strict";
   const root = document.documentElement;
-  const $ = (id) => document.getElementById(id);
+  const $ = (id) => document.getElementById(id), dialog = $("dialog");
 
   // --- colours ---
   const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -20,21 +20,84 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); document.dispatchEvent(new Event("theme")); });
   }
 
-  // --- times in the zone of who looks ---
-  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
-  const showLocal = (within) => {
-    for (const time of within.querySelectorAll("time[datetime]:not([title])")) {
-      const at = new Date(time.dateTime);
-      if (isNaN(at)) continue;
-      time.title = `${local.format(at)} (${zone})`;
-      if (at.getTimezoneOffset() === 0) continue;
-      const text = document.createElement("small");
-      text.className = "local";
-      text.textContent = local.format(at);
-      time.append(text);
-    }
+  // --- times: in UTC, in the zone of who looks, or relative, in tables, charts and fields ---
+  const MODES = { utc: "UTC", local: "Local", relative: "Relative" };
+  const UNITS = [[60_000, 1_000, "second"], [3_600_000, 60_000, "minute"], [172_800_000, 3_600_000, "hour"], [Infinity, 86_400_000, "day"]];
+  const words = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
+  const named = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
+  const shifted = (ms) => ms - new Date(ms).getTimezoneOffset() * 60_000;
+  const zoneAt = (ms) => mode === "utc" ? "UTC" : named.formatToParts(ms).find((part) => part.type === "timeZoneName").value;
+  const stamp = (ms, zone) => new Date(zone === "utc" ? ms : shifted(ms)).toISOString().replace("T", " ").slice(0, -1);
+  const relative = (ms) => {
+    const left = ms - Date.now(), [, unit, name] = UNITS.find(([most]) => Math.abs(left) < most);
+    return words.format(Math.round(left / unit), name);
   };
+  let mode = "utc";
+  try { mode = localStorage.getItem("duemq-time") in MODES ? localStorage.getItem("duemq-time") : mode; } catch { /* no storage */ }
+  const setField = (field) => {
+    const from = field.dataset.zone ?? "utc", to = mode === "utc" ? "utc" : "local";
+    const text = field.dataset.zone ? field.value : field.defaultValue; // what a browser restores may be of another zone
+    const at = Date.parse(from === "utc" ? `${text}Z` : text);
+    field.dataset.zone = to;
+    field.autocomplete = "off";
+    if (!isNaN(at)) field.value = stamp(at, to).replace(" ", "T").slice(0, text.length);
+    const hint = field.closest("label")?.querySelector("small");
+    if (hint) hint.textContent = hint.textContent.replace(hint.dataset.zone ?? "UTC", hint.dataset.zone = zoneAt(Date.now()));
+  };
+  const showTimes = (within) => {
+    for (const time of within.querySelectorAll("time[datetime]")) {
+      const at = Date.parse(time.dateTime);
+      if (isNaN(at)) continue;
+      const texts = { utc: `${stamp(at, "utc")} UTC`, local: `${stamp(at, "local")} ${named.formatToParts(at).at(-1).value}`, relative: relative(at) };
+      if (time.textContent !== texts[mode]) time.textContent = texts[mode];
+      delete texts[mode];
+      time.title = Object.values(texts).join(", ");
+    }
+    for (const field of within.querySelectorAll('input[type="datetime-local"]')) setField(field);
+  };
+  document.addEventListener("formdata", (event) => {
+    for (const field of event.target.querySelectorAll('input[type="datetime-local"][data-zone="local"]')) {
+      if (field.name && field.value) event.formData.set(field.name, stamp(new Date(field.value).getTime(), "utc").replace(" ", "T").slice(0, field.value.length));
+    }
+  });
+  globalThis.duemqClock = (ms, seconds) => {
+    if (mode !== "relative") return stamp(ms, mode).slice(11, seconds ? 19 : 16);
+    const ago = Math.max(Math.round((Date.now() - ms) / 1000), 0);
+    return ago < 120 ? `\u2212${ago} s` : ago < 7200 ? `\u2212${Math.round(ago / 60)} min` : `\u2212${Math.round(ago / 3600)} h`;
+  };
+  const zone = $("zone");
+  const nameZone = () => { zone.textContent = MODES[mode]; zone.setAttribute("aria-label", `Times are ${mode === "relative" ? "relative" : `in ${zoneAt(Date.now())}`}: change`); };
+  if (zone) {
+    zone.hidden = false;
+    nameZone();
+    zone.addEventListener("click", () => {
+      const all = Object.keys(MODES);
+      mode = all[(all.indexOf(mode) + 1) % all.length];
+      try { localStorage.setItem("duemq-time", mode); } catch { /* for this page only */ }
+      nameZone();
+      showTimes(document);
+      document.dispatchEvent(new Event("theme"));
+    });
+    setInterval(() => { if (mode === "relative" && !document.hidden) showTimes(document); }, 10_000);
+  }
+
+  // --- lists that look again, unless somebody is at work in them ---
+  const isBusy = (list) => document.hidden || dialog?.open || list.dataset.grown || list.querySelector("input:checked")
+    || list.contains(document.activeElement) || (getSelection().toString() && list.contains(getSelection().anchorNode));
+  let turn = 0;
+  setInterval(() => {
+    turn += 1;
+    for (const list of document.querySelectorAll("[data-poll]")) {
+      if (turn % Number(list.dataset.poll) === 0 && !isBusy(list)) htmx.ajax("GET", location.pathname + location.search, { target: list, select: `#${list.id}`, swap: "outerHTML" });
+    }
+  }, 1000);
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const list = event.detail.target;
+    if (!list?.dataset?.poll) return;
+    if (event.detail.xhr.status !== 200 || isBusy(list)) event.detail.shouldSwap = false;
+    if (event.detail.xhr.status !== 200) list.dataset.stale = "1";
+  });
+  document.addEventListener("htmx:sendError", (event) => { if (event.detail.target?.dataset?.poll) event.detail.target.dataset.stale = "1"; });
 
   // --- selections ---
   const boxes = () => [...document.querySelectorAll('#rows input[name="id"]')];
@@ -54,8 +117,8 @@
   document.addEventListener("change", (event) => { if (event.target.matches('#rows input[name="id"]')) count(); });
 
   // --- dialogs ---
-  const dialog = $("dialog");
   document.addEventListener("htmx:afterSwap", (event) => {
+    if (event.detail.target.id === "rows") event.detail.target.closest("[data-poll]")?.setAttribute("data-grown", "1");
     if (event.detail.target !== dialog) return;
     if (!dialog.open) dialog.showModal();
     (dialog.querySelector("input:not([type=hidden]), button") || dialog).focus();
@@ -63,7 +126,7 @@
   dialog?.addEventListener("click", (event) => {
     if (event.target === dialog || event.target.closest("[data-close]")) { event.preventDefault(); dialog.close(); }
   });
-  document.addEventListener("htmx:afterSettle", () => { showLocal(document); count(); });
+  document.addEventListener("htmx:afterSettle", () => { showTimes(document); nameCells(); count(); });
 
   // --- one press, one request ---
   document.addEventListener("submit", (event) => {
@@ -73,9 +136,43 @@
   });
   addEventListener("pageshow", () => { for (const form of document.querySelectorAll("[data-sent]")) delete form.dataset.sent; count(); });
 
+  // --- copying ---
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (!button) return;
+    const root = JSON.parse(document.body.getAttribute("hx-headers"))["X-Console-Root"];
+    const text = button.dataset.copy.replaceAll("{api}", new URL(`${root}..`, location).href.replace(/\/$/, ""));
+    try { await navigator.clipboard.writeText(text); } catch { // not over plain HTTP
+      const area = document.body.appendChild(Object.assign(document.createElement("textarea"), { value: text }));
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    const before = button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = before; }, 1500);
+  });
+
+  // --- narrow windows: rows are cards that name their cells, filters wait until they are asked for ---
+  const nameCells = () => {
+    for (const table of document.querySelectorAll("table.list")) {
+      const names = [...table.querySelectorAll("thead th")].map((th) => th.textContent.trim());
+      for (const row of table.tBodies[0]?.rows ?? []) [...row.cells].forEach((cell, at) => { cell.dataset.label = names[at] ?? ""; });
+    }
+  };
+  for (const form of document.querySelectorAll("form.filters[role=search]")) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet collapse", textContent: "Filter" });
+    const show = (is) => { form.classList.toggle("collapsed", !is); button.setAttribute("aria-expanded", String(is)); };
+    button.addEventListener("click", () => show(form.classList.contains("collapsed")));
+    form.prepend(button);
+    show([...form.elements].some((one) => one.ariaInvalid) || document.querySelector(".notice.bad"));
+  }
+
   // --- the menu of narrow windows ---
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") document.querySelector("details.menu[open]")?.removeAttribute("open"); });
 
-  showLocal(document);
+  for (const button of document.querySelectorAll("[data-copy]")) button.hidden = false;
+  showTimes(document);
+  nameCells();
   count();
 })();

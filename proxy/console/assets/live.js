@@ -10,7 +10,6 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = (value) => value >= 1e6 ? `${+(value / 1e6).toPrecision(3)}M` : value >= 1e4 ? `${+(value / 1e3).toPrecision(3)}k` : String(+value.toPrecision(4));
   const shown = (self, value) => value == null ? "–" : short(value);
-  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
   const made = (id, series) => {
     const place = document.getElementById(id), line = colour("--line"), ink = colour("--muted");
@@ -19,8 +18,8 @@
     return new uPlot({
       width: place.clientWidth, height: 215, padding: [8, 8, 0, 0], cursor: { y: false, drag: { x: false, y: false } },
       scales: { y: { range: (u, low, high) => [0, Math.max(high * 1.1, 1)] } },
-      series: [{ value: (u, at) => at == null ? "–" : clock.format(at * 1000) }, ...series.map(([label, name, dash]) => ({ label, stroke: colour(name), width: 1.8, dash, spanGaps: false, value: shown, points: { show: false } }))],
-      axes: [{ ...axis, space: 70, values: (u, marks) => marks.map((at) => clock.format(at * 1000).replace(/:\d\d$/, range > 300 ? "" : "$&")) }, { ...axis, size: 52, values: (u, marks) => marks.map(short) }],
+      series: [{ value: (u, at) => at == null ? "–" : duemqClock(at * 1000, true) }, ...series.map(([label, name, dash]) => ({ label, stroke: colour(name), width: 1.8, dash, spanGaps: false, value: shown, points: { show: false } }))],
+      axes: [{ ...axis, space: 70, values: (u, marks) => marks.map((at) => duemqClock(at * 1000, range <= 300)) }, { ...axis, size: 52, values: (u, marks) => marks.map(short) }],
     }, [[], ...series.map(() => [])], place);
   };
 
@@ -36,6 +35,7 @@
   };
 
   const begin = () => {
+    if (!document.getElementById("rates")) return; // a key for some topics sees no totals
     charts.forEach((chart) => chart.destroy());
     charts = [
       made("rates", [["In", "--blue"], ["Out", "--green", [6, 3]]]),
@@ -57,6 +57,8 @@
     news.horizon.forEach((one, index) => {
       document.querySelector(`[data-bar="${index}"]`).setAttribute("width", `${one.percent}%`);
       document.querySelector(`[data-count="${index}"]`).textContent = one.count;
+      const due = document.querySelector(`[data-due="${index}"]`);
+      due.search = `status=scheduled&${one.query}`;
     });
     draw();
   };
@@ -83,7 +85,7 @@
       draw();
     });
   }
-  document.querySelector(".range").hidden = false;
+  for (const bar of document.querySelectorAll(".range")) bar.hidden = false;
   // A page that nobody sees needs no stream.
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) { open(); draw(); return; }

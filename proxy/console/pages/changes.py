@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -17,19 +17,22 @@ from starlette.responses import Response
 
 from duemq.model.access import Scope
 from duemq.model.dead_letters import home_of
-from duemq.model.errors import Rejected
-from duemq.model.timing import format_ms
+from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
-from duemq.proxy.console.caller import grant_of
+from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import MAX_SELECTED, Form, given, instant_text, read_form
 from duemq.proxy.console.pages.messages import FILTERS, api_filter
+from duemq.proxy.console.pages.topics import preview
 from duemq.proxy.console.views import messages_text, redirect, render
+from duemq.proxy.destinations.handlers import is_covered
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
 COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
 _SIDE_BY_SIDE: Final = 50
+_DESCRIBED: Final = 5  # of those that a question is about
+GROUP_PREFIX: Final = "dlq."
 
 
 class Kind(NamedTuple):
@@ -75,12 +78,12 @@ _OUTCOMES: Final = {
 
 async def confirm_change(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    return _ask(request, kind_of(form.get("kind"), _CHANGES), selected(form))
+    return await _ask(service, request, kind_of(form.get("kind"), _CHANGES), selected(form))
 
 
 async def confirm_redrive(service: Service, request: Request) -> Response:
     form = await read_form(request)
-    return _ask(request, kind_of(form.get("kind"), DEAD), selected(form))
+    return await _ask(service, request, kind_of(form.get("kind"), DEAD), selected(form))
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
@@ -91,25 +94,17 @@ async def confirm_matching(service: Service, request: Request) -> Response:
     if not given(fields, *FILTERS):
         raise Rejected("bad_field", "Filter the messages first: by topic, key, label or time.", "filter")
     count, more = await count_matching(service, request, api_filter(fields))
-    return question(request, kind, count, more=more, fields=given(fields, "status", *FILTERS), by_job=by_job)
+    chosen = given(fields, "status", *FILTERS)
+    return await question(service, request, kind, count, more=more, fields=chosen, by_job=by_job)
 
 
-async def confirm_dead_matching(service: Service, request: Request) -> Response:
-    """Asks about all dead letters that match the filter of their list; what died up to now is meant."""
-    fields = read_query(request, ("kind", "ref", "status", *FILTERS, "limit", "cursor"))
-    kind = kind_of(fields.get("kind", ""), DEAD)
-    count, more = await count_matching(service, request, api_filter(fields), "/v1/dlq")
-    chosen = given(fields, *FILTERS) | {"dead_to": format_ms(service.clock())}
-    return question(request, kind, count, more=more, fields=chosen, by_job=True)
-
-
-def _ask(request: Request, kind: str, ids: list[str]) -> Response:
+async def _ask(service: Service, request: Request, kind: str, ids: list[str]) -> Response:
     request.scope[UNCHANGED] = True
-    return question(request, kind, len(ids), ids=ids)
+    return await question(service, request, kind, len(ids), ids=ids)
 
 
-def question(
-    request: Request, kind: str, count: int, *, more: bool = False, ids: Sequence[str] = (),
+async def question(
+    service: Service, request: Request, kind: str, count: int, *, more: bool = False, ids: Sequence[str] = (),
     fields: Mapping[str, str] | None = None, source: str = "", by_job: bool = False,
     typed: Mapping[str, str] | None = None, is_dry_run: bool = False,
 ) -> Response:  # fmt: skip
@@ -117,23 +112,49 @@ def question(
     filter `fields`; of the topic `source`, where they are its dead letters. `typed`: what the form said already."""
     page = f"dlq/topics/{source}" if source else "dlq" if kind in DEAD else "messages"
     action = "jobs" if by_job else "redrives" if kind in DEAD else "changes"
+    about = await asyncio.gather(*(_described(service, request, id_, source) for id_ in ids[:_DESCRIBED]))
+    topics = sorted({one["topic"] for one in about} | {(fields or {}).get("topic", "")} - {""})
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=count, more=more, by_job=by_job,
         filter=fields or {}, source=source, action=action, back=page, is_dry_run=is_dry_run,
+        described=about, readers=readers(service, request, topics, source) if kind == "redrive" and source else (),
+        home=home_of(source), visible=sees_payloads(service, request),
         typed=dict.fromkeys(TYPED, "") | {"to": home_of(source)} | dict(typed or {}),
     )  # fmt: skip
 
 
-async def count_matching(
-    service: Service, request: Request, query: dict[str, str], path: str = "/v1/messages"
-) -> tuple[int, bool]:
+async def _described(service: Service, request: Request, id_: str, source: str) -> dict[str, Any]:
+    """What a question says of a message, or of a dead letter of the topic `source`; its id alone if it is not found."""
+    path = f"/v1/dlq/topics/{source}/{id_}" if source else f"/v1/messages/{quote(id_, safe='')}"
+    try:
+        one = await call_api(service, request, "GET", path)
+    except (Rejected, Unavailable):
+        return {"id": id_, "topic": "", "key": None, "at": None, "payload": None}
+    topic = (one["origin"] or {"topic": ""})["topic"] if source else one["topic"]
+    key = one.get("key_base64") or one.get("key")
+    payload = preview(one) if "payload" in one or "payload_base64" in one else None
+    return {"id": id_, "topic": topic, "key": key, "at": one["dead_at" if source else "deliver_at"], "payload": payload}
+
+
+def readers(service: Service, request: Request, topics: Sequence[str], source: str) -> list[tuple[str, list[str]]]:
+    """Of each topic, who is known to read it: destinations, and the group whose dead letters `source` has."""
+    admin = service.access.admin
+    destinations = [] if admin is None else admin.destinations.listed()
+    group = source.removeprefix(GROUP_PREFIX) if source.startswith(GROUP_PREFIX) and not home_of(source) else ""
+    return [
+        (topic, [f"destination {one.name}" for one in destinations
+                 if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
+                + [f"group {group}"] * bool(group))
+        for topic in topics
+    ]  # fmt: skip
+
+
+async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:
     """How many messages match, and whether there may be more: it counts for a second at most."""
     query |= {"limit": str(MAX_LIMIT)}
-    if path == "/v1/dlq":
-        query.pop("status", None)
     count, until = 0, time.monotonic() + COUNT_S
     while True:
-        listed = await call_api(service, request, "GET", path, query)
+        listed = await call_api(service, request, "GET", "/v1/messages", query)
         count += len(listed["messages"])
         if listed["cursor"] is None:
             return count, False

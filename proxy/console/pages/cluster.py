@@ -10,6 +10,7 @@ from starlette.responses import Response
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.pages.problems import problems
 from duemq.proxy.console.views import redirect, render
@@ -27,7 +28,7 @@ async def get_cluster(service: Service, request: Request) -> Response:
     figures = {one.node: one for one in service.history.now.figures if one.lateness}
     nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
     return render(
-        request, "cluster/cluster.html", cluster=cluster, nodes=nodes, problems=problems(service),
+        request, "cluster/cluster.html", cluster=cluster, nodes=nodes, problems=problems(service, grant_of(request)),
         done=_DONE.get(query.get("done", ""), ""), alone=len(nodes) < 2,
     )  # fmt: skip
 

@@ -1,13 +1,19 @@
-"""The overview: what is wrong, what flows, how late it is, and what is pending until when."""
+"""The overview: what is wrong, what flows, how late it is, and what is pending until when. Rates and counts are of all
+topics: a caller for some topics sees what is wrong alone."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.cluster.figures import HORIZONS_MS
+from duemq.model.access import Grant
+from duemq.model.timing import WINDOW_MS, format_ms
 from duemq.proxy.api.endpoint import Service
+from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.pages.problems import problems
 from duemq.proxy.console.views import NONE, ms_text, number, rate, render, render_text
 
@@ -15,18 +21,19 @@ _HORIZONS: Final = ("half an hour", "1 hour", "1 day", "7 days", "30 days", "1 y
 
 
 async def get_overview(service: Service, request: Request) -> Response:
+    grant = grant_of(request)
     return render(
-        request, "overview.html", problems=problems(service), values=_values(service), horizon=_horizon(service),
-        sampled=bool(service.history.now.at),
+        request, "overview.html", problems=problems(service, grant), whole=not grant.topics, topics=grant.topics,
+        values=_values(service), horizon=_horizon(service),
     )  # fmt: skip
 
 
-def live_values(service: Service) -> dict[str, Any]:
+def live_values(service: Service, grant: Grant) -> dict[str, Any]:
     """What the page shows, as it is now: texts by their places, and what is made of templates."""
     return {
-        "values": _values(service),
-        "problems": render_text("parts/problems.html", problems=problems(service)),
-        "horizon": _horizon(service),
+        "values": {} if grant.topics else _values(service),
+        "problems": render_text("parts/problems.html", problems=problems(service, grant), all_topics=not grant.topics),
+        "horizon": [] if grant.topics else _horizon(service),
     }
 
 
@@ -51,10 +58,12 @@ def _values(service: Service) -> dict[str, str]:
 
 
 def _horizon(service: Service) -> list[dict[str, Any]]:
-    """Pending by when it is due, each with its share of the largest in percent."""
-    counts = service.history.now.horizon
+    """Pending by when it is due, each with its share of the largest in percent, and the query that lists it."""
+    counts, now = service.history.now.horizon, service.clock()
     most = max(*counts, 1)
+    edges = (now + WINDOW_MS, *(now + end for end in HORIZONS_MS[1:]))
     return [
-        {"name": name, "count": number(count), "percent": round(100 * count / most, 1)}
-        for name, count in zip(_HORIZONS, counts, strict=True)
-    ]
+        {"name": name, "count": number(count), "percent": round(100 * count / most, 1),
+         "query": urlencode({name: format_ms(at) for name, at in (("due_from", start), ("due_to", end)) if at})}
+        for name, count, start, end in zip(_HORIZONS, counts, (None, *edges), (*edges, None), strict=True)
+    ]  # fmt: skip

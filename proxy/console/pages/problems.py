@@ -1,33 +1,58 @@
-"""What is wrong now, the worst first: shards, nodes, disks, destinations, lateness."""
+"""What is wrong now, the worst first: shards, nodes, disks, lateness, topics, destinations, and dead letters that wait
+for a decision. A caller for some topics sees what concerns these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+from duemq.model.access import Grant
+from duemq.model.dead_letters import MALFORMED, home_of
+from duemq.model.destinations.destination import Destination
+from duemq.model.job import JobState
+from duemq.proxy.api.admin.jobs import is_covered as is_job_covered
 from duemq.proxy.api.endpoint import Service
-from duemq.proxy.console.views import ms_text
+from duemq.proxy.console.views import ms_text, number
+from duemq.proxy.destinations.handlers import is_covered
 
 _LATE_MS: Final = 5_000
+_FAILED_MS: Final = 3_600_000  # so long a failed attempt at a destination is told
 _LAG: Final = 1_000  # ledger entries
-_NOT_READY: Final = frozenset(("joining", "out"))
+_NOT_READY: Final = frozenset(("joining", "out", "draining"))
 _MAX_SHOWN: Final = 20
 
 
 class Problem(NamedTuple):
-    """`page`: where more is seen, as from the root of the console."""
+    """`page`: where more is seen, as from the root of the console. `count`: how many things have it."""
 
     severe: bool
     text: str
     page: str
+    count: int = 1
 
 
-def problems(service: Service) -> list[Problem]:
-    """At most 20."""
-    return sorted(_all(service), key=lambda problem: not problem.severe)[:_MAX_SHOWN]
+def problems(service: Service, grant: Grant) -> list[Problem]:
+    """At most 20, of which the last one may say how many more there are."""
+    found = sorted(_all(service, grant), key=lambda problem: not problem.severe)
+    if (more := len(found) - _MAX_SHOWN + 1) > 1:
+        found[_MAX_SHOWN - 1 :] = [Problem(found[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
+    return found
 
 
-def _all(service: Service) -> Iterator[Problem]:
+def counters(service: Service, grant: Grant) -> dict[str, int]:
+    """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
+    found = problems(service, grant)
+    counts = Counter({"./": sum(problem.count for problem in found if not problem.page.startswith("dlq"))})
+    for problem in found:
+        page = problem.page.partition("/")[0].partition("?")[0]
+        if page != ".":
+            counts[page] += problem.count
+    return counts
+
+
+def _all(service: Service, grant: Grant) -> Iterator[Problem]:
     for reason in (service.gateway.why_not_ready(), service.access.why_not_ready()):
         if reason is not None:
             yield Problem(True, f"Not ready: {reason}", "cluster")
@@ -36,11 +61,62 @@ def _all(service: Service) -> Iterator[Problem]:
         if now.at and shard.get("master") is None:
             yield Problem(True, f"Shard {shard['shard']} has no master: what is due there is not delivered", "cluster")
     if now.overdue_ms > _LATE_MS:
-        yield Problem(True, f"The oldest overdue message is {ms_text(now.overdue_ms)} late", "./")
+        text = f"The oldest overdue message is {ms_text(now.overdue_ms)} late"
+        yield Problem(True, text, "messages?status=scheduled")
     for node in now.cluster["nodes"]:
         yield from _of_node(node)
     for topic, trouble in service.gateway.troubles().items():
-        yield Problem(False, f"Topic {topic} refuses messages: {trouble}", f"topics/{topic}")
+        yield Problem(False, f"Topic {topic} refuses messages: {trouble}", f"topics/{quote(topic)}")
+    yield from _of_letters(service, grant)
+    if (admin := service.access.admin) is None:
+        return
+    for destination in admin.destinations.listed():
+        if is_covered(grant, destination):
+            figures = service.relay.figures(destination.name)
+            yield from _of_destination(destination, figures, service.clock())
+    for job in admin.jobs.listed():
+        if job.state is JobState.PAUSED and is_job_covered(grant, job.order):
+            yield Problem(False, f"A {job.order.kind} job is paused{': ' * bool(job.reason)}{job.reason}",
+                          f"jobs/{job.id}")  # fmt: skip
+
+
+def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
+    fresh = service.fresh_letters
+    if fresh.trouble:
+        yield Problem(False, fresh.trouble, "dlq/topics")
+    reasons: dict[tuple[str, str], Counter[str]] = {
+        (source, "dlq/topics/" + quote(source)): Counter() for source in fresh.more if grant.covers(source)
+    }
+    for letter in fresh.letters:
+        if letter.is_shown_to(grant):
+            page = "dlq" if letter.is_own else f"dlq/topics/{quote(letter.source)}"
+            if letter.reason == MALFORMED:
+                page += f"?reason={MALFORMED}"
+            reasons.setdefault((letter.source, page), Counter())[letter.reason] += 1
+    for (source, page), counts in reasons.items():
+        of = f" of destination {home_of(source).partition('.')[2]}" if home_of(source) else f" in {source}"
+        what = "malformed Kafka record" if MALFORMED in page else "dead letter"
+        total = sum(counts.values())
+        words = ", ".join(reason for reason, _ in counts.most_common(3) if reason and reason != MALFORMED)
+        text = f"{'At least ' if source in fresh.more else ''}{number(total)} {what}{'' if total == 1 else 's'}{of}"
+        yield Problem(False, f"{text} in the last 24 h{': ' * bool(words)}{words}", page, total)
+
+
+def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: int) -> Iterator[Problem]:
+    page = f"destinations/{one.name}"
+    if one.disabled:
+        yield Problem(True, f"Destination {one.name} is disabled: {one.disabled}", page)
+    elif one.paused:
+        yield Problem(False, f"Destination {one.name} is paused", page)
+    elif figures is None:
+        yield Problem(True, f"Destination {one.name} is served by no relay: its messages wait", page)
+    elif figures.get("trouble"):
+        yield Problem(True, f"Destination {one.name} gets nothing: {figures['trouble']}", page)
+    elif (last := next(iter(figures.get("last_failures") or ()), None)) and now - last["at"] < _FAILED_MS:
+        is_failing = (figures.get("last_accepted_at") or 0) < last["at"]
+        what = "takes nothing: its last attempt" if is_failing else "refuses some messages: an attempt"
+        ago = ms_text(max(now - last["at"], 0) // 1000 * 1000)
+        yield Problem(is_failing, f"Destination {one.name} {what} failed {ago} ago with {last['status']}", page)
 
 
 def _of_node(node: dict[str, Any]) -> Iterator[Problem]:
@@ -50,7 +126,7 @@ def _of_node(node: dict[str, Any]) -> Iterator[Problem]:
     elif node.get("watermark"):
         yield Problem(False, f"The disk of node {name} is filling up (mark {node['watermark']} of 3)", "cluster")
     if node.get("state") in _NOT_READY:
-        yield Problem(False, f"Node {name} is {node['state']}: {node['reason']}", "cluster")
+        yield Problem(False, f"Node {name} is {node['state']}{': ' * bool(node['reason'])}{node['reason']}", "cluster")
     for shard, why in node.get("unfit", {}).items():
         yield Problem(True, f"Node {name} cannot hold shard {shard}: {why}", "cluster")
     for shard, behind in node.get("lag", {}).items():

@@ -7,7 +7,7 @@ what the job would take.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -17,28 +17,34 @@ from starlette.responses import Response
 
 from duemq.model.access import Scope
 from duemq.model.dead_letters import REDRIVEN_FROM
-from duemq.model.errors import Rejected
+from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
+from duemq.model.names import of_redrive
 from duemq.model.timing import LAST_MS, format_ms, parse_instant
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text, read_form
-from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
+from duemq.proxy.console.pages.changes import COUNT_S, DEAD, GROUP_PREFIX, kind_of, question, selected
 from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, is_null, payload_of
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import MAX_LIMIT, read_query
 
-GROUP_PREFIX: Final = "dlq."
 _TIMES: Final = ("dead_from", "dead_to")
 FILTERS: Final = (*_TIMES, "topic", "key", "reason")
 QUERY: Final = f"{' '.join(FILTERS)} limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
-_ABSENT: Final = dict.fromkeys(("key", "key_base64", "header_list"))  # the API leaves some of them out
+ABSENT: Final = dict.fromkeys(
+    ("key", "key_base64", "header_list", "redriven_as", "redrives")
+)  # the API leaves some of them out
 _NO_ORIGIN: Final = {"topic": "", "reason": "", "error": ""}
 
 
-class _Filter(NamedTuple):
+ListPage = Callable[[dict[str, str]], Awaitable[tuple[list[dict[str, Any]], str | None]]]
+"""Lists what a query says: a page of dead letters, and the cursor of the next one."""
+
+
+class LetterFilter(NamedTuple):
     """What a dead letter has to be. Times in epoch ms; None: anything."""
 
     dead_from: int
@@ -48,7 +54,7 @@ class _Filter(NamedTuple):
     reason: str | None
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> _Filter:
+    def of(cls, fields: Mapping[str, str]) -> LetterFilter:
         """Of the fields of a job's filter. Raises Rejected `bad_time` and `naive_time`."""
         since, until = (
             parse_instant(fields[name], name, text=True) if name in fields else default
@@ -81,9 +87,10 @@ async def get_letters(service: Service, request: Request) -> Response:
     fields = read_query(request, _FIELDS)
     wrong, letters, cursor = "", list[Any](), None
     try:
-        chosen = _Filter.of(_filter(fields))
+        chosen = LetterFilter.of(job_filter(fields, FILTERS))
         query = given(fields, "cursor") | {"limit": fields.get("limit") or LIMITS[1]}
-        letters, cursor = await _search(service, request, chosen, query)
+        letters, cursor = await search(_lister(service, request), chosen, query)
+        letters = await _with_redrives(service, source, letters)
     except Rejected as error:  # what was typed stays on the page
         if error.field not in FILTERS:
             raise
@@ -92,7 +99,7 @@ async def get_letters(service: Service, request: Request) -> Response:
     filters = given(fields, *FILTERS)
     return render(
         request, "dead/letters.html", 400 if wrong else 200, source=source, wrong=wrong,
-        letters=[_ABSENT | one for one in letters], limits=LIMITS, fields=dict.fromkeys(_FIELDS, "") | fields,
+        letters=letters, limits=LIMITS, fields=dict.fromkeys(_FIELDS, "") | fields,
         filtered=bool(filters), purges=filters.keys() <= {"dead_to"}, visible=sees_payloads(service, request),
         next=urlencode(shown | {"cursor": cursor}) if cursor else "", query=urlencode(shown),
     )  # fmt: skip
@@ -102,10 +109,11 @@ async def get_letter(service: Service, request: Request) -> Response:
     source, place = request.path_params["topic"], request.path_params["place"]
     form = read_query(request, ("as",)).get("as", "auto")
     letter = await call_api(service, request, "GET", f"/v1/dlq/topics/{source}/{place}")
+    (letter,) = await _with_redrives(service, source, [letter])
     payload, visible = payload_of(letter) or b"", sees_payloads(service, request)
     form, text = formatted(payload, form) if visible else ("", "")
     return render(
-        request, "dead/letter.html", source=source, letter=_ABSENT | letter, visible=visible,
+        request, "dead/letter.html", source=source, letter=letter, visible=visible,
         redriven_from=letter["headers"].get(REDRIVEN_FROM), bytes=len(payload), form=form, text=text,
         cut=is_cut(payload), is_null=is_null(letter), can_redrive=grant_of(request).allows(Scope.OPERATE),
     )  # fmt: skip
@@ -115,54 +123,76 @@ async def confirm_selected(service: Service, request: Request) -> Response:
     """Asks whether to redrive those that were selected. A topic is not purged one by one."""
     form = await read_form(request)
     request.scope[UNCHANGED] = True
-    ids = selected(form)
-    source = request.path_params["topic"]
-    return question(request, kind_of(form.get("kind"), ("redrive",)), len(ids), ids=ids, source=source, by_job=True)
+    ids, source = selected(form), request.path_params["topic"]
+    kind = kind_of(form.get("kind"), ("redrive",))
+    return await question(service, request, kind, len(ids), ids=ids, source=source, by_job=True)
 
 
 async def confirm_matching(service: Service, request: Request) -> Response:
     """Asks about all that match; what died up to now is meant."""
     source, fields = request.path_params["topic"], read_query(request, ("kind", *_FIELDS))
     kind = kind_of(fields.get("kind", ""), DEAD)
-    chosen = _filter(fields)
+    chosen = job_filter(fields, FILTERS)
     chosen.setdefault("dead_to", format_ms(service.clock()))
     if kind == "purge" and len(chosen) > 1:
         raise Rejected("bad_field", "A topic is purged up to a time: clear the other filters first.", "filter")
     count, more = 0, False
-    async for letters, cursor in _pages(service, request, _Filter.of(chosen), {"limit": str(MAX_LIMIT)}, COUNT_S):
+    async for letters, cursor in letter_pages(
+        _lister(service, request), LetterFilter.of(chosen), {"limit": str(MAX_LIMIT)}, COUNT_S
+    ):
         count, more = count + len(letters), cursor is not None
-    return question(request, kind, count, more=more, fields=chosen, source=source, by_job=True)
+    return await question(service, request, kind, count, more=more, fields=chosen, source=source, by_job=True)
 
 
-def _filter(fields: Mapping[str, str]) -> dict[str, str]:
-    """The filter of a job that the fields of the page say."""
-    chosen = given(fields, *FILTERS)
+def job_filter(fields: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """The filter of a job that the fields of a page say."""
+    chosen = given(fields, *names)
     return chosen | {name: instant_text(chosen[name]) for name in _TIMES if name in chosen}
 
 
-async def _search(
-    service: Service, request: Request, chosen: _Filter, query: dict[str, str]
-) -> tuple[list[Any], str | None]:
+def _lister(service: Service, request: Request) -> ListPage:
+    path = f"/v1/dlq/topics/{request.path_params['topic']}"
+
+    async def page(query: dict[str, str]) -> tuple[list[dict[str, Any]], str | None]:
+        listed = await call_api(service, request, "GET", path, query)
+        return listed["letters"], listed["cursor"]
+
+    return page
+
+
+async def search(list_page: ListPage, chosen: LetterFilter, query: dict[str, str]) -> tuple[list[Any], str | None]:
     """The next page that has something, or how far the search came in its time."""
     page: tuple[list[Any], str | None] = [], None
-    async with aclosing(_pages(service, request, chosen, query, PATIENCE_S)) as pages:
+    async with aclosing(letter_pages(list_page, chosen, query, PATIENCE_S)) as pages:
         async for page in pages:
             if page[0]:
                 break
     return page
 
 
-async def _pages(
-    service: Service, request: Request, chosen: _Filter, query: dict[str, str], patience_s: float
+async def letter_pages(
+    list_page: ListPage, chosen: LetterFilter, query: dict[str, str], patience_s: float
 ) -> AsyncGenerator[tuple[list[Any], str | None]]:
-    """What fits on each page of a topic, and where the next one begins, which is twice as long; none is begun after
+    """What fits on each page, and where the next one begins, which is twice as long; none is begun after
     `patience_s`."""
     until = time.monotonic() + patience_s
-    path = f"/v1/dlq/topics/{request.path_params['topic']}"
     while True:
-        listed = await call_api(service, request, "GET", path, query)
-        yield [letter for letter in listed["letters"] if chosen.fits(letter)], listed["cursor"]
-        if listed["cursor"] is None or time.monotonic() >= until:
+        letters, cursor = await list_page(query)
+        yield [letter for letter in letters if chosen.fits(letter)], cursor
+        if cursor is None or time.monotonic() >= until:
             return
         limit = min(2 * int(query["limit"]), MAX_LIMIT)
-        query = {"cursor": listed["cursor"], "limit": str(limit)}
+        query = query | {"cursor": cursor, "limit": str(limit)}
+
+
+async def _with_redrives(service: Service, source: str, letters: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each with the id of the message that it was redriven as; None if it was not."""
+    places = [f"{source}/{one['id'].replace(':', '/')}/{one['dead_at_ms']}" for one in letters]
+    try:
+        known = await service.gateway.named([(of_redrive(place), b"") for place in places]) if places else []
+    except (Unavailable, OutcomeUnknown):
+        known = [None] * len(places)
+    return [
+        ABSENT | one | {"redriven_as": None if receipt is None else receipt.id}
+        for one, receipt in zip(letters, known, strict=True)
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -176,7 +177,7 @@ def test_all_that_match_are_done_by_a_job(browser: Browser, axe: str, console: S
     expect(page.locator("#jobs .badge")).to_have_text("done")
     assert {console.status(id_) for id_ in ids} == {"cancelled"}
     visitor.go("dlq?label=nobody")
-    expect(page.locator(".empty")).to_have_text("No message matches.")
+    expect(page.locator(".empty")).to_have_text("No dead letter matches.")
     visitor.go("jobs")
     assert visitor.violations(axe) == [] and visitor.complaints == []
     visitor.context.close()
@@ -195,6 +196,7 @@ def test_dead_letters_of_a_consumer_group_are_redriven_and_purged(
     visitor.go("dlq")
     page.get_by_role("link", name="Of consumers").click()
     page.get_by_role("link", name=group).click()
+    visitor.open_filters()
     page.get_by_label("Rows").select_option("25")
     page.get_by_role("button", name="Find").click()
     rows = page.locator("#rows tr")
@@ -287,7 +289,86 @@ def test_lists_go_on_page_by_page(browser: Browser, console: Site) -> None:
     more.click()
     expect(rows).to_have_count(120)
     expect(more).to_have_count(0)
-    expect(visitor.page.locator("#rows time .local").last).to_be_visible()
+    visitor.context.close()
+
+
+def test_times_are_in_utc_local_or_relative_everywhere_and_lists_poll(browser: Browser, console: Site) -> None:
+    due = (int(time.time()) // 3600 + 48) * 3_600_000
+    console.send("timely", deliver_at=due, key="k-1")
+    visitor = Visitor(browser, console.server.url, "desktop")
+    page, rows = visitor.page, visitor.page.locator("#rows tr")
+    visitor.log_in(console.keys["operator"])
+    visitor.go("messages?topic=timely&due_from=2026-01-01T10:00")
+    shown, field = page.locator("#rows time"), page.get_by_label("Due from")
+    stamp = time.strftime("%Y-%m-%d %H:%M", time.gmtime(due / 1000))
+    expect(shown).to_have_text(f"{stamp}:00.000 UTC")
+    page.get_by_role("button", name="Times are in UTC").click()
+    expect(shown).not_to_contain_text("UTC")
+    expect(shown).to_have_attribute("title", re.compile(f"{stamp}:00.000 UTC, in \\d+ (hr|days)"))
+    expect(field).to_have_value("2026-01-01T11:00")  # of Berlin
+    page.get_by_role("button", name="Find").click()
+    assert "due_from=2026-01-01T10%3A00" in page.url
+    expect(field).to_have_value("2026-01-01T11:00")
+    page.get_by_role("button", name="Times are in").click()
+    expect(shown).to_have_text(re.compile(r"in \d+ (hr|days)"))
+    visitor.go("messages?topic=timely")
+    expect(shown).to_have_text(re.compile(r"in \d+ (hr|days)"))
+    rows.first.get_by_role("checkbox").check()
+    console.send("timely", deliver_at=due, key="k-2")
+    page.wait_for_timeout(12_000)  # two turns, in which nothing may change
+    expect(rows).to_have_count(1)
+    rows.first.get_by_role("checkbox").uncheck()
+    page.get_by_role("heading", level=1).click()
+    expect(rows).to_have_count(2)
+    assert visitor.complaints == []
+    visitor.context.close()
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_a_letter_of_a_destination_goes_back_to_it_alone(browser: Browser, axe: str, console: Site, size: str) -> None:
+    name, topic = f"mail-{size}", f"dlq.destination.mail-{size}"
+    console.bury(topic, 2)
+    for one in (name, f"billing-{size}"):
+        body = {"name": one, "url": "https://127.0.0.1:9", "topics": ["invoices"], "paused": True}
+        assert console.call("POST", "/v1/destinations", body).status_code == 201
+    visitor = Visitor(browser, console.server.url, size)
+    page, dialog = visitor.page, visitor.page.get_by_role("dialog")
+    visitor.log_in(console.keys["operator"])
+    page.get_by_role("link", name=f"2 dead letters of destination {name}").click()
+    page.get_by_role("link", name="0:0").click()
+    page.get_by_role("button", name="Redrive").click()
+    expect(dialog).to_contain_text("invoices key i-0")
+    expect(dialog).to_contain_text('{"invoice": 17}')
+    expect(dialog).to_contain_text(f"It goes to destination {name} alone")
+    expect(dialog).to_contain_text(f"destination billing-{size}, destination {name}")
+    expect(dialog.get_by_label("To another topic")).to_have_value(f"destination.{name}")
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
+    dialog.get_by_role("button", name="Redrive 1 message").click()
+    expect(page.locator("#jobs .badge")).to_have_text("done")
+    visitor.go(f"dlq/topics/{topic}/0:0")
+    expect(page.get_by_role("status").first).to_contain_text("It was redriven as message")
+    expect(page.get_by_role("button", name="Redrive")).to_have_count(0)
+    page.get_by_role("status").first.get_by_role("link").click()
+    expect(page.get_by_role("table", name="About this message")).to_contain_text(f"destination.{name}")
+    visitor.go(f"dlq/topics/{topic}")
+    expect(page.get_by_role("link", name="redriven", exact=True)).to_have_count(1)
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide() and visitor.complaints == []
+    visitor.context.close()
+
+
+def test_a_phone_shows_topic_and_key_first_and_filters_when_asked(browser: Browser, axe: str, console: Site) -> None:
+    visitor = Visitor(browser, console.server.url, "phone")
+    page = visitor.page
+    visitor.log_in(console.keys["operator"])
+    visitor.go("messages?topic=topic-1")
+    key = page.locator('#rows td[data-label="Key"]').first
+    box, topic = key.bounding_box(), page.locator('#rows td[data-label="Topic"]').first.bounding_box()
+    assert box is not None and topic is not None
+    assert box["x"] + box["width"] <= 390 and topic["y"] < 500 and box["y"] < 500, "without scrolling"
+    expect(page.get_by_label("Label", exact=True)).to_be_hidden()
+    visitor.open_filters()
+    expect(page.get_by_label("Label", exact=True)).to_be_visible()
+    assert visitor.violations(axe) == [] and not visitor.is_too_wide()
     visitor.context.close()
 
 

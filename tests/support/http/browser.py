@@ -104,6 +104,12 @@ class Visitor:
         self.page.get_by_role("button", name="Log in").click()
         self.page.wait_for_url(f"{self.url}/console/")
 
+    def open_filters(self) -> None:
+        """On a phone they wait until they are asked for."""
+        button = self.page.get_by_role("button", name="Filter", exact=True)
+        if button.is_visible():
+            button.click()
+
     def violations(self, axe: str) -> list[str]:
         """What axe-core finds against WCAG AA in the page as it is."""
         self.page.evaluate(axe)

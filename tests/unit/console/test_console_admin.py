@@ -122,3 +122,22 @@ def test_delay_files_are_shown_by_window_and_page_by_page() -> None:
         assert (await site.ask("GET", "/files?from=soon")).status_code == 400
 
     with_console(scenario)
+
+
+def test_the_trail_names_the_messages_and_the_person_of_what_was_done_in_the_console() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await site.become(OPERATOR)
+        (operator,) = [key["id"] for key in site.admin.keys.described()]
+        await site.ask("POST", "/changes", {"kind": "cancel", "id": "m1"})
+        await site.ask("POST", "/changes", {"kind": "cancel", "id": [f"several-{n}" for n in range(30)]})
+        await site.ask("POST", "/redrives", {"kind": "redrive", "id": ["m2", "m3"]})
+        await site.become(ADMIN)
+        text = await site.page("/trail")
+        rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in re.findall(r"<tr><td>.*?</tr>", text, re.S)]
+        assert "Redrive dead letters m2 m3 POST /console/redrives POST /v1/dlq/m2:redrive, POST /v1/dlq/m3" in rows[0]
+        assert "Cancel, move or deliver now several-0 several-1" in rows[1] and "and 15 more" in rows[1]
+        assert "Cancel, move or deliver now m1 POST /console/changes DELETE /v1/messages/m1 done" in rows[2]
+        assert 'href="./messages/m1"' in text and f'href="./keys#{operator}">test</a>' in text
+        assert f'<tr id="{operator}">' in await site.page("/keys")
+
+    with_console(scenario)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from duemq.model.names import of_redrive
 from duemq.proxy.console.pages import topic_letters
+from duemq.proxy.gateway.base import MessagePage, Receipt
 from tests.support.http.console_site import OPERATOR, VIEWER, ConsoleSite, with_console
-from tests.support.http.http_site import NOW
+from tests.support.http.http_site import NOW, STATE
 
 TOPIC = "dlq.shop"
 LIST = f"/dlq/topics/{TOPIC}"
@@ -192,5 +195,45 @@ def test_a_key_for_some_topics_sees_the_dead_letters_of_these() -> None:
         form = {"kind": "purge", "source": "dlq.bank", "dead_to": NOW_TEXT}
         assert (await site.ask("POST", "/jobs", form)).status_code == 403
         assert jobs(site) == [] and site.gateway.written_at < NOW
+
+    with_console(scenario)
+
+
+def test_a_letter_shows_that_it_was_redriven_and_is_not_redriven_again() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await site.bury(TOPIC, 2)
+        name = of_redrive(f"{TOPIC}/0/0/{NOW - 3_600_000}")
+        site.gateway.names[name] = (b"", Receipt("m9", "delivered", "orders", NOW))
+        letter, other = await site.page(f"{LIST}/0:0"), await site.page(f"{LIST}/0:1")
+        assert "It was redriven as message" in letter and 'messages/m9"' in letter and "Redrive…" not in letter
+        assert "It was redriven" not in other and "Redrive…" in other
+        listed = await site.page(LIST)
+        assert listed.count('messages/m9">redriven</a>') == 1 and listed.count("<td>no</td>") == 1
+
+    with_console(scenario)
+
+
+def test_own_letters_are_found_by_reason_and_time_of_death() -> None:
+    dead = [replace(STATE, id=f"m{n}", status="dead", reason=("expired", "too_large")[n % 2], dead_at=NOW + n * 1_000)
+            for n in range(6)]  # fmt: skip
+
+    async def scenario(site: ConsoleSite) -> None:
+        site.gateway.pages = [MessagePage(dead, None)]
+        for query, found in (
+            ("", "012345"), ("reason=expired", "024"), ("dead_from=2026-11-21T10:00:02Z", "2345"),
+            ("dead_to=2026-11-21T10:00:03&reason=too_large", "1"),
+        ):  # fmt: skip
+            site.gateway.queries.clear()
+            text = await site.page(f"/dlq?topic=orders&{query}")
+            assert re.findall(r'name="id" value="m(\d)"', text) == list(found), query
+            assert site.gateway.queries[0].topic == "orders" and site.gateway.queries[0].status == "dead"
+        site.gateway.queries.clear()
+        site.gateway.now += 60_000
+        asked = await site.page("/redrives:matching?kind=redrive&reason=expired")
+        assert "Redrive 3 messages?" in asked and 'name="reason" value="expired"' in asked
+        begun = await site.ask("POST", "/jobs", {"kind": "redrive", "reason": "expired", "dead_to": NOW_TEXT})
+        assert begun.status_code == 303 and jobs(site)[0].filter["reason"] == "expired"
+        wrong = await site.ask("GET", "/dlq?dead_from=soon")
+        assert wrong.status_code == 400 and 'value="soon"' in wrong.text
 
     with_console(scenario)

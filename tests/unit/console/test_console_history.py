@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from duemq.cluster.figures import Figures
-from duemq.model.access import Grant, Scope
+from duemq.model.access import EVERYTHING, Grant, Scope
 from duemq.model.errors import Unavailable
 from duemq.proxy.console.history import History
 from duemq.proxy.console.live import MAX_STREAMS, _latest
@@ -118,8 +118,8 @@ def test_one_event_is_made_for_all_who_look_and_streams_are_bounded() -> None:
         history.streams = MAX_STREAMS
         assert (await site.ask("GET", "/live")).status_code == 503
         history.streams = 0
-        assert _latest(service, shared=True) is _latest(service, shared=True)
-        document = orjson.loads(_latest(service, shared=True).split(b"data: ")[1])
+        assert _latest(service, EVERYTHING) is _latest(service, EVERYTHING)
+        document = orjson.loads(_latest(service, EVERYTHING).split(b"data: ")[1])
         assert document["values"]["pending"] == "3" and len(document["horizon"]) == 8
         service.closing.set()
         closed = await site.ask("GET", "/live")
@@ -135,10 +135,10 @@ def test_a_stream_for_some_topics_neither_shows_others_nor_is_shown_to_others() 
         grant = Grant("k", frozenset((Scope.READ,)), topics=("orders",))
         limited = replace(service, gateway=LimitedGateway(service.gateway, grant, lambda count: None))
         await site.app.history.sample()
-        assert b"payments" in _latest(service, shared=True)
-        assert b"payments" not in _latest(limited, shared=False)
+        assert b"payments" in _latest(service, EVERYTHING)
+        assert b"payments" not in _latest(limited, grant)
         await site.app.history.sample()
-        assert b"payments" not in _latest(limited, shared=False)
-        assert b"payments" in _latest(service, shared=True)
+        assert b"payments" not in _latest(limited, grant)
+        assert b"payments" in _latest(service, EVERYTHING)
 
     with_console(scenario)

@@ -27,12 +27,12 @@ _ABSENT: Final = dict.fromkeys(("ended_at", "deliver_at", "shift_ms"))  # what t
 
 async def get_jobs(service: Service, request: Request) -> Response:
     listed = await call_api(service, request, "GET", "/v1/jobs")
-    jobs = [_shown(job) for job in listed["jobs"]]
+    jobs = [_shown(service, job) for job in listed["jobs"]]
     return render(request, "admin/jobs.html", jobs=jobs, one=None, active=any(job["active"] for job in jobs))
 
 
 async def get_job(service: Service, request: Request) -> Response:
-    job = _shown(await call_api(service, request, "GET", f"/v1/jobs/{request.path_params['id']}"))
+    job = _shown(service, await call_api(service, request, "GET", f"/v1/jobs/{request.path_params['id']}"))
     return render(request, "admin/jobs.html", jobs=[job], one=job, active=job["active"])
 
 
@@ -45,8 +45,8 @@ async def post_job(service: Service, request: Request) -> Response:
         return redirect(request, f"jobs/{quote(job['id'])}")
     request.scope[UNCHANGED] = True
     counted = await call_api(service, request, "POST", "/v1/jobs", body=order | {"dry_run": True})
-    return question(
-        request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),
+    return await question(
+        service, request, order["kind"], counted["total"], ids=order.get("ids", ()), fields=order.get("filter"),
         source=form.get("source"), by_job=True, typed={name: form.get(name) for name in TYPED}, is_dry_run=True,
     )  # fmt: skip
 
@@ -93,8 +93,9 @@ def _value(name: str, text: str) -> str:
     return instant_text(text) if name in _TIMES else text
 
 
-def _shown(job: dict[str, Any]) -> dict[str, Any]:
-    """A job with how far it is, in percent; None while its total is not known."""
+def _shown(service: Service, job: dict[str, Any]) -> dict[str, Any]:
+    """A job with the name of who began it, and how far it is, in percent; None while its total is not known."""
+    key = None if service.access.keys is None else service.access.keys.by_id.get(job["by"])
     handled = job["done"] + job["skipped"] + job["failed"]
     percent = None if job["total"] is None else 100 * handled / job["total"] if job["total"] else 100.0
-    return _ABSENT | job | {"handled": handled, "percent": percent}
+    return _ABSENT | job | {"handled": handled, "percent": percent, "by": key.name if key else job["by"]}
