@@ -160,6 +160,15 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
     return info
 
 
+class GroupPosition(NamedTuple):
+    """Where a group of consumers goes on in a partition. `topic`: as its members call it. `note`: what they stored
+    beside the offset, about what is done behind it."""
+
+    topic: str
+    offset: int
+    note: str = ""
+
+
 class BlockingTransaction(NamedTuple):
     """An open transaction that keeps the readers of a partition waiting: they get nothing after its first record.
 
@@ -391,6 +400,10 @@ class Bus(Protocol):
         Without offsets, for a topic that is not there: each partition begins at its start. Raises Rejected
         `group_at_work` where the log takes that from members of the group alone, and it has some.
         """
+        ...
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        """Where a group of consumers goes on in a partition; None if it has stored nothing about it."""
         ...
 
     async def close(self) -> None: ...

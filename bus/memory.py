@@ -15,6 +15,7 @@ from duemq.bus.base import (
     AppendResults,
     Batches,
     BlockingTransaction,
+    GroupPosition,
     Subscription,
     TopicInfo,
     TopicNames,
@@ -26,7 +27,7 @@ from duemq.bus.base import (
 )
 from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
-from duemq.bus.topic_cursor import encode_cursor
+from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
 from duemq.model.names import CursorName, group_cursor
 from duemq.model.record import Partition, StoredRecord
@@ -230,6 +231,9 @@ class MemoryBus:
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        return position_in(await self.get_consumer_cursor(topic, group_cursor(group)), topic, partition)
 
     async def checkpoint(self, into: Path) -> bool:
         return False

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from duemq.bus.base import TopicInfo
+from duemq.bus.base import GroupPosition, TopicInfo
 from duemq.model.errors import Rejected
 
 MORE: Final = "."
@@ -33,6 +33,17 @@ def encode_cursor(topic: str, offsets: Sequence[int]) -> str:
 def cursor_in(stored: bytes) -> str:
     """The cursor in what is stored of a consumer."""
     return stored.decode(errors="replace").partition(MORE)[0]
+
+
+def position_in(stored: bytes | None, topic: str, partition: int) -> GroupPosition | None:
+    """Where a group goes on, by what is stored of it."""
+    if stored is None:
+        return None
+    notes = stored.decode(errors="replace").split(MORE)[1:]
+    offsets = _offsets(cursor_in(stored), topic, "cursor")
+    if partition >= len(offsets):
+        return GroupPosition(topic, 0)
+    return GroupPosition(topic, offsets[partition], notes[partition] if partition < len(notes) else "")
 
 
 def decode_cursor(text: str, topic: str, info: TopicInfo | None, field: str) -> list[int]:

@@ -32,7 +32,7 @@ from duemq.proxy.destinations.relay_access import RelayAccess
 from duemq.proxy.gateway.base import Gateway
 from duemq.proxy.gateway.limited_gateway import LimitedGateway
 from duemq.proxy.login.settings import LoginSettings
-from duemq.proxy.rate_limit import RateLimited
+from duemq.proxy.rate_limit import RATE_LIMIT, RateLimited
 from duemq.proxy.request.ingress import Ingress
 from duemq.proxy.response.ending import Endings
 from duemq.proxy.settings import ConsoleSettings
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("duemq.http")
 
-_RATE_LIMIT = "duemq.rate_limit"  # where the `RateLimit` of a caller is in the scope of its requests
 _AUDITED = "duemq.audited"  # and the path of an endpoint whose acts are written to the trail
 _DENIED = frozenset((401, 403))
 _MAYBE_DONE = frozenset((500, 504))
@@ -167,7 +166,7 @@ class Application:
             response.raw_headers.append((b"x-content-type-options", b"nosniff"))
         if response.status_code >= 400 and all(name != b"cache-control" for name, _ in response.raw_headers):
             response.raw_headers.append((b"cache-control", b"no-store"))
-        if (limit := scope.get(_RATE_LIMIT)) is not None:
+        if (limit := scope.get(RATE_LIMIT)) is not None:
             response.raw_headers += limit.headers()
         if log.isEnabledFor(logging.DEBUG):
             _log_access(request, response, request_id.decode())
@@ -214,7 +213,7 @@ class Application:
             return self._service
         limit = self._service.access.rate_limit(grant)
         if limit is not None:
-            request.scope[_RATE_LIMIT] = limit
+            request.scope[RATE_LIMIT] = limit
             limit.enter()
         gateway = LimitedGateway(self._service.gateway, grant, limit.charge if limit else lambda _: None)
         return replace(self._service, gateway=gateway)

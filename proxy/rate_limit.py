@@ -7,9 +7,20 @@ it: then whatever comes next waits until that is made up for.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from duemq.model.errors import DuemqError
+
+RATE_LIMIT: Final = "duemq.rate_limit"
+"""Where the `RateLimit` of a caller is in the scope of its requests."""
+
+
+def charge(scope: Mapping[str, Any], count: int) -> None:
+    """Have a request that was let in cost so much more. `scope`: the request's."""
+    limit: RateLimit | None = scope.get(RATE_LIMIT)
+    if limit is not None:
+        limit.charge(count + 1)  # which leaves out the first
 
 
 class RateLimited(DuemqError):

@@ -15,6 +15,7 @@ from duemq.bus.base import (
     AppendResults,
     Batches,
     BlockingTransaction,
+    GroupPosition,
     Subscription,
     TopicInfo,
     TopicNames,
@@ -35,7 +36,7 @@ from duemq.bus.embedded.log_topic import LogPartition, LogTopic, load_topics, ne
 from duemq.bus.embedded.rocksdb_log import folder_bytes, link_log, open_log
 from duemq.bus.embedded.tail import RecentChunks, TailCache
 from duemq.bus.subscription import Subscriptions
-from duemq.bus.topic_cursor import encode_cursor
+from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
 from duemq.model.ids import MAX_OFFSET, RESTORED
 from duemq.model.names import CursorName, group_cursor
@@ -228,6 +229,9 @@ class EmbeddedBus:
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.set_consumer_cursor(topic, group_cursor(group), encode_cursor(topic, offsets).encode())
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        return position_in(await self.get_consumer_cursor(topic, group_cursor(group)), topic, partition)
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()

@@ -12,6 +12,7 @@ from duemq.bus.base import (
     AppendResults,
     Batches,
     BlockingTransaction,
+    GroupPosition,
     Subscription,
     TopicInfo,
     TopicNames,
@@ -357,6 +358,10 @@ class KafkaBus:
         self._check()
         if offsets:  # Kafka keeps none of a topic that is not there
             await self._places.begin_group(topic, group, offsets)
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        self._check()
+        return await self._places.group_position(topic, group, partition)
 
     # --- how it is ------------------------------------------------------------------------------------------------
 

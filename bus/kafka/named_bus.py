@@ -14,6 +14,7 @@ from duemq.bus.base import (
     BlockingTransaction,
     Bus,
     Committer,
+    GroupPosition,
     PartlyAppended,
     Subscription,
     TopicInfo,
@@ -162,6 +163,9 @@ class NamedBus:
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self._inner.begin_group(self._name(topic), self._name(group), offsets)
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        return await self._inner.group_position(self._name(topic), self._name(group), partition)
 
     async def close(self) -> None:
         await self._inner.close()

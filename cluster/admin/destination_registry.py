@@ -33,9 +33,10 @@ Begin = Callable[[Destination, Sequence[str]], Awaitable[None]]
 """Called with topics that are new for a destination, before they count: puts its group where it is to begin."""
 
 
-def _start_id(instance: str = "") -> str:
-    """Another one each time. `instance`: of the destination; empty for one that is declared."""
-    return f"{instance or token_hex(8)}.{token_hex(8)}"
+def _start_id(now: int, instance: str = "") -> str:
+    """Another one each time. `now`: epoch ms (`Destination.began_at`). `instance`: of the destination; empty for one
+    that is declared."""
+    return f"{instance or token_hex(8)}.{now:x}-{token_hex(8)}"
 
 
 async def begin_nowhere(destination: Destination, topics: Sequence[str]) -> None:
@@ -120,7 +121,7 @@ class DestinationRegistry:
         if sum(1 for _ in self.admin.state.of_kind(_KIND)) >= MAX_DESTINATIONS:
             raise Rejected("too_many_destinations", f"there are {MAX_DESTINATIONS} destinations, and may not be more")
         await begin(destination, (destination.own_topic, destination.retry_topic, *destination.topics))
-        destination = destination.model_copy(update={"start_id": _start_id()})
+        destination = destination.model_copy(update={"start_id": _start_id(self.admin.clock())})
         # Always, so that of two who declare the same name at the same time one loses before it has done anything.
         await self._put_credentials(destination, secrets or Credentials(), by, secret_version)
         await self._put(destination, by, version)
@@ -165,7 +166,7 @@ class DestinationRegistry:
             await begin(after, topics)
         start_id = before.start_id if before is not None else ""
         if topics or not start_id:
-            start_id = _start_id(before.instance if before is not None else "")
+            start_id = _start_id(self.admin.clock(), before.instance if before is not None else "")
         after = after.model_copy(update={"start_id": start_id})
         # Whichever comes first, what is between the two counts as disabled.
         if secrets is not None and secrets.names:

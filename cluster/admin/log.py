@@ -30,7 +30,7 @@ class AdminLog:
     Unavailable while there is none."""
 
     def __init__(self, bus: Callable[[], Bus], clock: Callable[[], int]) -> None:
-        self._bus, self._clock = bus, clock
+        self._bus, self.clock = bus, clock
         self.state = AdminState(0)
         self.ready = asyncio.Event()  # set once the end of the log was reached for the first time
         self._grown = asyncio.Condition()
@@ -108,7 +108,7 @@ class AdminLog:
         self.ready.set()
         await self._tell(all_=True)
         if self.keys_are_lost and _LOST not in state.items:
-            now = self._clock()
+            now = self.clock()
             change = Change(_LOST, state.version_of(_LOST) + 1, {"at": now}, now, "duemq")
             await bus.append({(ADMIN, 0): [change.frame()]})
 
@@ -160,7 +160,7 @@ class AdminLog:
             raise Unavailable("the administrative log is being read for the first time")
         state, value = self.state, orjson.loads(orjson.dumps(value))  # as it will be read
         before = state.version_of(item) if version is None else version
-        change = Change(item, before + 1, value, self._clock(), by)
+        change = Change(item, before + 1, value, self.clock(), by)
         if not always:
             state.check_room(change)
         bus = self._bus()

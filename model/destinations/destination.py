@@ -123,7 +123,7 @@ class Destination(_Declared):
     `ordered`: messages with the same key one after another, and a failing one holds up only its key.
     `disabled`: why the other side wants no more (a sentence); empty where it does. `start_id`: another one each time
     that its group was put at a start, so that records may come again that it has had. It begins with the `instance`
-    and a dot, unless a node of version 0.1.0 wrote it.
+    and a dot, unless a node of version 0.1.0 wrote it, and has the time (`began_at`).
     """
 
     name: str
@@ -219,6 +219,13 @@ class Destination(_Declared):
         """Tells it from a removed one of the same name. Empty if a node of version 0.1.0 declared it."""
         instance, dot, _ = self.start_id.partition(".")
         return instance if dot else ""
+
+    @property
+    def began_at(self) -> int | None:
+        """When its group was put at a start the last time, epoch ms: what was delivered before may have been left out.
+        None if a node of an earlier version did it."""
+        at, dash, _ = self.start_id.partition(".")[2].partition("-")
+        return int(at, 16) if dash else None
 
     @property
     def active(self) -> bool:

@@ -9,18 +9,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.cluster.shard_reader import Query
+from duemq.model.errors import Rejected
 from duemq.proxy.api.endpoint import Service
+from duemq.proxy.api.search import search
+from duemq.proxy.rate_limit import charge
 from duemq.proxy.request.message_ref import message_ref, unknown
 from duemq.proxy.request.query import (
     DEFAULT_LIMIT,
     FILTER_FIELDS,
     MAX_LIMIT,
+    read_choice,
     read_filter,
     read_number,
     read_order,
     read_query,
 )
 from duemq.proxy.response.render import state_json
+from duemq.proxy.story.readers import is_return
 from duemq.web.reply import JsonResponse
 
 _LIST = (*FILTER_FIELDS, "shard", "limit", "cursor")
@@ -41,8 +46,19 @@ async def show(service: Service, ref: str) -> Response:
 
 
 async def list_messages(service: Service, request: Request) -> Response:
-    fields = read_query(request, (*_LIST, "order"))
-    return await _list(service, read_order(fields, _query(fields)))
+    fields = read_query(request, (*_LIST, "order", "search", "returns"))
+    returns = read_choice(fields, "returns", ("true", "false")) == "true"
+    if "search" not in fields:
+        return await _list(service, read_order(fields, _query(fields)), returns=returns)
+    if other := next((name for name in ("key", "label", "order") if name in fields), None):
+        raise Rejected(
+            "bad_query", f"search looks for keys and labels, newest first: it does not go with {other}", other
+        )
+    query = replace(_query(fields), status=_query(fields).status if "status" in fields else None)
+    page = await search(service.gateway, fields["search"], query, returns=returns)
+    charge(request.scope, page.calls - 1)
+    messages = [state_json(state, payload=False) for state in page.messages]
+    return JsonResponse({"messages": messages, "cursor": page.cursor, "indexed": page.indexed})
 
 
 async def list_dead_letters(service: Service, request: Request) -> Response:
@@ -55,7 +71,7 @@ def _query(fields: Mapping[str, str]) -> Query:
     return replace(read_filter(fields, "bad_query"), limit=limit, cursor=fields.get("cursor"), shard=shard)
 
 
-async def _list(service: Service, query: Query) -> Response:
+async def _list(service: Service, query: Query, *, returns: bool = True) -> Response:
     page = await service.gateway.find(query)
-    messages = [state_json(state, payload=False) for state in page.messages]
+    messages = [state_json(state, payload=False) for state in page.messages if returns or not is_return(state)]
     return JsonResponse({"messages": messages, "cursor": page.cursor})

@@ -294,6 +294,10 @@ class MessageState(Shape):
 class MessageList(Shape):
     messages: list[MessageState]
     cursor: Cursor | None = Field(description="Where the next page begins; null after the last one.")
+    indexed: bool = Field(
+        default=False, description="Of a search: whether key and label were looked up in the index. Else all messages "
+        "were looked at, state by state, each state soonest first.",
+    )  # fmt: skip
 
 
 class Problem(Shape):

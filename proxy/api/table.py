@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.access import Scope
-from duemq.proxy.api import batch, change, find, imports, schemas, send, topics
+from duemq.proxy.api import batch, change, find, imports, schemas, send, story, story_shapes, topics
 from duemq.proxy.api import server_info as service
 from duemq.proxy.api.admin.endpoints import ADMIN_ENDPOINTS
 from duemq.proxy.api.endpoint import JSON, Endpoint, Parameter, ResponseSpec, Service
@@ -44,12 +44,23 @@ _FILTERS = (
 )
 _STATUS = Parameter(
     "status",
-    "With this status. Absent: `scheduled`, with `order=newest` any.",
+    "With this status. Absent: `scheduled`, with `search` or `order=newest` any.",
     {"type": "string", "enum": list(STATUSES)},
 )
 _ORDER = Parameter(
     "order", "`newest`: those first that were accepted, moved, redriven or put off last. It takes `key` or `label` and "
     "answers from the index (`index.topics`).", {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
+)  # fmt: skip
+_SEARCH = (
+    Parameter(
+        "search", "With this id or name, or key, or label, in this order, each newest first. It does not go with "
+        "`key`, `label` and `order`. Each part that is looked through counts for the rate of the key.", _TEXT,
+    ),
+    Parameter(
+        "returns", "`false`: without messages that a destination or a consumer sent back, into `retry.*` and `dlq.*`. "
+        "The story of the message that they were has them.",
+        {"type": "string", "enum": ["true", "false"], "default": "true"},
+    ),
 )  # fmt: skip
 _LAST_CURSOR = Parameter(
     topics.LAST_CURSOR, "The cursor that this process stored or read last. If another one is there, another process "
@@ -94,6 +105,10 @@ _KEY_INDEX = """\
 With `key` or `label` the answer comes from an index where the topic has one, or all topics have (`index.topics`).
 Elsewhere all messages are looked at, so a page may hold fewer than asked, or none, and have a cursor.
 `order=newest` without `topic` gives the messages of all topics that are indexed."""
+_STORY = """\
+For each destination, and each group of duemq's consumers, that reads the topic: attempts, retry, dead letter, redrive.
+Nothing is stored for it, so it ends with the message and its record. A key for some topics is told of a reader only if
+it is for `retry.GROUP` and `dlq.GROUP`, too. Each look-up counts for the rate of the key."""
 _BATCH = """\
 An item with a `name` is answered as `PUT /v1/messages/{name}` would, one with an `idempotency_key` as a `POST` with
 that key: a repeat gets the first one's receipt and `duplicate`, other content the error `name_conflict` or
@@ -186,6 +201,11 @@ ENDPOINTS = (
         scope=Scope.READ,
     ),
     Endpoint(
+        "GET", "/v1/messages/{id}/story", story.get_story, "What became of a message after its delivery", "messages",
+        {200: ResponseSpec("Its story, as far as it is kept.", story_shapes.Story)}, ("unknown_message", *_DOWN),
+        notes=_STORY, scope=Scope.READ,
+    ),
+    Endpoint(
         "PUT", "/v1/messages/{id}", send.put_message, "Schedule a message under a name of your own", "messages",
         {
             201: ResponseSpec("Accepted and durable.", schemas.Receipt),
@@ -228,7 +248,7 @@ ENDPOINTS = (
         "GET", "/v1/messages", find.list_messages, "List messages, soonest or newest first", "messages",
         {200: ResponseSpec(
             "A page, without payloads. One with a cursor may hold fewer than asked.", schemas.MessageList)},
-        (*_LIST, "not_indexed"), (*_FILTERS, _STATUS, _ORDER), notes=_KEY_INDEX,
+        (*_LIST, "not_indexed"), (*_FILTERS, _STATUS, _ORDER, *_SEARCH), notes=_KEY_INDEX,
         scope=Scope.READ,
     ),
     Endpoint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, get_args
 from urllib.parse import parse_qsl
@@ -95,12 +95,17 @@ def read_filter(fields: Mapping[str, Any], code: str, *, judged: bool = False) -
     )
 
 
+def read_choice(query: Mapping[str, Any], name: str, choices: Sequence[str]) -> str:
+    """One of these; the first if it is not given."""
+    text: str = query.get(name, choices[0])
+    if text not in choices:
+        raise Rejected("bad_query", f"{name} must be one of {', '.join(choices)}, not {shown(text)}", name)
+    return text
+
+
 def read_order(fields: Mapping[str, Any], query: Query) -> Query:
     """The filter with the order that is asked for."""
-    order = fields.get("order", ORDERS[0])
-    if order not in ORDERS:
-        raise Rejected("bad_query", f"order must be one of {', '.join(ORDERS)}, not {shown(order)}", "order")
-    if order != "newest":
+    if read_choice(fields, "order", ORDERS) != "newest":
         return query
     if query.key is None and query.label is None:
         raise Rejected("bad_query", "order=newest takes a key or a label", "order")

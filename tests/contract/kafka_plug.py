@@ -14,6 +14,7 @@ from duemq.bus.base import (
     Batches,
     BlockingTransaction,
     Bus,
+    GroupPosition,
     Subscription,
     TopicInfo,
     TopicNames,
@@ -177,6 +178,10 @@ class RenamedBus:
 
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.inner.begin_group(topic + self._suffix, group, offsets)
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        position = await self.inner.group_position(topic + self._suffix, group, partition)
+        return None if position is None else position._replace(topic=topic)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -276,6 +276,13 @@ async def test_a_group_begins_with_a_topic_again_and_again(bus: Bus) -> None:
     await bus.begin_group("not-yet-there", "group", ())
 
 
+async def test_the_position_of_a_group_is_that_at_which_it_was_put(bus: Bus) -> None:
+    await bus.append({A0: frames(0, 3), A1: frames(3, 4)})
+    assert await bus.group_position("a", "reader", 1) is None
+    await bus.begin_group("a", "reader", (3, 1))
+    assert [await bus.group_position("a", "reader", number) for number in (0, 1)] == [("a", 3, ""), ("a", 1, "")]
+
+
 @clocked
 @pytest.mark.parametrize("step", ["before_write", "after_write", "after_sync"])
 async def test_a_failed_bus_refuses_and_hides_what_failed(plug: Plug, step: str) -> None:

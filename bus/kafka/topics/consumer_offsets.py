@@ -15,6 +15,7 @@ from aiokafka import errors
 from aiokafka.client import CoordinationType
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
+from duemq.bus.base import GroupPosition
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
 from duemq.model.names import CursorName
@@ -94,6 +95,20 @@ class Places:
                 raise
             detail = f"consumers of group {group} are at work, and only they may say where it begins"
             raise Rejected("group_at_work", detail, "topics") from error
+
+    async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
+        """Where a consumer group goes on, with the metadata of its commit."""
+
+        async def ask() -> GroupPosition | None:
+            response = await self._ask(group, OffsetFetchRequest(group, [(topic, [partition])]))
+            _check(getattr(response, "error_code", 0))
+            for _, parts in response.topics:
+                for _, offset, metadata, code in parts:
+                    _check(code)
+                    return GroupPosition(topic, offset, metadata or "") if offset >= 0 else None
+            return None
+
+        return await self._retry(ask, group, topic)
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
         async def attempt() -> T:

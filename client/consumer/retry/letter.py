@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Header, Origin, returned, share_group_headers
@@ -14,6 +14,18 @@ from duemq.model.dead_letters import SHARE_GROUP
 Pairs = list[Header]
 
 AT_ONCE: Final = Wait("level", 0)
+
+
+Kind = Literal["retry", "dead"]
+
+
+class LetterPlace(NamedTuple):
+    """Where the record stands that goes back. `topic`: as the consumer calls it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
 
 
 class Letter(NamedTuple):
@@ -29,6 +41,7 @@ class Letter(NamedTuple):
 def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Letter:
     """What is sent of a message that a group gives back."""
     record = message.record
+    kind: Kind
     if isinstance(to, Dead):
         kind, topic, wait, reason, origin = "dead", dead_letter_topic(group), AT_ONCE, to.reason, message.origin
     else:
@@ -37,10 +50,15 @@ def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Lett
     headers = returned(record.headers, origin, reason, error, message.value is None)
     if isinstance(to, Dead):
         headers = dead_headers(group, headers, origin, error)
-    # The record at hand, not the one it was first: each time that it comes back its name is another one.
-    place = kind, group, record.topic, record.partition, record.offset, record.timestamp
-    digest = hashlib.sha256("\0".join(map(str, place)).encode()).hexdigest()
-    return Letter(topic, wait, f"{kind}-{digest[:40]}", headers)
+    place = LetterPlace(record.topic, record.partition, record.offset, record.timestamp)
+    return Letter(topic, wait, letter_name(kind, group, place), headers)
+
+
+def letter_name(kind: Kind, group: str, place: LetterPlace) -> str:
+    """The name of what a group sends of the record at hand, not of the one that it was first: each time that it comes
+    back its name is another one."""
+    digest = hashlib.sha256("\0".join(map(str, (kind, group, *place))).encode()).hexdigest()
+    return f"{kind}-{digest[:40]}"
 
 
 def dead_headers(group: str, headers: Pairs, origin: Origin, error: str) -> Pairs:

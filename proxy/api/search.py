@@ -1,0 +1,102 @@
+"""A search by one text: messages with this id, name, key or label, in any state.
+
+It has parts, which follow one another: the id or name, then, newest first, the key, then the label. Without an index
+all messages are looked at, so key and label are looked for state by state. A cursor is the way (`i`: by the index, `s`:
+without), the number of the part, and the cursor in there.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from duemq.cluster.shard_reader import MessageState, Query, Status
+from duemq.model.errors import Rejected, Unavailable
+from duemq.model.rules import LABEL, is_name
+from duemq.proxy.gateway.base import Gateway, MessagePage
+from duemq.proxy.request.query import STATUSES
+from duemq.proxy.story.readers import is_return
+
+_PATIENCE_S: Final = 0.15  # no further part is begun later
+_CURSOR: Final = re.compile(r"([is])([0-9])\.([A-Za-z0-9_-]*)")
+
+
+class FoundPage(NamedTuple):
+    """`indexed`: whether key and label were looked up in the index. `calls`: searches of the shards that it took."""
+
+    messages: list[MessageState]
+    cursor: str | None
+    indexed: bool
+    calls: int
+
+
+class _Part(NamedTuple):
+    by_key: bool
+    status: Status | None
+
+
+async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) -> FoundPage:
+    """A page of what matches the text and the query, whose status may be None: any. `returns`: also messages that a
+    reader sent back. Raises Rejected `bad_query` and `bad_cursor`."""
+    if not text:
+        raise Rejected("bad_query", "search must be an id, a name, a key or a label, not empty", "search")
+    way, number, inner = _read(query.cursor)
+    exact = await gateway.state(text) if is_name(text) else None
+    found = [exact.head()] if exact is not None and query.cursor is None and _fits(query, exact) else []
+    until, calls = time.monotonic() + _PATIENCE_S, 1
+    parts = _parts(way, text, query)
+    while number < len(parts) and len(found) < query.limit and (calls == 1 or time.monotonic() < until):
+        part, calls = parts[number], calls + 1
+        asked = replace(
+            query, key=text if part.by_key else None, label=None if part.by_key else text, status=part.status,
+            newest=way == "i", limit=query.limit - len(found), cursor=inner or None,
+        )  # fmt: skip
+        try:
+            page = await gateway.find(asked)
+        except (Rejected, Unavailable) as error:
+            if way == "s" or query.cursor is not None or error.code not in ("not_indexed", Unavailable.code):
+                raise
+            way, parts = "s", _parts("s", text, query)  # there is no index, or not yet
+            continue
+        found += _new(page, part, text, exact, returns=returns)
+        number, inner = (number, page.cursor) if page.cursor is not None else (number + 1, "")
+    return FoundPage(found, f"{way}{number}.{inner}" if number < len(parts) else None, way == "i", calls)
+
+
+def _new(page: MessagePage, part: _Part, text: str, exact: MessageState | None, *, returns: bool) -> list[MessageState]:
+    """The messages of a page that no part before had."""
+    return [
+        state
+        for state in page.messages
+        if (exact is None or state.id != exact.id)
+        and (part.by_key or state.key != text.encode())
+        and (returns or not is_return(state))
+    ]
+
+
+def _parts(way: str, text: str, query: Query) -> list[_Part]:
+    fields = (True, False) if LABEL.fullmatch(text) else (True,)
+    statuses: Sequence[Status | None] = STATUSES if way == "s" and query.status is None else (query.status,)
+    return [_Part(by_key, status) for status in statuses for by_key in fields]
+
+
+def _read(cursor: str | None) -> tuple[str, int, str]:
+    if cursor is None:
+        return "i", 0, ""
+    if (match := _CURSOR.fullmatch(cursor)) is None:
+        raise Rejected("bad_cursor", "this cursor did not come from a search", "cursor")
+    return match[1], int(match[2]), match[3]
+
+
+def _fits(query: Query, state: MessageState) -> bool:
+    """Whether a message that was found by its id or name matches the other fields."""
+    return (
+        query.status in (None, state.status)
+        and query.topic in (None, state.topic)
+        and state.topic.startswith(query.topic_prefix or "")
+        and (query.due_from is None or state.due >= query.due_from)
+        and (query.due_to is None or state.due < query.due_to)
+    )

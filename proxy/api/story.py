@@ -1,0 +1,68 @@
+"""The story of a message: what became of it after its delivery, at each reader of its topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from duemq.cluster.admin.administration import Administration
+from duemq.cluster.shard_reader import MessageState
+from duemq.model.access import Grant
+from duemq.model.dead_letters import REDRIVEN_FROM, REDRIVEN_ID
+from duemq.proxy.access import GRANT
+from duemq.proxy.api.endpoint import Service
+from duemq.proxy.rate_limit import charge
+from duemq.proxy.request.message_ref import message_ref, unknown
+from duemq.proxy.story.readers import MOST_READERS, is_return, is_told, readers_of
+from duemq.proxy.story.records import Budget
+from duemq.proxy.story.story import Walk
+from duemq.web.admission import share_of
+from duemq.web.reply import JsonResponse
+
+
+async def get_story(service: Service, request: Request) -> Response:
+    gateway, ref = service.gateway, message_ref(request)
+    state = await gateway.state(ref)
+    if state is None:
+        raise unknown(ref)
+    document: dict[str, Any] = {
+        "id": state.id, "status": state.status, "topic": state.topic, "place": None, "readers": [],
+        "hidden_readers": False, "complete": True, **_origin(state),
+    }  # fmt: skip
+    if state.status != "delivered":
+        return JsonResponse(document)
+    budget = Budget(share_of(request), lambda count: charge(request.scope, count))
+    destinations, jobs = _known(service.access.admin)
+    walk = Walk(gateway, budget, jobs, service.relay.figures)
+    record = await walk.records.of(state)
+    if record is not None:
+        document["place"] = {"partition": record.partition, "offset": record.offset}
+        topics = [info.name for info in await gateway.bus.topics()]
+        readers = readers_of(state.topic, destinations, topics)
+        grant: Grant = request.scope[GRANT]
+        told = [reader for reader in readers if is_told(grant, reader)]
+        document["hidden_readers"] = len(told) < len(readers)
+        stories = [await walk.tell(reader, record, state) for reader in told[:MOST_READERS]]
+        document["readers"] = [story for story in stories if story is not None]
+        walk.is_complete &= len(told) <= MOST_READERS
+    document["complete"] = walk.is_complete and not budget.is_spent
+    return JsonResponse(document)
+
+
+def _known(admin: Administration | None) -> tuple[Any, Any]:
+    """Destinations and jobs, as far as this process knows any."""
+    if admin is None or not admin.log.ready.is_set():
+        return (), ()
+    return admin.destinations.listed(), admin.jobs.listed()
+
+
+def _origin(state: MessageState) -> dict[str, Any]:
+    """Which message this one was before: it came back from a reader, or is a dead letter that was redriven."""
+    texts = {name: (value or b"").decode(errors="replace") for name, value in state.headers}
+    if is_return(state):
+        return {"return_of": texts["x-duemq-id"], "redriven_from": None}
+    if REDRIVEN_FROM in texts:
+        return {"return_of": None, "redriven_from": {"id": texts.get(REDRIVEN_ID), "letter": texts[REDRIVEN_FROM]}}
+    return {"return_of": None, "redriven_from": None}

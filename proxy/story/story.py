@@ -1,0 +1,212 @@
+"""The story of a message after its delivery: what each reader of its topic did with it (docs/adr/0069).
+
+Nothing is stored for it. Retries, dead letters and redrives have names that are made of the record that they came from,
+and the position of a reader says whether it has passed a record. The walk goes from record to record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from duemq.bus.base import GroupPosition
+from duemq.client.consumer.kafka.positions import done_in, own_metadata
+from duemq.client.consumer.retry.headers import ERROR, REASON, origin_in
+from duemq.client.consumer.retry.letter import LetterPlace, letter_name
+from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
+from duemq.client.consumer.work.done_ranges import contains, decode_ranges
+from duemq.cluster.shard_reader import MessageState
+from duemq.model.dead_letters import origin_of
+from duemq.model.errors import Unavailable
+from duemq.model.job import Job
+from duemq.model.names import NO_NAME, fingerprint, of_redrive, of_return
+from duemq.model.record import Headers
+from duemq.proxy.destinations.relay_access import FiguresOf
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.response.render import Json, times
+from duemq.proxy.story.readers import Reader
+from duemq.proxy.story.records import Budget, PlacedRecord, Records
+
+_MOST_STEPS: Final = 40  # records of one reader: 17 without a redrive
+_MOST_JOBS: Final = 200
+
+
+class Walk:
+    """`jobs`: the newest first. `figures`: what relays counted."""
+
+    def __init__(self, gateway: Gateway, budget: Budget, jobs: Sequence[Job], figures: FiguresOf) -> None:
+        self._gateway, self._bus, self._budget = gateway, gateway.bus, budget
+        self.records, self._jobs, self._figures = Records(gateway.bus, budget), jobs, figures
+        self.is_complete = True
+
+    async def tell(self, reader: Reader, first: PlacedRecord, state: MessageState) -> Json | None:
+        """What became of a record at one reader; None for one that has nothing to do with it."""
+        told = _Told(reader)
+        record: PlacedRecord | None = first
+        for _ in range(_MOST_STEPS):
+            assert record is not None
+            position = await self._position(reader, record)
+            sent = await self._sent_back(reader.group, record, position)
+            if sent is None:
+                passed = position is not None and await self._has_passed(position, record)
+                letter = await self._nameless(reader, record, state.id) if passed else None
+                if letter is None:
+                    if position is None and not reader.is_declared and not told.events:
+                        return None
+                    return self._at_rest(told, state, passed=passed)
+                told.add_dead(letter.record.headers, letter, letter.timestamp)
+            elif sent.topic == retry_topic(reader.group):
+                told.add_attempts(sent.headers)
+                if sent.status != "delivered":
+                    return told.retry(sent)
+                if (record := await self.records.of(sent)) is None:
+                    return told.end("unknown", f"the record of its retry is not kept in {sent.topic}")
+                continue
+            else:
+                letter = await self.records.of(sent) if sent.status == "delivered" else None
+                told.add_dead(sent.headers, letter, sent.delivered_at or sent.due)
+            redriven = None if letter is None else await self._redrive(letter, told)
+            if redriven is None:
+                return told.end("dead")
+            if redriven.status != "delivered" or not _goes_back(reader, redriven.topic):
+                return told.end("redriven")
+            if (record := await self.records.of(redriven)) is None:
+                return told.end("redriven")
+        self.is_complete = False
+        return told.end("unknown", f"no more than {_MOST_STEPS} of its records are followed")
+
+    async def _position(self, reader: Reader, record: PlacedRecord) -> GroupPosition | None:
+        self._budget.look_up()
+        try:
+            return await self._bus.group_position(record.topic, reader.group, record.partition)
+        except Unavailable:
+            if reader.is_declared:
+                raise
+            return None  # the group of a consumer that duemq's user may not read
+
+    async def _has_passed(self, position: GroupPosition, record: PlacedRecord) -> bool:
+        return record.offset < position.offset or contains(_done(position), record.offset)
+
+    async def _sent_back(self, group: str, record: PlacedRecord, position: GroupPosition | None) -> MessageState | None:
+        """The retry or the dead letter that a reader made of a record."""
+        topic = record.topic if position is None else position.topic
+        place = LetterPlace(topic, record.partition, record.offset, record.timestamp)
+        dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key
+        names = [
+            of_return(letter_name("dead", group, place), dead, key, record.record.value),
+            of_return(letter_name("dead", group, place), dead, key, b""),  # what was too large has lost its value
+            of_return(letter_name("retry", group, place), retry, key, record.record.value),
+        ]
+        self._budget.look_up(len(names))
+        for receipt in await self._gateway.named(names):
+            if receipt is not None and receipt.id:
+                return await self._gateway.state(receipt.id)
+        return None
+
+    async def _nameless(self, reader: Reader, record: PlacedRecord, id_: str) -> PlacedRecord | None:
+        """A dead letter that a consumer wrote itself, for duemq could not take it."""
+        return await self.records.letter(dead_letter_topic(reader.group), record.record.key, id_, record.timestamp)
+
+    async def _redrive(self, letter: PlacedRecord, told: _Told) -> MessageState | None:
+        """The message that a job made of a dead letter."""
+        name = of_redrive(f"{letter.topic}/{letter.partition}/{letter.offset}/{letter.timestamp}")
+        jobs = [job for job in self._jobs if job.order.kind == "redrive" and job.order.source == letter.topic]
+        asked = [(name, fingerprint(job.id.encode())) for job in jobs[:_MOST_JOBS]]
+        self._budget.look_up()
+        receipts = await self._gateway.named(asked or [(name, NO_NAME)])
+        known = receipts[0]
+        if known is None or (redriven := await self._gateway.state(known.id)) is None:
+            return None
+        job = next(
+            (job for job, receipt in zip(jobs, receipts, strict=False) if receipt and not receipt.conflict), None
+        )
+        told.add_redrive(redriven, job)
+        return redriven
+
+    def _at_rest(self, told: _Told, state: MessageState, *, passed: bool) -> Json:
+        """Of a record that nothing was made of: it is done, or has still to be."""
+        destination = told.reader.destination
+        began_at = None if destination is None else destination.began_at
+        if passed and not told.events and began_at and state.delivered_at < began_at:
+            return told.end("unknown", "it was delivered before this destination began to read its topics")
+        if passed:
+            return told.end("accepted")
+        figures: Mapping[str, Any] = (destination and self._figures(destination.name)) or {}
+        told.add_failures(figures.get("last_failures", ()), state.id)
+        if destination is None:
+            return told.end("waiting", "" if not told.reader.group.startswith("destination.") else "it is not declared")
+        paused = "it is paused" if destination.paused else ""
+        return told.end("waiting", destination.disabled or paused or figures.get("trouble", ""))
+
+
+class _Told:
+    """What is told of one reader, as it is found."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader, self.events = reader, list[Json]()
+        self._life: list[Json] = []  # attempts since the last redrive
+        self._left_out = 0
+
+    def add_attempts(self, headers: Headers, *, dead: bool = False) -> None:
+        """The attempts in the headers of what was sent back: they include those that were known before."""
+        if (origin := origin_in(headers)) is None:
+            return
+        self._life = [{"event": "failed", **times("at", one.at), "error": one.error} for one in origin.attempts]
+        self._left_out = max(origin.retried + dead - len(self._life), 0)
+
+    def add_failures(self, failures: Sequence[Mapping[str, Any]], id_: str) -> None:
+        """What a relay remembers of attempts that it has sent nothing back of, newest first."""
+        last = max((one["at_ms"] for one in self._life), default=0)
+        self._life += [
+            {"event": "failed", **times("at", one["at"]), "error": f"{one['status']}: {one['detail']}".rstrip(": ")}
+            for one in reversed(failures)
+            if one["id"] == id_ and one["at"] > last
+        ]
+
+    def add_dead(self, headers: Headers, letter: PlacedRecord | None, at: int) -> None:
+        self.add_attempts(headers, dead=True)
+        self._end_life()
+        origin, texts = origin_of(headers), {name: (value or b"").decode(errors="replace") for name, value in headers}
+        self.events.append({
+            "event": "dead", **times("at", at if letter is None else letter.timestamp),
+            "reason": texts.get(REASON, "" if origin is None else origin.reason), "error": texts.get(ERROR, ""),
+            "topic": dead_letter_topic(self.reader.group),
+            "letter": None if letter is None else f"{letter.partition}:{letter.offset}",
+        })  # fmt: skip
+
+    def add_redrive(self, redriven: MessageState, job: Job | None) -> None:
+        self.events.append({
+            "event": "redriven", **times("at", redriven.due), "id": redriven.id, "topic": redriven.topic,
+            "status": redriven.status, "job": job and job.id, "by": job and job.by,
+        })  # fmt: skip
+
+    def retry(self, state: MessageState) -> Json:
+        origin = origin_in(state.headers)
+        number = 0 if origin is None else origin.retried
+        retry = {"id": state.id, "number": number, "status": state.status, **times("deliver_at", state.due)}
+        return self.end("retrying" if state.status == "scheduled" else state.status, state.reason) | {"retry": retry}
+
+    def end(self, state: str, detail: str = "") -> Json:
+        self._end_life()
+        destination = self.reader.destination
+        return {
+            "group": self.reader.group, "destination": None if destination is None else destination.name,
+            "state": state, "detail": detail, "events": self.events, "retry": None,
+        }  # fmt: skip
+
+    def _end_life(self) -> None:
+        if self._left_out and self._life:
+            self._life[0]["left_out_after"] = self._left_out
+        self.events += self._life
+        self._life, self._left_out = [], 0
+
+
+def _done(position: GroupPosition) -> Any:
+    note = own_metadata(position.offset, position.note)
+    return done_in(position.offset, note) or decode_ranges(position.note, position.offset)
+
+
+def _goes_back(reader: Reader, topic: str) -> bool:
+    """Whether a redriven message comes to the reader again."""
+    destination = reader.destination
+    return destination is None or topic in (destination.own_topic, *destination.topics)
