@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from duemq.cli.exit_codes import Exit, exit_of
+from duemq.cli.exit_codes import exit_of
 from duemq.cli.output import echo_json
 from duemq.model.errors import DuemqError
 
@@ -45,7 +45,7 @@ def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] 
 def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] = str) -> typer.Exit:
     """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
     code = exit_of(error)
-    typer.secho(f"duemq: {tell(error)}{_advice(error, code)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"duemq: {tell(error)}", err=True, fg=typer.colors.RED)
     if as_json:
         echo_json({"error": problem_of(error)})
     return typer.Exit(code)
@@ -57,14 +57,6 @@ def problem_of(error: DuemqError) -> dict[str, Any]:
     attributes = {name: getattr(error, name, None) for name in names}
     members = {name: value for name, value in attributes.items() if value is not None}
     return {"kind": type(error).__name__, "detail": str(error), **members, **getattr(error, "extra", {})}
-
-
-def _advice(error: DuemqError, code: Exit) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "; name a file with the authority that signed the server's certificate by --ca-file or DUEMQ_CA_FILE"
-    if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
-        return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
-    return ""
 
 
 def examples(*lines: str) -> str:
