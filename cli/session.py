@@ -54,7 +54,7 @@ def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] 
 def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] = str) -> typer.Exit:
     """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
     code = exit_of(error)
-    typer.secho(f"duemq: {tell(error)}{_advice(error, code)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"duemq: {tell(error)}{_whose_server(error, code)}", err=True, fg=typer.colors.RED)
     if as_json:
         echo_json({"error": problem_of(error)})
     return typer.Exit(code)
@@ -68,13 +68,10 @@ def problem_of(error: DuemqError) -> dict[str, Any]:
     return {"kind": type(error).__name__, "detail": str(error), **members, **getattr(error, "extra", {})}
 
 
-def _advice(error: DuemqError, code: Exit) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return "; name a file with the authority that signed the server's certificate by --ca-file or DUEMQ_CA_FILE"
-    if code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
-        if profile := os.environ.get("DUEMQ_PROFILE"):  # set for the command if the server is that of a profile
-            return f"; it is the server of profile {profile}: --url, --profile or DUEMQ_URL name another one"
-        return "; start a server with `duemq serve`, or name another one with --url or DUEMQ_URL"
+def _whose_server(error: DuemqError, code: Exit) -> str:
+    profile = os.environ.get("DUEMQ_PROFILE")  # set for the command if the server is that of a profile
+    if profile and code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
+        return f"; it is the server of profile {profile}"
     return ""
 
 

@@ -24,6 +24,7 @@ from duemq.client.http.errors import (
     Unreachable,
 )
 from duemq.client.http.requests import ABSENT, Draft
+from duemq.client.http.times import EpochMs
 from duemq.client.http.values import (
     Cancelled,
     CancelReport,
@@ -64,6 +65,7 @@ __all__ = [
     "Cluster",
     "Draft",
     "DuemqError",
+    "EpochMs",
     "Limits",
     "Message",
     "MessageChange",

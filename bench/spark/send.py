@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -117,7 +118,7 @@ def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: in
     late: list[int] = []
     with Admin(url, timeout=60) as client:
         cursor = None
-        while (page := client.records("bench-stream", after=cursor, max=10_000, wait=5_000)).records:
+        while (page := client.records("bench-stream", after=cursor, max=10_000, wait=timedelta(seconds=5))).records:
             late += [record.timestamp_ms - int(record.payload) for record in page.records]
             cursor = page.cursor
     if len(late) < rate * seconds // 2:

@@ -1,16 +1,20 @@
-"""Where the server is and how to talk to it. The one module of the SDK that reads the environment."""
+"""Where the server is, how to talk to it, and why that fails. The one module of the SDK that reads the environment."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator
 from ipaddress import ip_address
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
 import duemq
+from duemq.client.http.errors import Unreachable
 from duemq.tls.contexts import client_context
 from duemq.tls.files import TlsFiles
 
@@ -19,6 +23,13 @@ T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8787"
 STREAM_SILENCE_S = 60.0
 """A stream that says nothing for so long is opened again: the connection may be dead without either side knowing."""
+_REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
+_OTHER_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # a certificate that signed itself, or none of whose issuers is known
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
+_NOT_SENT: Final = (
+    httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol
+)  # fmt: skip
 
 
 class OfProcess(Generic[T]):
@@ -100,3 +111,51 @@ def _is_loopback(host: str) -> bool:
 
 def stream_timeout(timeout: float) -> httpx.Timeout:
     return httpx.Timeout(timeout, read=STREAM_SILENCE_S)
+
+
+def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
+    """What a failed exchange means for the caller."""
+    base = str(http.base_url).rstrip("/")
+    if _REFUSED.search(str(error)):  # a handshake of TLS 1.3 ends for us before it does for the server
+        return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
+    if isinstance(error, _NOT_SENT):
+        return Unreachable(f"cannot connect to {base}: {_reason(error, http)}", outcome_unknown=False)
+    if isinstance(error, httpx.TimeoutException):
+        return Unreachable(f"{base} did not answer in time; the outcome is not known", outcome_unknown=True)
+    detail = f"the connection to {base} broke before the answer came; the outcome is not known"
+    return Unreachable(detail, outcome_unknown=True)
+
+
+def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> str:
+    """Why there is no connection, and what to do about it."""
+    url = http.base_url
+    for cause in _causes(error):
+        match cause:
+            case ConnectionRefusedError():
+                return "no server listens there; start one with `duemq serve`, or name another (--url, DUEMQ_URL)"
+            case socket.gaierror():
+                return f"no address is known for {url.host}: {cause.strerror}"
+            case ssl.SSLCertVerificationError() if cause.verify_code in _OTHER_NAME:
+                return f"its certificate is for another name: {cause.verify_message}"
+            case ssl.SSLCertVerificationError() if cause.verify_code in _UNKNOWN_AUTHORITY:
+                advice = "name the file with its authority (ca_file, --ca-file, DUEMQ_CA_FILE)"
+                return f"its certificate is not trusted ({cause.verify_message}); {advice}"
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not accepted: {cause.verify_message}"
+            case ssl.SSLError() if cause.reason in _NO_TLS:
+                return f"it does not speak TLS: say {url.copy_with(scheme='http')}".rstrip("/")
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"no answer within {http.timeout.connect:g} s"
+    return str(error) or type(error).__name__
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups what it met."""
+    yield error
+    further = [
+        error.__cause__ or error.__context__,
+        *(error.exceptions if isinstance(error, BaseExceptionGroup) else ()),
+    ]
+    for cause in further:
+        if cause is not None:
+            yield from _causes(cause)

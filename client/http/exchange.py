@@ -7,7 +7,6 @@ both clients (the idea is h11's). A client runs it by carrying out each call aft
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
@@ -35,7 +34,6 @@ _LATER: Final = (429, 502, 503, 504)
 LAST_CURSOR: Final = "x-duemq-last-cursor"
 _CONDITIONS: Final = ("If-None-Match", LAST_CURSOR)
 _PROBLEM: Final = "application/problem+json"
-_REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,8 @@ Plan = Generator[Call, httpx.Response, T]
 def repeating(plan: Plan[T], retries: int) -> Plan[T]:
     """The plan, with each call repeated up to `retries` times if that does no harm.
 
-    If nothing was carried out, any call is repeated; if the outcome is unknown, a `safe` one.
+    If nothing was carried out, any call is repeated; if the outcome is unknown, a `safe` one. Raises `UnexpectedAnswer`
+    if the plan does not find in an answer what duemq says there.
     """
     try:
         call = next(plan)
@@ -81,7 +80,10 @@ def repeating(plan: Plan[T], retries: int) -> Plan[T]:
             except Unreachable as error:
                 call = plan.throw(error)
             else:
-                call = plan.send(response)
+                try:
+                    call = plan.send(response)
+                except (LookupError, TypeError, AttributeError) as error:
+                    raise _unexpected_answer(response) from error
     except StopIteration as end:
         result: T = end.value
         return result
@@ -165,22 +167,14 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
     return error
 
 
-def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
-    """What a failed exchange means for the caller."""
-    base = str(http.base_url).rstrip("/")
-    if _REFUSED.search(str(error)):  # a handshake of TLS 1.3 ends for us before it does for the server
-        return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
-        return Unreachable(f"cannot connect to {base}: {error or type(error).__name__}", outcome_unknown=False)
-    if isinstance(error, httpx.TimeoutException):
-        return Unreachable(f"{base} did not answer in time; the outcome is not known", outcome_unknown=True)
-    detail = f"the connection to {base} broke before the answer came; the outcome is not known"
-    return Unreachable(detail, outcome_unknown=True)
-
-
 def _unexpected_answer(response: httpx.Response) -> UnexpectedAnswer:
+    if (location := response.headers.get("Location")) is not None and response.is_redirect:
+        return UnexpectedAnswer(
+            f"HTTP {response.status_code}: the server is not here, but at {location}: name that URL"
+        )
     start = response.text[:80].replace("\n", " ")
-    return UnexpectedAnswer(f"HTTP {response.status_code} is not an answer of duemq: {start!r}")
+    detail = f"HTTP {response.status_code} is not an answer of duemq but of another service: {start!r}; check the URL"
+    return UnexpectedAnswer(detail)
 
 
 def _longer(limits: httpx.Timeout, hold_s: float) -> httpx.Timeout:

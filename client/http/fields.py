@@ -5,15 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import orjson
 
 from duemq.client.http.errors import BadField, BadHeader, BadPayload
 from duemq.model.timing import shown
 
-Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | None
-"""None is null, as the tombstone of a compacted topic has it: neither empty nor the text `null`."""
+
+class DataclassValue(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | DataclassValue | None
+"""A dataclass is a JSON object. None is null, as the tombstone of a compacted topic has it: not empty, nor `null`."""
 Text = str | int
 """An int is sent as its digits."""
 HeaderValue = str | int | bytes | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from duemq.client.http.times import from_ms
+from duemq.client.http.times import EpochMs, from_ms
 from duemq.client.http.values import MessageState
 
 
@@ -35,7 +35,7 @@ class Handle:
         return from_ms(self.state.deliver_at_ms)
 
     @property
-    def deliver_at_ms(self) -> int:
+    def deliver_at_ms(self) -> EpochMs:
         return self.state.deliver_at_ms
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from duemq.client.http.errors import (
+    BadTime,
     BatchInterrupted,
     NameConflict,
     NameTaken,
@@ -41,6 +42,7 @@ from duemq.client.http.values import (
 )
 from duemq.model.errors import DuemqError
 from duemq.model.rules import ID_CHARS
+from duemq.model.timing import shown
 
 M = TypeVar("M")
 BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
@@ -253,8 +255,10 @@ def _change(call: Call, message_id: Text) -> Plan[MessageState]:
     return MessageState.from_json(body)
 
 
-def records(topic: str, after: str | None, consumer: str | None, limit: int, wait: timedelta | int) -> Plan[RecordPage]:
-    wait_ms = delay_ms(wait) if isinstance(wait, timedelta) else wait
+def records(topic: str, after: str | None, consumer: str | None, limit: int, wait: timedelta) -> Plan[RecordPage]:
+    if not isinstance(wait, timedelta):  # a number is seconds to some and ms to others
+        raise BadTime("bad_time", f"wait must be a timedelta, not {shown(wait)}", "wait")
+    wait_ms = delay_ms(wait)
     query = records_query(after, consumer) | {"max": limit} | ({"wait": f"{wait_ms}ms"} if wait_ms else {})
     body = json_of((yield Call("GET", _records(topic), query, hold_s=wait_ms / 1000)))
     return RecordPage([Record.from_json(topic, item) for item in body["records"]], body["cursor"])

@@ -21,10 +21,12 @@ from duemq.client.http.fields import (
     text_list,
     text_of,
 )
-from duemq.client.http.times import delay_ms, is_naive, to_ms
+from duemq.client.http.times import EpochMs, delay_ms, is_naive, to_ms
+from duemq.model.errors import Rejected
+from duemq.model.timing import parse_instant
 
-Instant = datetime | int | str
-"""An aware datetime, epoch milliseconds, or a date-time as text (RFC 3339, RFC 9557)."""
+Instant = datetime | EpochMs | str
+"""An aware datetime, a date-time as text (RFC 3339, RFC 9557), or epoch ms. Numbers that are seconds are refused."""
 Delay = timedelta | str
 """A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused: its unit would be a guess."""
 
@@ -39,6 +41,7 @@ ABSENT: Final = Absent.ABSENT
 """A time that is not given, as when it is left out."""
 _DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift"))
 _RANGE: Final = ("due_from", "due_to")
+_INSTANTS: Final = ("deliver_at", "expires_at", *_RANGE)
 _TIMES: Final = ("deliver_at", "deliver_after", "delay_level", "zone", "expires_at", "expires_after")
 
 
@@ -150,7 +153,8 @@ def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
         if value is None:
             raise BadTime("bad_time", f"{name} is None: leave it out, or say ABSENT, if there is no such time", name)
         if value is not ABSENT:
-            fields[name] = _delay(name, value) if name in _DELAYS else _instant(name, value)
+            judge = _delay if name in _DELAYS else _instant if name in _INSTANTS else None
+            fields[name] = judge(name, value) if judge is not None else value
     return fields
 
 
@@ -170,8 +174,13 @@ def filter_fields(filters: Filter) -> dict[str, int | str]:
 
 
 def _instant(field: str, value: object) -> object:
-    if not isinstance(value, datetime):
+    if isinstance(value, str):
         return value
+    if not isinstance(value, datetime):
+        try:
+            return parse_instant(value, field)
+        except Rejected as error:
+            raise BadTime(error.code, error.detail, field) from error
     if is_naive(value):
         detail = f"{field} has no time zone: say datetime.now(UTC) or .astimezone(), not a naive {value.isoformat()}"
         raise NaiveTimeError("naive_time", detail, field)

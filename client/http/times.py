@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import overload
+from typing import NewType, overload
 
+EpochMs = NewType("EpochMs", int)
+"""Milliseconds after the epoch. A type, because `int(time.time())` is seconds."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 

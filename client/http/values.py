@@ -12,7 +12,7 @@ import orjson
 
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.fields import HeaderList, read_header_list
-from duemq.client.http.times import from_ms
+from duemq.client.http.times import EpochMs, from_ms
 
 Json = dict[str, Any]
 
@@ -46,7 +46,7 @@ class MessageState:
     id: str
     status: str
     topic: str
-    deliver_at_ms: int
+    deliver_at_ms: EpochMs
     duplicate: bool = False
     key: str | None = None
     headers: Mapping[str, str | None] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class MessageState:
     attempt: int = 0
     payload: bytes | None = None
     is_null: bool = False
-    expires_at_ms: int | None = None
+    expires_at_ms: EpochMs | None = None
     delivered_at_ms: int | None = None
     cancelled_at_ms: int | None = None
     dead_at_ms: int | None = None

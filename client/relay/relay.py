@@ -38,7 +38,7 @@ from duemq.model.rules import is_reserved_header
 PAGE: Final = 200
 """Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""
 MAX_PAGE: Final = 10_000
-WAIT_MS: Final = 1000
+WAIT: Final = timedelta(seconds=1)
 RETRIED: Final = "x-duemq-relay-retried"
 """The header of a record that the broker refused: how often it came back. After `RETRIES` it is a dead letter."""
 STORE_EVERY_S: Final = 6 * 3600.0
@@ -99,7 +99,7 @@ class Relay:
         self._lease = lease or Lease(client, topic, consumer)
         self._start, self._clock = start, clock
         # A poll that outlasts a third of the lease would leave no time to renew it.
-        self._wait_ms = min(WAIT_MS, int(self._lease.length_s * 1000 / 3))
+        self._wait = min(WAIT, timedelta(seconds=self._lease.length_s / 3))
         self._stop = threading.Event()
         self._begun = False
         self._cursor: str | None = None
@@ -144,7 +144,7 @@ class Relay:
             self._store(self._uncommitted)
         if not self._begun:
             self._cursor, self._begun = self._place(), True
-        page = self._client.records(self._topic, after=self._cursor, max=self._page, wait=self._wait_ms)
+        page = self._client.records(self._topic, after=self._cursor, max=self._page, wait=self._wait)
         for record in page.records:
             if LEASE_HEADER not in record.headers and not self._relay(record):
                 self._forget_place()  # perhaps another relay goes on, from the place of the page before

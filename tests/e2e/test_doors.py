@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -26,7 +27,7 @@ NAMES = ("order/2027/17", "ann@example.com", "{6f9619ff}", "a+b", "sha256=abc", 
 
 def own(client: Client, topic: str) -> list[tuple[str | None, bytes | None, HeaderList]]:
     """Key, value and own headers of each record."""
-    records = client.records(topic, wait=20_000).records
+    records = client.records(topic, wait=timedelta(seconds=20)).records
     return [
         (one.key, one.value, tuple(pair for pair in one.header_list if not pair[0].startswith("duemq-")))
         for one in records
@@ -52,7 +53,7 @@ def test_headers_arrive_as_they_were_by_each_door(shared_server: Server) -> None
         held = client.send("doors.held", None, headers=[*HEADERS, ("n", None)], deliver_after="1h")
         assert client.get(held.id).state.header_list == (*HEADERS, ("n", None))
         held.deliver_now()
-        (record,) = client.records("doors.held", wait=20_000).records
+        (record,) = client.records("doors.held", wait=timedelta(seconds=20)).records
         assert record.value is None and record.header_list[-1] == ("n", None)
 
 
@@ -92,7 +93,7 @@ def test_json_is_delivered_as_it_was_spelt(shared_server: Server) -> None:
         assert http.post("/v1/messages:batch", content=f'{{"messages": [{message}]}}').json()["accepted"] == 1
         refused = http.post("/v1/messages", json={"topic": "doors.json", "payload": {"order": 42}}).json()
         assert refused["code"] == "bad_field" and "payload_json" in refused["detail"]
-        assert [one.text for one in client.records("doors.json", wait=20_000).records] == [text] * 2
+        assert [one.text for one in client.records("doors.json", wait=timedelta(seconds=20)).records] == [text] * 2
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_round_trip(shared_server: Server) -> None:
             again.cancel()
         assert told.value.extra["delivered_at_ms"] >= moved.deliver_at_ms
         kept.deliver_now()
-        (last,) = duemq.records("sdk", after=record.cursor, wait=60_000).records
+        (last,) = duemq.records("sdk", after=record.cursor, wait=timedelta(seconds=60)).records
         assert (last.key, last.payload, last.headers["duemq-id"]) == ("k", b'{"order":42}', kept.id)
         report = duemq.cancel_many(filter={"topic": "sdk"})
         assert report.counts["cancelled"] == 2_500

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ def arrived(server: Server, topic: str, count: int) -> Counter[str]:
     cursor, deadline = None, time.monotonic() + 600
     with Client(server.url, timeout=300) as client:
         while True:
-            page = client.records(topic, after=cursor, max=10_000, wait=1_000)
+            page = client.records(topic, after=cursor, max=10_000, wait=timedelta(seconds=1))
             found.update(record.text for record in page.records)
             cursor = page.cursor
             if not page.records and sum(found.values()) >= count:

@@ -48,10 +48,11 @@ class AsyncClient(AsyncSession):
     ) -> AsyncMessage:
         """Schedule a message; it is durable when this returns.
 
-        When: one of `deliver_at` (aware datetime, epoch ms, RFC 3339), `deliver_after` (timedelta, "2h30m"),
+        When: one of `deliver_at` (aware datetime, RFC 3339, `EpochMs`), `deliver_after` (timedelta, "2h30m"),
         `delay_level`; without any it is sent at once. A time that is None is refused. Further: `key`, `headers`,
         `labels`, `expires_at`, `expires_after`, `zone` (see `MessageOptions`).
-        `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null.
+        `payload`: bytes go unchanged, str as UTF-8, dicts, lists and dataclasses as JSON text, None as
+        null.
 
         `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
         is answered with the first one (`duplicate`), another one under that name with `NameConflict`.
@@ -131,12 +132,12 @@ class AsyncClient(AsyncSession):
         after: str | None = None,
         consumer: str | None = None,
         max: int = 1000,
-        wait: timedelta | int = 0,
+        wait: timedelta = timedelta(0),
     ) -> RecordPage:
         """Read up to `max` (at most 10,000) delivered records, and the cursor to continue from.
 
         They begin at `after`, else at the consumer's committed cursor, else at the start of the topic. With `wait`
-        (timedelta or ms) the server answers as soon as there is a record, and with none after that time.
+        the server answers as soon as there is a record, and with none after that time.
         """
         return await self._run(operations.records(topic, after, consumer, max, wait))
 

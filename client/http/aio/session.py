@@ -10,9 +10,9 @@ from typing import Self, TypeVar
 import httpx
 
 from duemq.client.http.async_http import AsyncHttp
-from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files
+from duemq.client.http.connection import OfProcess, http_options, stream_timeout, tls_files, unreachable
 from duemq.client.http.errors import Unreachable
-from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating, unreachable
+from duemq.client.http.exchange import RETRIES, Call, Plan, error_of, repeating
 from duemq.client.http.tail import Follow
 from duemq.client.http.values import Record
 

@@ -149,7 +149,7 @@ class FakeDuemq:
         return iter([m for m in pending if label in m.labels])
 
     def records(
-        self, topic: str, *, after: str | None = None, consumer: str = "", max: int, wait: int = 0
+        self, topic: str, *, after: str | None = None, consumer: str = "", max: int, wait: timedelta = timedelta(0)
     ) -> RecordPage:
         self.called("records")
         self.tick()
@@ -158,7 +158,7 @@ class FakeDuemq:
         if start > end:
             raise BadCursor("bad_cursor", "beyond the end: the log was begun anew")
         if start == end:
-            self.advance(wait / 1000)
+            self.advance(wait.total_seconds())
         start = builtins.max(start, first)
         found = self.delivered.get(topic, [])[start : start + max]
         records = [

@@ -50,7 +50,7 @@ def in_queue(app: Celery) -> list[Any]:
 def relay(app: Celery, duemq: FakeDuemq, seconds: float) -> None:
     duemq.advance(seconds)
     outlet = CeleryOutlet(app)
-    page = duemq.records("celery", after=None, consumer="r", max=1000, wait=0)
+    page = duemq.records("celery", after=None, consumer="r", max=1000)
     for record in page.records:
         outlet.publish(record)
     duemq.commit("celery", "r", page.cursor)

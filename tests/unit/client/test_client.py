@@ -120,7 +120,7 @@ def test_naive_times_never_reach_the_server(server: Scripted) -> None:
 
 
 def test_message_operations_keep_its_state(server: Scripted) -> None:
-    moved = STATE | {"deliver_at_ms": 120_000}
+    moved = STATE | {"deliver_at_ms": 1_924_992_120_000}
     server.answers = [
         httpx.Response(200, json=STATE),
         httpx.Response(200, json=moved),
@@ -129,8 +129,8 @@ def test_message_operations_keep_its_state(server: Scripted) -> None:
     ]
     message = server(server.client.get, "m1")
     assert (message.payload, message.state.labels, message.state.key) == (b"\xff", ("a",), "k")
-    assert server(message.reschedule, deliver_at=120_000).deliver_at_ms == 120_000
-    assert server.body() == {"deliver_at": 120_000}
+    assert server(message.reschedule, deliver_at=1_924_992_120_000).deliver_at_ms == 1_924_992_120_000
+    assert server.body() == {"deliver_at": 1_924_992_120_000}
     cancelled = server(message.cancel)
     assert cancelled.cancelled_at == datetime(1970, 1, 1, 0, 0, 0, 5000, UTC)
     assert message.status == "cancelled" and message.state.cancelled_at_ms == 5

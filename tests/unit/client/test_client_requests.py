@@ -11,6 +11,7 @@ import pytest
 from duemq.client.http.errors import BadTime, NaiveTimeError
 from duemq.client.http.operations import BATCH_BYTES, batch_body, batch_requests
 from duemq.client.http.requests import ABSENT, Draft, filter_fields, message_body, time_fields
+from duemq.client.http.times import EpochMs
 from duemq.client.http.values import MessageState, Record
 
 
@@ -47,7 +48,9 @@ def test_dicts_and_lists_are_sent_as_json_text() -> None:
 
 def test_only_what_was_said_is_sent() -> None:
     assert body_of(Draft("t", "p")) == {"topic": "t", "payload": "p"}
-    full = Draft("t", "p", key="k", headers={"h": "v"}, labels=("a",), delay_level=3, expires_at=9)
+    full = Draft(
+        "t", "p", key="k", headers={"h": "v"}, labels=("a",), delay_level=3, expires_at=EpochMs(1_924_992_000_000)
+    )
     assert body_of(full) == {
         "topic": "t",
         "payload": "p",
@@ -55,7 +58,7 @@ def test_only_what_was_said_is_sent() -> None:
         "headers": {"h": "v"},
         "labels": ["a"],
         "delay_level": 3,
-        "expires_at": 9,
+        "expires_at": 1_924_992_000_000,
     }
 
 

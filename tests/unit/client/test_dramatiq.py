@@ -63,7 +63,7 @@ def relayed(duemq: FakeDuemq, broker: Any, seconds: float) -> None:
     """What came due in so many seconds goes to the broker."""
     duemq.advance(seconds)
     outlet = DramatiqOutlet(broker)
-    page = duemq.records("dramatiq", after=None, consumer="r", max=1000, wait=0)
+    page = duemq.records("dramatiq", after=None, consumer="r", max=1000)
     for record in page.records:
         outlet.publish(record)
     duemq.commit("dramatiq", "r", page.cursor)

@@ -1,0 +1,74 @@
+"""Cancel orders that are not paid in time, over HTTP: no Kafka and no extra is needed.
+
+    pip install duemq
+    python order_timeouts.py
+
+Needs a running duemq: `make run`, or `duemq serve`. DUEMQ_URL names another one than http://127.0.0.1:8787. It places
+four orders, which have three seconds to be paid. One is paid in time, and one too late. A fifth time-out is one that no
+worker can read. See docs/sdk.md.
+"""
+
+import time
+from datetime import timedelta
+
+from duemq.client import AlreadyDelivered, Client, Record
+
+RUN = f"{time.time_ns():x}"
+TOPIC, REFUSED, WORKER = f"order-timeouts-{RUN}", f"order-timeouts-refused-{RUN}", "shop"
+TRIES = 3
+
+open_orders: dict[str, int] = {}  # the shop's table of unpaid orders, with the cents of each
+cancelled_orders: set[str] = set()
+
+
+def place(client: Client, order: str, cents: int) -> None:
+    """The name makes it one time-out, however often this is repeated, and is what `pay` cancels by."""
+    open_orders[order] = cents
+    client.send(TOPIC, {"order": order}, key=order, name=f"timeout-{order}-{RUN}", if_new=False, deliver_after="3s")
+
+
+def pay(client: Client, order: str) -> None:
+    """A cancel that succeeds means that the time-out will not come: then, and only then, the money is taken."""
+    try:
+        client.cancel(f"timeout-{order}-{RUN}")
+    except AlreadyDelivered as late:
+        print(f"{order}: too late, its time-out came at {late.delivered_at}; no money is taken")
+    else:
+        del open_orders[order]
+        print(f"{order}: paid in time")
+
+
+def time_out(record: Record) -> None:
+    """Idempotent: a worker that ends between this and its commit sees the record again."""
+    order = record.json()["order"]
+    if open_orders.pop(order, None) is not None:
+        cancelled_orders.add(order)
+        print(f"{order}: cancelled, {record.lateness_ms} ms after it was due")
+
+
+def work(client: Client, count: int) -> None:
+    """One process per consumer name. A handler's error would end the loop, and the same record would be first again."""
+    for done, record in enumerate(client.tail(TOPIC, consumer=WORKER), 1):
+        for attempt in range(1, TRIES + 1):
+            try:
+                time_out(record)
+                break
+            except Exception as error:
+                print(f"record {record.offset}, attempt {attempt}: {error!r}")
+                time.sleep(0.1 * attempt)
+        else:  # a poison message: set aside, under its id, so that the others go on
+            client.send(REFUSED, record.payload, key=record.key, idempotency_key=f"refused-{record.id}")
+        client.commit(TOPIC, WORKER, record.cursor or "")
+        if done == count:
+            return
+
+
+with Client() as client:
+    for number in range(1, 5):
+        place(client, f"order-{number}", 1999)
+    client.send(TOPIC, "not JSON", deliver_after="3s")
+    pay(client, "order-1")
+    work(client, count=4)  # order-2, order-3, order-4, and the one that cannot be read
+    pay(client, "order-2")
+    refused = client.records(REFUSED, wait=timedelta(seconds=10)).records
+    print(f"{len(cancelled_orders)} orders cancelled, {len(refused)} record set aside in {REFUSED}")

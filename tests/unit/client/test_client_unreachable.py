@@ -1,0 +1,123 @@
+"""Why there is no connection, in words of the caller; and answers of other services."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+
+from duemq.client import AsyncClient, Client, Unreachable
+from duemq.client.http.errors import UnexpectedAnswer
+
+Failure = Callable[..., Any]
+
+
+def blocking_failure(url: str, **options: Any) -> Exception:
+    with Client(url, retries=0, **options) as client, pytest.raises((Unreachable, UnexpectedAnswer)) as caught:
+        client.send("orders", "x")
+    return caught.value
+
+
+def async_failure(url: str, **options: Any) -> Exception:
+    async def call() -> Exception:
+        async with AsyncClient(url, retries=0, **options) as client:
+            with pytest.raises((Unreachable, UnexpectedAnswer)) as caught:
+                await client.send("orders", "x")
+        return caught.value
+
+    return asyncio.run(call())
+
+
+@pytest.fixture(params=[blocking_failure, async_failure], ids=["sync", "async"])
+def failure(request: pytest.FixtureRequest) -> Failure:
+    kind: Failure = request.param
+    return kind
+
+
+@pytest.fixture
+def plain_server() -> Iterator[int]:
+    """The port of a server that answers whatever comes as one without TLS does."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with closing(connection):
+                    connection.recv(65_536)
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_nobody_listens(failure: Failure, host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    error = failure(f"http://{host}:{port}")
+    assert str(error) == (
+        f"cannot connect to http://{host}:{port}: no server listens there; start one with `duemq serve`, or name "
+        "another (--url, DUEMQ_URL)"
+    )
+    assert not error.outcome_unknown
+
+
+def test_the_name_has_no_address(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    error = failure("http://dumq.example:8787")
+    sentence = "no address is known for dumq.example: Name or service not known"
+    assert str(error) == f"cannot connect to http://dumq.example:8787: {sentence}"
+    assert not error.outcome_unknown
+
+
+def test_https_is_said_to_a_server_without_tls(failure: Failure, plain_server: int) -> None:
+    error = failure(f"https://127.0.0.1:{plain_server}")
+    sentence = f"it does not speak TLS: say http://127.0.0.1:{plain_server}"
+    assert str(error) == f"cannot connect to https://127.0.0.1:{plain_server}: {sentence}"
+    assert not error.outcome_unknown
+
+
+def test_a_host_that_says_nothing(failure: Failure) -> None:
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectTimeout("", request=request)
+
+    error = failure("http://10.0.0.1", timeout=2.5, transport=httpx.MockTransport(silent))
+    assert str(error) == "cannot connect to http://10.0.0.1: no answer within 2.5 s"
+
+
+OTHER_SERVICES = {
+    "a page": (httpx.Response(200, text="<html>Welcome"), "of another service: '<html>Welcome'; check the URL"),
+    "no page": (httpx.Response(404, text="<html>404"), "HTTP 404 is not an answer of duemq but of another service"),
+    "other JSON": (httpx.Response(200, json={"hello": 1}), "HTTP 200 is not an answer of duemq"),
+    "a JSON list": (httpx.Response(200, json=[1]), "HTTP 200 is not an answer of duemq"),
+    "a redirect": (
+        httpx.Response(308, headers={"Location": "https://duemq.example/v1/messages"}),
+        "HTTP 308: the server is not here, but at https://duemq.example/v1/messages: name that URL",
+    ),
+}
+
+
+@pytest.mark.parametrize("service", OTHER_SERVICES)
+def test_an_answer_of_another_service_is_told_apart(failure: Failure, service: str) -> None:
+    answer, sentence = OTHER_SERVICES[service]
+
+    def copy(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    error = failure("http://duemq.test", transport=httpx.MockTransport(copy))
+    assert isinstance(error, UnexpectedAnswer) and sentence in str(error)
