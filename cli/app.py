@@ -172,6 +172,8 @@ def run() -> None:
         extra = _EXTRAS.get(package)
         if extra is None:
             raise
+        if named == "lag" and extra == "server":
+            extra = "consumer"  # it has all that is needed to read Kafka
         typer.secho(
             f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
             fg=typer.colors.RED, err=True,
