@@ -6,6 +6,7 @@ so they keep heavy imports inside their functions.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, NamedTuple
@@ -14,11 +15,12 @@ import typer
 
 import duemq
 from duemq.cli.exit_codes import MEANING
+from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
 
-_EXIT_CODES = "\n".join(("[bold]Exit codes[/bold]", *(f"{code:d}  {meaning}" for code, meaning in MEANING.items())))
+_EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-_MESSAGES, _SERVER, _YOU = "Messages", "Server", "You"
+_MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
@@ -50,27 +52,31 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
-    "topic": _Command(_MESSAGES, "messages.topic", "app"),
-    "dlq": _Command(_MESSAGES, "messages.dlq", "app"),
-    "profile": _Command(_YOU, "profiles.command", "app"),
-    "open": _Command(_YOU, "profiles.console", "open_console"),
+    "message": _Command(_NOUNS, "", ""),
+    "topic": _Command(_NOUNS, "messages.topic", "app"),
+    "dlq": _Command(_NOUNS, "messages.dlq", "app"),
+    "profile": _Command(_NOUNS, "profiles.command", "app"),
+    "open": _Command(_SERVER, "profiles.console", "open_console"),
     "serve": _Command(_SERVER, "run.serve", "serve"),
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
-    "node": _Command(_SERVER, "run.node", "app"),
+    "node": _Command(_NOUNS, "run.node", "app"),
     "relay": _Command(_SERVER, "run.relay", "relay"),
-    "shard": _Command(_SERVER, "operate.shard_recovery", "app"),
-    "destination": _Command(_SERVER, "destinations.command", "app"),
-    "jobs": _Command(_SERVER, "operate.jobs", "app"),
-    "keys": _Command(_SERVER, "operate.api_keys", "app"),
+    "shard": _Command(_NOUNS, "operate.shard_recovery", "app"),
+    "destination": _Command(_NOUNS, "destinations.command", "app"),
+    "job": _Command(_NOUNS, "operate.jobs", "app"),
+    "key": _Command(_NOUNS, "operate.api_keys", "app"),
     "trail": _Command(_SERVER, "operate.trail", "trail"),
     "cluster": _Command(_SERVER, "operate.cluster_status", "cluster"),
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
-    "config": _Command(_SERVER, "operate.configuration", "app"),
+    "config": _Command(_NOUNS, "operate.configuration", "app"),
     "doctor": _Command(_SERVER, "doctor.command", "doctor"),
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }
+
+_OF_MESSAGES = ("send", "get", "ls", "find", "cancel", "reschedule", "deliver-now", "import")
+"""The short commands that stand below their noun, too."""
 
 
 def command_line(only: str | None = None) -> typer.Typer:
@@ -78,7 +84,7 @@ def command_line(only: str | None = None) -> typer.Typer:
     app = typer.Typer(
         cls=CommandLine,
         no_args_is_help=True,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=_EXIT_CODES,
@@ -101,10 +107,16 @@ def command_line(only: str | None = None) -> typer.Typer:
 
 def _add(app: typer.Typer, name: str) -> None:
     place = _COMMANDS[name]
+    if name == "message":
+        noun = typer.Typer(help="Send, show, find, move and cancel messages: the commands above, under their noun.")
+        for short in _OF_MESSAGES:
+            _add(noun, short)
+        app.add_typer(noun, name=name, rich_help_panel=place.panel, cls=Group, no_args_is_help=True)
+        return
     module = import_module(f"duemq.cli.{place.module}")
     command = getattr(module, place.name)
     if isinstance(command, typer.Typer):
-        app.add_typer(command, name=name, rich_help_panel=place.panel)
+        app.add_typer(command, name=name, rich_help_panel=place.panel, cls=Group)
     else:
         app.command(name, epilog=getattr(module, place.examples), rich_help_panel=place.panel)(command)
 
@@ -116,7 +128,7 @@ def _add_foreign(app: typer.Typer) -> None:
     for point in entry_points(group="duemq.commands"):
         command = point.load()
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=point.name, rich_help_panel=_SERVER)
+            app.add_typer(command, name=point.name, rich_help_panel=_SERVER, cls=Group)
         else:
             app.command(point.name, rich_help_panel=_SERVER)(command)
 
@@ -144,7 +156,8 @@ def duemq_command(
 
 def run() -> None:
     """Run the command that the command line names, those of other packages included."""
-    named = sys.argv[1] if len(sys.argv) > 1 else ""
+    words = sys.argv[1:2] or os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:2]
+    named = now_spelled(words[0]) if words else ""
     app = command_line(named if named in _COMMANDS else None)
     try:
         app()
@@ -153,6 +166,8 @@ def run() -> None:
         extra = _EXTRAS.get(package)
         if extra is None:
             raise
+        if named == "lag" and extra == "server":
+            extra = "consumer"  # it has all that is needed to read Kafka
         typer.secho(
             f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
             fg=typer.colors.RED, err=True,

@@ -121,7 +121,7 @@ def _next_steps(url: str, topic: str) -> Text:
         "  duemq send orders 'pay order 43' --after 10s\n"
         "  duemq ls\n"
         "  duemq tail orders\n"
-        f"  duemq topic show {topic}\n\n"
+        f"  duemq topic get {topic}\n\n"
     )
     text.append("Python\n", "bold")
     text.append(

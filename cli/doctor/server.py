@@ -74,7 +74,7 @@ def judge_server(
         yield warning(_SUBJECT, f"{listen} runs duemq {runs[1]}, installed is {__version__}", "restart it")
     for name in re.findall(r'^duemq_relay_troubled\{destination="([^"]*)"\} 1(?:\.0)?$', metrics.text, re.MULTILINE):
         yield warning(
-            "destinations", f"nothing can be handed on to {name}", f"duemq destination show {name}: mend what it says"
+            "destinations", f"nothing can be handed on to {name}", f"duemq destination get {name}: mend what it says"
         )
 
 

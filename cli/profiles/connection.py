@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from duemq.cli.form import Group
 from duemq.cli.profiles.profiles import Profiles
 from duemq.cli.session import failure
 from duemq.model.errors import BadConfig, DuemqError
@@ -72,7 +72,7 @@ def _options(
     """Never called: its parameters are the options."""
 
 
-class CommandLine(TyperGroup):
+class CommandLine(Group):
     """The root of the commands, with the options of a connection on itself and on each command that connects."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -62,7 +62,7 @@ def http_api(
     else:
         log.log(
             logging.INFO if is_loopback(settings.host) else logging.WARNING,
-            "no API keys are set (http.api_keys): until one is made (duemq keys create), everybody who reaches %s may "
+            "no API keys are set (http.api_keys): until one is made (duemq key add), everybody who reaches %s may "
             "send, read and cancel",
             settings.listen,
             extra={"action": "http.keys", "keys": 0},

@@ -170,6 +170,8 @@ def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncCli
     base = str(http.base_url).rstrip("/")
     if _REFUSED.search(str(error)):  # a handshake of TLS 1.3 ends for us before it does for the server
         return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
+    if "WRONG_VERSION_NUMBER" in str(error):  # what TLS calls an answer of plain text
+        return Unreachable(f"{base} speaks http, not https", outcome_unknown=False)
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
         return Unreachable(f"cannot connect to {base}: {error or type(error).__name__}", outcome_unknown=False)
     if isinstance(error, httpx.TimeoutException):

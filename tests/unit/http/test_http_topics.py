@@ -302,7 +302,7 @@ def test_a_topic_says_what_is_wrong_with_it_and_is_not_read_where_its_ends_are_u
         site.troubles["forbidden"] = "duemq's user may not make it"
         said = (await site.http.get("/v1/topics/forbidden")).json()
         assert (said["code"], said["trouble"]) == ("unknown_topic", site.troubles["forbidden"])
-        assert site.troubles["forbidden"] in said["detail"]  # which is what `duemq topic show` shows
+        assert site.troubles["forbidden"] in said["detail"]  # which is what `duemq topic get` shows
         site.troubles["t"] = "it is compacted and takes only messages with a key"
         said = (await site.http.get("/v1/topics/t")).json()
         assert (said["trouble"], said["records"]) == (site.troubles["t"], 0)

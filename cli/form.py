@@ -1,0 +1,141 @@
+"""The form of the command line: plain help, old spellings, and a usage error in one line."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from duemq.cli.exit_codes import Exit
+from duemq.cli.output import echo_json
+from duemq.model.printable import escaped
+
+_OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
+"""They work for ever, and no help lists them."""
+_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"}
+_FIELD: Final = re.compile(
+    r"\b(deliver_at|deliver_after|delay_level|(?:expires|due|dead|topic|name|idempotency|shift)_[a-z]+)\b"
+)
+"""Fields of the API that are options of some command."""
+_EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
+_WHOLE: Final = 300  # characters: no sentence is cut
+_PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
+
+
+def now_spelled(name: str) -> str:
+    """A command's name today, of an old one too."""
+    return _OLD_SPELLINGS.get(name, name)
+
+
+def in_options(text: str) -> str:
+    """A sentence about fields of the API with the options that they were given by."""
+    return _FIELD.sub(lambda field: _FIELDS.get(field[1], "--" + field[1].replace("_", "-")), text)
+
+
+class Group(TyperGroup):
+    """Commands by their names, old ones included, listed by panel. The outermost one tells of usage errors."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = self.commands.get(cmd_name) or self.commands.get(now_spelled(cmd_name))
+        if command is not None:
+            _make_plain(command)
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            if not command.hidden:
+                panel = getattr(command, "rich_help_panel", None)
+                rows = panels.setdefault(panel if isinstance(panel, str) else "Commands", [])
+                rows.append((name, command.get_short_help_str(_WHOLE)))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """As typer's, but every error is one line, and with `--json` a document, too."""
+        if not standalone_mode:
+            return super().main(args, *rest, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, *rest, standalone_mode=False, **extra)
+        except typer.TyperException as error:
+            _end(error, "--json" in (sys.argv[1:] if args is None else args))
+        except typer.Abort:
+            typer.echo("duemq: stopped; nothing was changed", err=True)
+            sys.exit(Exit.ERROR)
+        sys.exit(code if isinstance(code, int) else Exit.DONE)
+
+
+def _end(error: typer.TyperException, as_json: bool) -> NoReturn:
+    """End the process for an error of usage."""
+    if type(error).__name__ != "NoArgsIsHelpError":
+        option, text = _told(error)
+        context = getattr(error, "ctx", None)
+        see = f" (see {context.command_path} --help)" if context is not None else ""
+        typer.secho(f"duemq: {text}{see}", err=True, fg=typer.colors.RED)
+        if as_json:
+            echo_json({"error": {"kind": "UsageError", "detail": text, "code": "usage", "option": option}})
+    else:
+        typer.echo(error.format_message(), err=True)
+    sys.exit(error.exit_code)
+
+
+def _told(error: Any) -> tuple[str | None, str]:
+    """The option or argument at fault, if there is one, and a sentence that names it."""
+    text = escaped(" ".join(error.message.split())).rstrip(".")
+    param = getattr(error, "param", None)
+    option = getattr(error, "param_hint", None) or getattr(error, "option_name", None)
+    if option is None and param is not None:
+        option = max(param.opts, key=len) if param.param_type_name == "option" else _argument_name(param)
+    if option is None:
+        return None, _EXTRA.sub("too many arguments: ", text[:1].lower() + text[1:].removesuffix(")"))
+    match type(error).__name__:
+        case "MissingParameter":
+            return option, f"{option} is missing"
+        case "NoSuchOption":
+            near = sorted(error.possibilities or ())
+            return option, f"there is no option {escaped(option)}" + (f"; did you mean {near[0]}?" if near else "")
+        case "BadOptionUsage":
+            return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"
+    if param is not None and (cause := error.__cause__) is not None and hasattr(cause, "errors"):
+        return option, f"{option} {_wanted(param, cause.errors()[0])}"
+    return option, text if option in text.split() else f"{option}: {text}"
+
+
+def _wanted(param: Any, wrong: dict[str, Any]) -> str:
+    """What a parameter takes, and what it was given, by pydantic's account of an error."""
+    given = escaped(str(wrong["input"]))
+    if choices := param.type_descriptor.choices:
+        return f"is one of {', '.join(map(str, choices))}, not {given!r}"
+    least, most = param.type_descriptor.parameter_info.min, param.type_descriptor.parameter_info.max
+    kind = "a whole number" if wrong["type"].startswith("int") or isinstance(least, int) else "a number"
+    bounds = {(False, False): "", (True, False): f", {least} or more", (False, True): f", {most} at most"}
+    limits = bounds.get((least is not None, most is not None), f" from {least} to {most}")
+    return f"is {kind}{limits}, not {given!r}"
+
+
+def _make_plain(command: Any) -> None:
+    """Help that can be read and copied in a pipe, too: plain names of values, examples on lines as long as they are."""
+    for param in command.params:
+        if param.param_type_name == "argument":
+            param.metavar = _argument_name(param)
+            shown = (param.metavar if param.required else f"[{param.metavar}]") + ("..." if param.nargs != 1 else "")
+            param.get_usage_pieces = lambda _, shown=shown: [shown]
+            param.display_type_rich = lambda **_: ""
+        elif param.metavar is None:
+            plain = _PLAIN_TYPES.get(param.bare_type().removeprefix("list[").rstrip("]"), "TEXT")
+            param.metavar = "|".join(map(str, param.type_descriptor.choices or ())) or plain
+    if command.epilog and "\b" not in command.epilog:
+        title, end, lines = command.epilog.strip().removeprefix("[bold]").replace("\\[", "[").partition("[/bold]")
+        text = title + (":\n" + lines.replace("\n", "\n    ") if end else "")
+        command.epilog = "\n\n".join(f"\b\n{paragraph}" for paragraph in text.split("\n\n"))
+    for child in getattr(command, "commands", {}).values():
+        _make_plain(child)
+
+
+def _argument_name(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
