@@ -6,6 +6,7 @@ so they keep heavy imports inside their functions.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, NamedTuple
@@ -19,7 +20,7 @@ from duemq.cli.profiles.connection import CommandLine
 
 _EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
-_MESSAGES, _NOUNS, _SERVER, _YOU = "Messages", "By noun", "Server", "You"
+_MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
@@ -52,11 +53,11 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
-    "profile": _Command(_YOU, "profiles.command", "app"),
-    "open": _Command(_YOU, "profiles.console", "open_console"),
     "message": _Command(_NOUNS, "", ""),
     "topic": _Command(_NOUNS, "messages.topic", "app"),
     "dlq": _Command(_NOUNS, "messages.dlq", "app"),
+    "profile": _Command(_NOUNS, "profiles.command", "app"),
+    "open": _Command(_SERVER, "profiles.console", "open_console"),
     "serve": _Command(_SERVER, "run.serve", "serve"),
     "proxy": _Command(_SERVER, "run.proxy", "proxy"),
     "node": _Command(_NOUNS, "run.node", "app"),
@@ -71,7 +72,7 @@ _COMMANDS = {
     "lag": _Command(_SERVER, "operate.lag", "lag"),
     "backup": _Command(_SERVER, "operate.backup", "backup"),
     "restore": _Command(_SERVER, "operate.backup", "restore", "RESTORE_EXAMPLES"),
-    "config": _Command(_SERVER, "operate.configuration", "app"),
+    "config": _Command(_NOUNS, "operate.configuration", "app"),
     "doctor": _Command(_SERVER, "doctor.command", "doctor"),
     "verify": _Command(_SERVER, "operate.verify", "verify"),
 }
@@ -160,7 +161,8 @@ def duemq_command(
 
 def run() -> None:
     """Run the command that the command line names, those of other packages included."""
-    named = now_spelled(sys.argv[1]) if len(sys.argv) > 1 else ""
+    words = sys.argv[1:2] or os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:2]
+    named = now_spelled(words[0]) if words else ""
     app = command_line(named if named in _COMMANDS else None)
     try:
         app()
@@ -169,6 +171,8 @@ def run() -> None:
         extra = _EXTRAS.get(package)
         if extra is None:
             raise
+        if named == "lag" and extra == "server":
+            extra = "consumer"  # it has all that is needed to read Kafka
         typer.secho(
             f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
             fg=typer.colors.RED, err=True,

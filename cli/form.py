@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
@@ -15,6 +16,12 @@ from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
 """They work for ever, and no help lists them."""
+_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"}
+_FIELD: Final = re.compile(
+    r"\b(deliver_at|deliver_after|delay_level|(?:expires|due|dead|topic|name|idempotency|shift)_[a-z]+)\b"
+)
+"""Fields of the API that are options of some command."""
+_EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
 _WHOLE: Final = 300  # characters: no sentence is cut
 _PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
 
@@ -22,6 +29,11 @@ _PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
 def now_spelled(name: str) -> str:
     """A command's name today, of an old one too."""
     return _OLD_SPELLINGS.get(name, name)
+
+
+def in_options(text: str) -> str:
+    """A sentence about fields of the API with the options that they were given by."""
+    return _FIELD.sub(lambda field: _FIELDS.get(field[1], "--" + field[1].replace("_", "-")), text)
 
 
 class Group(TyperGroup):
@@ -80,7 +92,7 @@ def _told(error: Any) -> tuple[str | None, str]:
     if option is None and param is not None:
         option = max(param.opts, key=len) if param.param_type_name == "option" else _argument_name(param)
     if option is None:
-        return None, text[:1].lower() + text[1:]
+        return None, _EXTRA.sub("too many arguments: ", text[:1].lower() + text[1:].removesuffix(")"))
     match type(error).__name__:
         case "MissingParameter":
             return option, f"{option} is missing"
@@ -91,14 +103,14 @@ def _told(error: Any) -> tuple[str | None, str]:
             return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"
     if param is not None and (cause := error.__cause__) is not None and hasattr(cause, "errors"):
         return option, f"{option} {_wanted(param, cause.errors()[0])}"
-    return option, text if text.startswith(option) else f"{option}: {text}"
+    return option, text if option in text.split() else f"{option}: {text}"
 
 
 def _wanted(param: Any, wrong: dict[str, Any]) -> str:
     """What a parameter takes, and what it was given, by pydantic's account of an error."""
     given = escaped(str(wrong["input"]))
-    if wrong["type"] == "value_error":
-        return f"is wrong: {escaped(wrong['msg'].removeprefix('Value error, '))}"
+    if choices := param.type_descriptor.choices:
+        return f"is one of {', '.join(map(str, choices))}, not {given!r}"
     least, most = param.type_descriptor.parameter_info.min, param.type_descriptor.parameter_info.max
     kind = "a whole number" if wrong["type"].startswith("int") or isinstance(least, int) else "a number"
     bounds = {(False, False): "", (True, False): f", {least} or more", (False, True): f", {most} at most"}
@@ -114,8 +126,9 @@ def _make_plain(command: Any) -> None:
             shown = (param.metavar if param.required else f"[{param.metavar}]") + ("..." if param.nargs != 1 else "")
             param.get_usage_pieces = lambda _, shown=shown: [shown]
             param.display_type_rich = lambda **_: ""
-        elif param.metavar is None and not param.type_descriptor.is_choice:
-            param.metavar = _PLAIN_TYPES.get(param.bare_type().removeprefix("list[").rstrip("]"), "TEXT")
+        elif param.metavar is None:
+            plain = _PLAIN_TYPES.get(param.bare_type().removeprefix("list[").rstrip("]"), "TEXT")
+            param.metavar = "|".join(map(str, param.type_descriptor.choices or ())) or plain
     if command.epilog and "\b" not in command.epilog:
         title, end, lines = command.epilog.strip().removeprefix("[bold]").replace("\\[", "[").partition("[/bold]")
         text = title + (":\n" + lines.replace("\n", "\n    ") if end else "")

@@ -31,12 +31,17 @@ def begin_job(
             else:
                 typer.echo(f"{count['total']:,} {what} match.")
             return Exit.DONE
-        confirm(f"{kind.capitalize()} {count['total']:,} {what}?", yes, as_json)
+        confirm(f"{kind_text(kind).capitalize()} {count['total']:,} {what}?", yes, as_json)
     job = client.begin_job(kind, **fields)
     if wait:
         return wait_for_job(client, job, as_json)
     tell_job(job, as_json)
     return Exit.DONE
+
+
+def kind_text(kind: str) -> str:
+    """A kind of job in the words of the command line."""
+    return {"move": "reschedule", "move-with-expiry": "reschedule with expiry"}.get(kind, kind)
 
 
 def tell_job(job: dict[str, Any], as_json: bool) -> None:
@@ -46,7 +51,7 @@ def tell_job(job: dict[str, Any], as_json: bool) -> None:
         return
     counts = [f"{job['done']:,} done", f"{job['skipped']:,} skipped", f"{job['failed']:,} failed"]
     total = "?" if job["total"] is None else f"{job['total']:,}"
-    typer.echo(f"{job['id']}  {job['kind']} {job['state']}: {', '.join(counts)} of {total}")
+    typer.echo(f"{job['id']}  {kind_text(job['kind'])} {job['state']}: {', '.join(counts)} of {total}")
     for what in ("skipped", "failed"):
         for reason, count in job[f"{what}_by_reason"].items():
             typer.echo(f"  {what}: {reason} {count:,}")
@@ -61,6 +66,6 @@ def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
         while job["active"]:
             time.sleep(_LOOK_S)
             job = client.job(job["id"])
-            tell(f"{job['kind']} {job['id']}", job["done"] + job["skipped"] + job["failed"], job["total"])
+            tell(f"{kind_text(job['kind'])} {job['id']}", job["done"] + job["skipped"] + job["failed"], job["total"])
     tell_job(job, as_json)
     return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 import typer
@@ -18,28 +19,43 @@ if TYPE_CHECKING:
     from duemq.client import Node
     from duemq.client.http.fields import HeaderList
 
+_MS: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}Z$")
+_ANY_WIDTH: Final = 10_000
+
 
 def echo_json(document: Any) -> None:
     """One JSON document on one line."""
     typer.echo(orjson.dumps(document).decode())
 
 
-def echo_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table that fits the terminal; in a pipe one line per row without a heading, for `cut` and `awk`."""
+def echo_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, short: Sequence[str] | None = None, wide: bool = False
+) -> None:
+    """A table in a terminal, as wide as it is; in a pipe one line per row without a heading, for `cut` and `awk`.
+
+    In a terminal the first column and ids are never cut, so that they can be copied; other cells end in … if it is
+    too narrow.
+    `short`: the columns there, in their order. `wide`: all columns, with ms, and no cell cut.
+    """
     if not sys.stdout.isatty():
         for row in rows:
             typer.echo("\t".join(row))
         return
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    places = [columns.index(column) for column in (columns if wide or short is None else short)]
+    cells = [[row[place] if wide else _MS.sub("Z", row[place]) for place in places] for row in rows]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+    for number, place in enumerate(places):
+        whole = number == 0 or columns[place] == "ID"
+        least = max((cell_len(row[number]) for row in cells), default=0) if whole else None
+        table.add_column(columns[place], min_width=least, no_wrap=whole)
+    for row in cells:
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+    Console(width=_ANY_WIDTH if wide else None).print(table, crop=False)
 
 
 def echo_nodes(nodes: Iterable[Node]) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from duemq.cli.exit_codes import Exit, exit_of
+from duemq.cli.form import in_options
 from duemq.cli.output import echo_json
 from duemq.model.errors import DuemqError
 
 if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
     from duemq.client import Admin
-    from duemq.client.http.requests import When
 
 Url = Annotated[str | None, typer.Option("--url")]
 """Marks a command that talks to a server: it gets all options of a connection (`cli/profiles/connection.py`)."""
@@ -54,7 +54,7 @@ def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] 
 def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] = str) -> typer.Exit:
     """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
     code = exit_of(error)
-    typer.secho(f"duemq: {tell(error)}{_whose_server(error, code)}", err=True, fg=typer.colors.RED)
+    typer.secho(f"duemq: {in_options(tell(error))}{_whose_server(error, code)}", err=True, fg=typer.colors.RED)
     if as_json:
         echo_json({"error": problem_of(error)})
     return typer.Exit(code)
@@ -78,27 +78,6 @@ def _whose_server(error: DuemqError, code: Exit) -> str:
 def examples(*lines: str) -> str:
     """An epilog with commands to copy."""
     return "\n".join(("[bold]Examples[/bold]", *(line.replace("[", "\\[") for line in lines)))
-
-
-Zone = Annotated[str | None, typer.Option(help="The zone of a time without an offset, such as Europe/Berlin.")]
-
-
-def instant(text: str | None) -> int | str | None:
-    """A time as typed: digits alone are epoch ms, anything else is for the server to read."""
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else text
-
-
-def duration(text: str | None, option: str) -> str | None:
-    """A duration as typed, for the server to read. A number alone has no unit, and is refused."""
-    if text is not None and text.lstrip("+-").replace(".", "", 1).isdecimal():
-        raise typer.BadParameter(f"{text} has no unit: say {text}s, {text}m or {text}ms", param_hint=option)
-    return text
-
-
-def when(after: str | None, at: str | None, level: int | None, zone: str | None) -> When:
-    """When a message is due, by the options that were given."""
-    given = {"deliver_after": duration(after, "--after"), "deliver_at": instant(at), "delay_level": level, "zone": zone}
-    return cast("When", {name: value for name, value in given.items() if value is not None})
 
 
 def pairs(items: list[str], option: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""`duemq destination add`, `ls`, `get`, `test`, `pause`, `resume` and `rm`."""
+"""`duemq destination add`, `edit`, `ls`, `get`, `test`, `pause`, `resume` and `rm`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import typer
 
 from duemq.cli import completion
 from duemq.cli.confirmation import Yes, confirm, must_ask
-from duemq.cli.destinations.declaration import credentials_of, told_by_option, values_of
+from duemq.cli.destinations.declaration import credentials_of, fields_of, told_by_option, warn_of_private_address
 from duemq.cli.exit_codes import Exit
+from duemq.cli.messages.pending import Wide
 from duemq.cli.output import echo_fields, echo_json, echo_table, instant_text
-from duemq.cli.session import AsJson, Url, connected, duration, examples
+from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
-    help="Declare, list, test, pause and remove the destinations that messages are handed on to.", no_args_is_help=True
+    help="Declare, change, list, test, pause and remove the destinations that messages are handed on to.",
+    no_args_is_help=True,
 )
 
 Name = Annotated[
@@ -29,6 +31,31 @@ Name = Annotated[
     ),
 ]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="What is delivered into it is handed on. Repeatable."),
+]
+Credentials = Annotated[
+    Path | None, typer.Option(help="A file with password, token, signing_secrets …: TOML, or JSON.", metavar="FILE")
+]
+Username = Annotated[str | None, typer.Option(help="Who duemq is there.")]
+PasswordStdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin, one line.")]
+TokenStdin = Annotated[bool, typer.Option("--token-stdin", help="Read a token from stdin, one line.")]
+Rate = Annotated[int | None, typer.Option(min=0, help="Messages per second; 0: any.")]
+Concurrency = Annotated[int | None, typer.Option(min=0, help="Messages in flight; 0: what suits the system.")]
+Timeout = Annotated[str | None, typer.Option(metavar="TIME", help="How long an answer may take, such as 30s.")]
+Retry = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of the retry rule, such as delays=1s,1m. Repeatable."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Of the system's options. Repeatable."),
+]
+Start = Annotated[
+    Literal["last", "first"] | None,
+    typer.Option(help="New topics: what is delivered from now on (last), or all that is kept (first)."),
+]
 
 
 @app.command(
@@ -47,34 +74,20 @@ def add(
     target: Annotated[
         str, typer.Argument(metavar="URL", help="https://, amqps://, nats://, rediss://, rocketmq:// …, no password.")
     ],
-    topic: Annotated[
-        list[str] | None, typer.Option(help="What is delivered into it is handed on; may be given several times.")
-    ] = None,
-    credentials: Annotated[
-        Path | None, typer.Option(help="A file with password, token, signing_secrets …: TOML, or JSON.", metavar="FILE")
-    ] = None,
-    username: Annotated[str | None, typer.Option(help="Who duemq is there.")] = None,
-    password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from stdin, one line.")
-    ] = False,
-    token_stdin: Annotated[bool, typer.Option("--token-stdin", help="Read a token from stdin, one line.")] = False,
-    rate: Annotated[int | None, typer.Option(help="Messages per second; 0: any.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Messages in flight; 0: what suits the system.")] = None,
-    timeout: Annotated[str | None, typer.Option(help="How long an answer may take, such as 30s.")] = None,
+    topic: Topics = None,
+    credentials: Credentials = None,
+    username: Username = None,
+    password_stdin: PasswordStdin = False,
+    token_stdin: TokenStdin = False,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    timeout: Timeout = None,
     ordered: Annotated[bool, typer.Option("--ordered", help="Messages with the same key one after another.")] = False,
-    retry: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=VALUE of the retry rule, such as delays=1s,1m; may be given several times."),
-    ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE of the system's options; may be given several times.")
-    ] = None,
-    start: Annotated[
-        Literal["last", "first"] | None,
-        typer.Option(help="Topics: what is delivered from now on (last), or all that is kept (first)."),
-    ] = None,
+    retry: Retry = None,
+    option: Options = None,
+    start: Start = None,
     paused: Annotated[bool, typer.Option("--paused", help="Hand on nothing until it is resumed.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="In place of one of the same name.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace one of the same name.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,24 +96,69 @@ def add(
     Credentials are read from a file or from stdin, and are never shown again. --replace keeps the ones in place unless
     you give new ones.
     """
-    fields: dict[str, Any] = {
-        "topics": topic, "credentials": credentials_of(credentials, username, password_stdin, token_stdin),
-        "rate": rate, "concurrency": concurrency, "timeout": duration(timeout, "--timeout"), "ordered": ordered or None,
-        "retry": values_of(retry, "--retry") or None, "options": values_of(option, "--option") or None,
-        "start": start, "paused": paused or None, "replace": replace or None,
-    }  # fmt: skip
-    chosen = {field: value for field, value in fields.items() if value is not None}
+    fields = fields_of(
+        topic, credentials_of(credentials, username, password_stdin, token_stdin), rate, concurrency, timeout,
+        ordered or None, retry, option, start,
+    )  # fmt: skip
+    fields |= {name: True for name, chosen in (("paused", paused), ("replace", replace)) if chosen}
     with connected(url, as_json, told_by_option) as client:
-        destination = client.declare_destination(name, target, **chosen)
+        destination = client.declare_destination(name, target, **fields)
     if as_json:
         echo_json(destination)
     else:
         topics = ", ".join((destination["topic"], *destination["topics"]))
         typer.echo(f"{name} is declared: what is delivered into {topics} is handed on to {escaped(target)}")
+    warn_of_private_address(target)
+
+
+@app.command(
+    "edit",
+    epilog=examples(
+        "duemq destination edit billing https://billing.example.com/v2",
+        "duemq destination edit billing --rate 50 --timeout 10s",
+        "duemq destination edit billing --topic invoices --topic refunds    # these, and no others",
+        "duemq destination edit mq --username duemq --password-stdin < password.txt",
+    ),
+)
+def edit(
+    name: Name,
+    target: Annotated[str | None, typer.Argument(metavar="URL", help="Where messages go from now on.")] = None,
+    topic: Topics = None,
+    credentials: Credentials = None,
+    username: Username = None,
+    password_stdin: PasswordStdin = False,
+    token_stdin: TokenStdin = False,
+    rate: Rate = None,
+    concurrency: Concurrency = None,
+    timeout: Timeout = None,
+    ordered: Annotated[
+        bool | None, typer.Option("--ordered/--no-ordered", help="Messages with the same key one after another.")
+    ] = None,
+    retry: Retry = None,
+    option: Options = None,
+    start: Start = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what is given of a destination, within a second; the rest stays.
+
+    Topics, credentials, the retry rule and the options are replaced as a whole.
+    """
+    changes = fields_of(
+        topic, credentials_of(credentials, username, password_stdin, token_stdin), rate, concurrency, timeout, ordered,
+        retry, option, start,
+    )  # fmt: skip
+    changes |= {} if target is None else {"url": target}
+    if not changes:
+        raise typer.BadParameter("say what changes: a URL, or an option such as --rate", param_hint="URL")
+    with connected(url, as_json, told_by_option) as client:
+        destination = client.change_destination(name, **changes)
+    _tell(destination, as_json)
+    warn_of_private_address(target or "")
 
 
 @app.command("ls", epilog=examples("duemq destination ls", "duemq destination ls --json | jq '.destinations[].state'"))
-def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
+def list_destinations(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
     """List the destinations, by name."""
     with connected(url, as_json) as client:
         destinations = client.destinations()
@@ -112,7 +170,8 @@ def list_destinations(url: Url = None, as_json: AsJson = False) -> None:
          _lag_of(one), " ".join(one["credentials"]) or "-", _trouble_of(one))
         for one in destinations
     ]  # fmt: skip
-    echo_table(("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS", "TROUBLE"), rows)
+    columns = ("NAME", "SYSTEM", "STATE", "URL", "TOPICS", "LAG", "CREDENTIALS", "TROUBLE")
+    echo_table(columns, rows, short=("NAME", "SYSTEM", "STATE", "LAG", "TROUBLE", "URL"), wide=wide)
 
 
 @app.command("get", epilog=examples("duemq destination get billing", "duemq destination get billing --json"))

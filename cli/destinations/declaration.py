@@ -6,12 +6,14 @@ import re
 import sys
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import orjson
 import typer
 
 from duemq.cli.session import pairs
 from duemq.cli.settings.credentials_file import read_credentials_file
+from duemq.cli.times import duration
 from duemq.model.errors import BadConfig, DuemqError
 
 _LISTS: Final = ("delays",)
@@ -27,6 +29,43 @@ def values_of(items: list[str] | None, option: str) -> dict[str, Any]:
     """`["first=1s", "factor=3"]` as a mapping. A value that is JSON is taken for it, any other is text. A list may have
     commas instead."""
     return {name: _list(text) if name in _LISTS else _value(text) for name, text in pairs(items or [], option)}
+
+
+def fields_of(
+    topics: list[str] | None,
+    credentials: dict[str, Any] | None,
+    rate: int | None,
+    concurrency: int | None,
+    timeout: str | None,
+    ordered: bool | None,
+    retry: list[str] | None,
+    options: list[str] | None,
+    start: str | None,
+) -> dict[str, Any]:
+    """The fields of the API that were given."""
+    fields = {
+        "topics": topics, "credentials": credentials, "rate": rate, "concurrency": concurrency,
+        "timeout": duration(timeout, "--timeout"), "ordered": ordered, "retry": values_of(retry, "--retry") or None,
+        "options": values_of(options, "--option") or None, "start": start,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def warn_of_private_address(url: str) -> None:
+    """Say at once of an address what every message would be told, unless the operator allows it."""
+    from duemq.relay.network.addresses import ForbiddenAddress, check_address
+
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        host = "127.0.0.1"
+    elif not host or host.rpartition(".")[2].isalpha():
+        return  # a name: relays look it up
+    try:
+        check_address(host, ())
+    except ForbiddenAddress:
+        typer.echo(
+            f"{host} is not public: relays refuse it (forbidden_address) unless relay.private_networks has it", err=True
+        )
 
 
 def _list(text: str) -> list[Any]:

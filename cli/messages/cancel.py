@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from duemq.cli import completion
-from duemq.cli.confirmation import must_ask
+from duemq.cli.confirmation import confirm, must_ask
 from duemq.cli.exit_codes import BY_STATUS, Exit
 from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix, filters
 from duemq.cli.output import echo_json, instant_text
@@ -45,7 +45,9 @@ def cancel(
     topic_prefix: TopicPrefix = None,
     name_prefix: NamePrefix = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before cancelling by filter.")] = False,
-    wait: Annotated[float, typer.Option(min=0, help="Seconds to wait for the answer of one message.")] = 10.0,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for the answer of one message.")
+    ] = 10.0,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,7 +81,7 @@ def _confirm(client: Client, chosen: dict[str, Any], yes: bool, as_json: bool) -
         return
     count = sum(1 for _ in islice(client.list(page_size=_COUNTED, **chosen), _COUNTED))
     many = f"{_COUNTED} or more messages" if count == _COUNTED else f"{count} messages"
-    typer.confirm(f"Cancel {many} ({', '.join(f'{name} {value}' for name, value in chosen.items())})?", abort=True)
+    confirm(f"Cancel {many} ({', '.join(f'{name} {value}' for name, value in chosen.items())})?", yes, as_json)
 
 
 def _tell(report: CancelReport, as_json: bool) -> Exit:

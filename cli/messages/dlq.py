@@ -20,11 +20,14 @@ from duemq.cli.messages.pending import (
     Label,
     Limit,
     NamePrefix,
+    Rate,
     Topic,
     TopicPrefix,
+    Wide,
 )
 from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table
-from duemq.cli.session import AsJson, Url, connected, examples, failure, instant
+from duemq.cli.session import AsJson, Url, connected, examples, failure
+from duemq.cli.times import instant
 from duemq.model.errors import DuemqError
 from duemq.model.printable import escaped
 
@@ -45,7 +48,6 @@ Group = Annotated[str | None, typer.Option(help="Those of a consumer group, in d
 DeadFrom = Annotated[str | None, typer.Option(help="Died at or after: RFC 3339 with a zone, or epoch ms.")]
 DeadTo = Annotated[str | None, typer.Option(help="Died before.")]
 Reason = Annotated[str | None, typer.Option(help="Only those that died for this reason.")]
-Rate = Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")]
 Ids = Annotated[
@@ -68,6 +70,7 @@ def list_dead(
     group: Group = None,
     limit: Limit = 100,
     everything: Everything = False,
+    wide: Wide = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -78,10 +81,10 @@ def list_dead(
         if (whence := _source(source, group)) is not None:
             if chosen:
                 raise typer.BadParameter("a topic of dead letters is listed as a whole", param_hint="--source")
-            _list_topic(client, whence, most, as_json)
+            _list_topic(client, whence, most, as_json, wide)
             return
         messages = client.dlq(page_size=pending.page_size(limit, everything), **chosen)
-        pending.show_list(messages, most, as_json, reasons=True)
+        pending.show_list(messages, most, as_json, wide, ("DUE", "KEY", "ID", "REASON"))
 
 
 @app.command("get", epilog=examples("duemq dlq get ID", "duemq dlq get 0:17 --group billing"))
@@ -214,7 +217,7 @@ def _filter(
     dead_to: str | None,
     reason: str | None,
 ) -> dict[str, Any]:
-    more = {"dead_from": instant(dead_from), "dead_to": instant(dead_to), "reason": reason}
+    more = {"dead_from": instant(dead_from, "--dead-from"), "dead_to": instant(dead_to, "--dead-to"), "reason": reason}
     more = {name: value for name, value in more.items() if value is not None}
     return pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix) | more
 
@@ -222,6 +225,8 @@ def _filter(
 def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate: float | None) -> dict[str, Any]:
     if bool(ids) == bool(chosen):
         raise typer.BadParameter("say which ones: either ids, or a filter such as --dead-from", param_hint="ID")
+    if chosen and source is None and not any(name.endswith(("_from", "_to")) for name in chosen):
+        raise typer.BadParameter("a filter needs a time, too: when they died, or were due", param_hint="--dead-from")
     fields: dict[str, Any] = {"ids": ids} if ids else {"filter": chosen}
     fields |= {} if source is None else {"source": source}
     return fields | ({} if rate is None else {"rate": rate})
@@ -239,7 +244,7 @@ def _one_by_one(client: Admin, ids: list[str], to: str | None, as_json: bool) ->
     return worst
 
 
-def _list_topic(client: Admin, topic: str, limit: int | None, as_json: bool) -> None:
+def _list_topic(client: Admin, topic: str, limit: int | None, as_json: bool, wide: bool) -> None:
     letters = client.dead_letters_in(topic, page_size=1000 if limit is None else min(limit, 1000))
     chosen = islice(letters, limit)
     if as_json:
@@ -252,4 +257,4 @@ def _list_topic(client: Admin, topic: str, limit: int | None, as_json: bool) -> 
         for letter in chosen
         for origin in (letter["origin"] or {},)
     )  # fmt: skip
-    echo_table(("ID", "DIED", "TOPIC", "REDRIVES", "REASON", "ERROR"), rows)
+    echo_table(("ID", "DIED", "TOPIC", "REDRIVES", "REASON", "ERROR"), rows, wide=wide)

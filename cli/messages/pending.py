@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from duemq.cli import completion
 from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
-from duemq.cli.session import AsJson, Url, Zone, connected, examples, instant, when
+from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.cli.times import LEVEL, Zone, instant, when
 from duemq.model.printable import escaped
 from duemq.model.timing import format_ms
 
@@ -26,7 +27,9 @@ IdOrName = Annotated[
     ),
 ]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.", autocompletion=completion.topics)]
-Status = Annotated[str | None, typer.Option(help="scheduled (default), delivered, cancelled or dead.")]
+Status = Annotated[
+    Literal["scheduled", "delivered", "cancelled", "dead"] | None, typer.Option(help="Default: scheduled.")
+]
 Key = Annotated[str | None, typer.Option(help="Only with this key.")]
 Label = Annotated[str | None, typer.Option(help="Only with this label.")]
 DueFrom = Annotated[str | None, typer.Option(help="Due at or after: RFC 3339 with a zone, or epoch ms.")]
@@ -34,6 +37,8 @@ DueTo = Annotated[str | None, typer.Option(help="Due before.")]
 TopicPrefix = Annotated[str | None, typer.Option(help="Only of topics whose names begin so.")]
 NamePrefix = Annotated[str | None, typer.Option(help="Only with a name that begins so.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
+Rate = Annotated[float | None, typer.Option(min=0.01, help="Messages per second; without it as fast as it goes.")]
+Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
 GET_EXAMPLES = examples(
@@ -74,6 +79,7 @@ def ls(
     name_prefix: NamePrefix = None,
     limit: Limit = 100,
     everything: Everything = False,
+    wide: Wide = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,14 +89,14 @@ def ls(
             page_size=page_size(limit, everything),
             **filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix, status),
         )
-        show_list(messages, None if everything else limit, as_json)
+        show_list(messages, None if everything else limit, as_json, wide, ("DUE", "KEY", "ID", "TOPIC"))
 
 
 def reschedule(
     message: IdOrName,
     after: Annotated[str | None, typer.Option(help="Due after a delay from now: 90s, 2h30m, PT90S.")] = None,
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
-    level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    level: Annotated[int | None, typer.Option(min=1, help=LEVEL)] = None,
     zone: Zone = None,
     shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move its expiry, too, by as much.")] = False,
     url: Url = None,
@@ -123,7 +129,7 @@ def filters(
     status: str | None = None,
 ) -> dict[str, Any]:
     """The filter options that were given, as the SDK takes them."""
-    due = {"due_from": instant(due_from), "due_to": instant(due_to)}
+    due = {"due_from": instant(due_from, "--due-from"), "due_to": instant(due_to, "--due-to")}
     options = {"topic": topic, "key": key, "label": label, "status": status, **due}
     options |= {"topic_prefix": topic_prefix, "name_prefix": name_prefix}
     return {name: value for name, value in options.items() if value is not None}
@@ -134,16 +140,16 @@ def page_size(limit: int, everything: bool) -> int:
     return 1000 if everything else min(limit + 1, 1000)
 
 
-def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, *, reasons: bool = False) -> None:
-    """Print messages. `limit` None shows all, without holding them."""
+def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, wide: bool, short: Sequence[str]) -> None:
+    """Print messages. `limit` None shows all. `short`: the columns in a terminal, unless it is `wide`."""
     shown = iter(listing)
     messages = islice(shown, limit)
     if as_json:
         for message in messages:
             echo_json(message.state.raw)
     else:
-        columns = ("ID", "STATUS", "TOPIC", "DUE", "KEY", "LABELS", *(("REASON",) if reasons else ()))
-        echo_table(columns, (_row(message)[: len(columns)] for message in messages))
+        columns = ("ID", "STATUS", "TOPIC", "DUE", "KEY", "LABELS", *(("REASON",) if "REASON" in short else ()))
+        echo_table(columns, (_row(message)[: len(columns)] for message in messages), short=short, wide=wide)
     if next(shown, None) is not None:
         typer.echo(f"There are more than {limit}: use --all, or --limit.", err=True)
 

@@ -11,7 +11,8 @@ import typer
 
 from duemq.cli import completion
 from duemq.cli.output import echo_json, instant_text
-from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, instant, pairs, when
+from duemq.cli.session import AsJson, Url, connected, examples, pairs
+from duemq.cli.times import LEVEL, Zone, duration, instant, when
 
 EXAMPLES = examples(
     "duemq send orders 'remind the customer' --after 2h30m",
@@ -36,14 +37,16 @@ def send(
     null: Annotated[bool, typer.Option("--null", help="A null payload, the tombstone of a compacted topic.")] = False,
     after: Annotated[str | None, typer.Option(help="Due after a delay: 90s, 2h30m, PT90S.")] = None,
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
-    level: Annotated[int | None, typer.Option(help="Due after a level of the server's table, 1 to 18.")] = None,
+    level: Annotated[int | None, typer.Option(min=1, help=LEVEL)] = None,
     zone: Zone = None,
     expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
     expires_after: Annotated[str | None, typer.Option(help="The same, after a delay from now.")] = None,
     key: Annotated[str | None, typer.Option(help="The record key at the destination.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    header_base64: Annotated[list[str] | None, typer.Option(help="NAME=BASE64, for bytes; after the others.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="A word to look it up by; may be repeated.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE. Repeatable.")] = None,
+    header_base64: Annotated[
+        list[str] | None, typer.Option(help="NAME=BASE64, for bytes; after the others. Repeatable.")
+    ] = None,
+    label: Annotated[list[str] | None, typer.Option(help="A word to look it up by. Repeatable.")] = None,
     name: Annotated[str | None, typer.Option(help="An id of your own; refused where it is taken.")] = None,
     idempotency_key: Annotated[str | None, typer.Option(help="Sending again under it makes no second one.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")] = False,
@@ -57,8 +60,8 @@ def send(
     if null and (payload is not None or file is not None):
         raise typer.BadParameter("the payload is given as well", param_hint="--null")
     content = None if null else _payload(payload, file)
-    times: dict[str, Any] = {**when(after, at, level, zone)}
-    if (moment := instant(expires)) is not None:
+    times: dict[str, Any] = {**when(after, at, level, zone, expires)}
+    if (moment := instant(expires, "--expires", zone, zones=True)) is not None:
         times["expires_at"] = moment
     if (length := duration(expires_after, "--expires-after")) is not None:
         times["expires_after"] = length

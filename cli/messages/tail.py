@@ -11,6 +11,7 @@ import typer
 from duemq.cli import completion
 from duemq.cli.output import echo_json, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.model.errors import DuemqError
 from duemq.model.printable import escaped
 from duemq.model.timing import format_ms
 
@@ -44,7 +45,8 @@ def tail(
     with connected(url, as_json) as client:
         place = TailPosition(client, topic, consumer)
         try:
-            after = None if from_start or consumer else client.end(topic)
+            newest = _newest(client, topic, needed=not (from_start or consumer))
+            after = None if from_start or consumer else newest
             for count, record in enumerate(client.tail(topic, None if from_start else consumer, after=after), start=1):
                 _print(record, as_json)
                 place.reached(record)
@@ -54,6 +56,19 @@ def tail(
             pass
         finally:
             place.remember()
+
+
+def _newest(client: Client, topic: str, needed: bool) -> str | None:
+    """The end of the topic. None if it has no records yet, which is said: one that is misspelled never has any."""
+    try:
+        newest = client.end(topic)
+    except DuemqError:
+        if needed:
+            raise
+        return None  # following it tries again until the server answers
+    if newest is None:
+        typer.echo(f"waiting for topic {escaped(topic)}, which has no records yet", err=True)
+    return newest
 
 
 class TailPosition:

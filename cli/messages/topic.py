@@ -1,4 +1,4 @@
-"""`duemq topic ls` and `get`"""
+"""`duemq topic ls`, `get` and `tail`"""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from duemq.cli import completion
+from duemq.cli.messages import tail
+from duemq.cli.messages.pending import Wide
 from duemq.cli.output import echo_fields, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
@@ -14,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at topics: what is delivered 
 
 
 @app.command("ls", epilog=examples("duemq topic ls", "duemq topic ls --json"))
-def list_topics(url: Url = None, as_json: AsJson = False) -> None:
+def list_topics(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
     """List the topics and their figures."""
     with connected(url, as_json) as client:
         topics = client.topics()
@@ -25,6 +27,7 @@ def list_topics(url: Url = None, as_json: AsJson = False) -> None:
     echo_table(
         ("TOPIC", *(name.upper() for name in figures)),
         ((topic.name, *(str(topic.raw.get(name, "")) for name in figures)) for topic in topics),
+        wide=wide,
     )
 
 
@@ -41,3 +44,6 @@ def show_topic(
         echo_json(details.raw)
     else:
         echo_fields(details.raw)
+
+
+app.command("tail", epilog=tail.EXAMPLES)(tail.tail)

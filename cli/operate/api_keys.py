@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from duemq.cli.confirmation import Yes, confirm, must_ask
+from duemq.cli.messages.pending import Wide
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.session import AsJson, Url, connected, duration, examples, failure
+from duemq.cli.session import AsJson, Url, connected, examples, failure
+from duemq.cli.times import duration
+from duemq.model.access import Scope
 from duemq.model.errors import DuemqError, Rejected
 
 app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
@@ -29,17 +32,16 @@ KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id or name,
 )
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it.")],
-    scope: Annotated[
-        list[str] | None, typer.Option(help="send, read, cancel, operate or admin; may be given several times.")
-    ] = None,
+    scope: Annotated[list[Scope] | None, typer.Option(metavar="SCOPE", help=f"{', '.join(Scope)}. Repeatable.")] = None,
     role: Annotated[
-        str | None, typer.Option(help="viewer, operator (all but keys) or admin, instead of scopes.")
+        Literal["viewer", "operator", "admin"] | None,
+        typer.Option(help="Instead of scopes: read all; all but keys; everything."),
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="The only topic it is for, or a pattern such as 'orders.*'; may be given several times."),
+        typer.Option(help="The only topic it is for, or a pattern such as 'orders.*'. Repeatable."),
     ] = None,
-    rate: Annotated[int, typer.Option(help="Messages and requests a second, per process; 0: any.")] = 0,
+    rate: Annotated[int, typer.Option(min=0, help="Messages and requests a second, per process; 0: any.")] = 0,
     expires: Annotated[str | None, typer.Option(help="After how long it opens nothing, such as 90d.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="Data folder of a server on this machine, which needs no key.", metavar="DIR")
@@ -54,7 +56,7 @@ def create(
     folder of a running server needs none: that is how the first one is made if a server listens beyond 127.0.0.1.
     """
     if not scope and role is None:
-        raise typer.BadParameter("say what the key may do: --scope (several times) or --role")
+        raise typer.BadParameter("say what the key may do: --scope (several times) or --role", param_hint="--scope")
     from duemq.client.http.requests import ABSENT
 
     good_for = duration(expires, "--expires") or ABSENT
@@ -85,7 +87,7 @@ def create(
 
 
 @app.command("ls", epilog=examples("duemq key ls", "duemq key ls --json | jq -r '.keys[].name'"))
-def list_keys(url: Url = None, as_json: AsJson = False) -> None:
+def list_keys(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
     """List the API keys, oldest first, revoked and expired ones too."""
     with connected(url, as_json) as client:
         keys = client.keys()
@@ -97,7 +99,8 @@ def list_keys(url: Url = None, as_json: AsJson = False) -> None:
              str(key["rate"] or "any"), key["created_at"], key["expires_at"] or "-")
             for key in keys
         ]  # fmt: skip
-        echo_table(("ID", "NAME", "STATE", "SCOPES", "TOPICS", "RATE", "CREATED", "EXPIRES"), rows)
+        columns = ("ID", "NAME", "STATE", "SCOPES", "TOPICS", "RATE", "CREATED", "EXPIRES")
+        echo_table(columns, rows, short=("ID", "NAME", "STATE", "SCOPES", "TOPICS", "EXPIRES"), wide=wide)
 
 
 @app.command("rotate", epilog=examples("duemq key rotate shop", "duemq key rotate ab3kd7m2q9xz --overlap 0s"))

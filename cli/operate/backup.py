@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,8 +169,11 @@ def _show(manifest: Backup, fields: dict[str, Any]) -> None:
         return format_ms(due_of(cursor)) if due_of(cursor) else "-"
 
     echo_fields({**fields, "made at": format_ms(manifest.made_at)})
+    columns = ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO")
+    if not sys.stdout.isatty():
+        typer.echo("\t".join(columns))  # other lines are before it: only by their names can these be told apart
     echo_table(
-        ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO"),
+        columns,
         (
             (str(shard.shard), str(shard.pending), str(shard.entry), str(shard.applied), time_of(shard.cursor))
             for shard in manifest.shards

@@ -43,6 +43,13 @@ def _show(status: Cluster, as_json: bool, watch: bool) -> None:
         return
     if watch and sys.stdout.isatty():
         typer.echo(_CLEAR, nl=False)
+    echo_shards(status)
+    typer.echo("")
+    echo_nodes(status.nodes)
+
+
+def echo_shards(status: Cluster) -> None:
+    """Each shard's master, how far it has come, and the lag of its slowest replica."""
     lags = {
         shard.number: max((node.lag.get(shard.number, 0) for node in status.nodes), default=0)
         for shard in status.shards
@@ -51,8 +58,6 @@ def _show(status: Cluster, as_json: bool, watch: bool) -> None:
         ("SHARD", "MASTER", "PENDING", "ENTRY", "LAST ENTRY", "CURSOR AGE", "LAG"),
         (_row(shard, lags[shard.number]) for shard in status.shards),
     )
-    typer.echo("")
-    echo_nodes(status.nodes)
 
 
 def _row(shard: Shard, lag: int) -> tuple[str, ...]:

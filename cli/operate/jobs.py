@@ -7,11 +7,15 @@ from typing import Annotated, Literal
 import typer
 
 from duemq.cli.confirmation import Yes, confirm, must_ask
-from duemq.cli.job_progress import begin_job, tell_job, wait_for_job
+from duemq.cli.job_progress import begin_job, kind_text, tell_job, wait_for_job
 from duemq.cli.messages import pending
-from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Topic, TopicPrefix
+from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Rate, Topic, TopicPrefix, Wide
 from duemq.cli.output import echo_json, echo_table
-from duemq.cli.session import AsJson, Url, Zone, connected, duration, examples, when
+from duemq.cli.session import AsJson, Url, connected, examples
+from duemq.cli.times import Zone, duration, when
+
+_MOVES = {"reschedule": "move", "move": "move", "move-with-expiry": "move-with-expiry"}
+"""What the API calls it; a script of an older version may, too."""
 
 app = typer.Typer(help="Begin, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 
@@ -22,14 +26,14 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duem
     "begin",
     epilog=examples(
         "duemq job begin cancel --topic orders --label reminder --dry-run",
-        "duemq job begin move --topic orders --shift 2h --rate 2000 --wait",
+        "duemq job begin reschedule --topic orders --shift 2h --rate 2000 --wait",
         "duemq job begin deliver-now --key order-17 --yes",
     ),
 )
 def begin(
     kind: Annotated[
-        Literal["cancel", "move", "move-with-expiry", "deliver-now"],
-        typer.Argument(help="What becomes of the messages."),
+        Literal["cancel", "reschedule", "deliver-now", "move", "move-with-expiry"],
+        typer.Argument(metavar="cancel|reschedule|deliver-now", help="What becomes of the messages."),
     ],
     topic: Topic = None,
     key: Key = None,
@@ -38,30 +42,39 @@ def begin(
     due_to: DueTo = None,
     topic_prefix: TopicPrefix = None,
     name_prefix: NamePrefix = None,
-    at: Annotated[str | None, typer.Option(help="Of a move: to this time.")] = None,
-    after: Annotated[str | None, typer.Option(help="Of a move: to so long after now.")] = None,
+    at: Annotated[str | None, typer.Option(help="Reschedule to this time.")] = None,
+    after: Annotated[str | None, typer.Option(help="Reschedule to so long after now.")] = None,
     zone: Zone = None,
-    shift: Annotated[str | None, typer.Option(help="Of a move: each by so much, such as 2h or -30m.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Messages per second; without it as fast as it goes.")] = None,
+    shift: Annotated[str | None, typer.Option(help="Reschedule each by so much, such as 2h or -30m.")] = None,
+    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move the expiry, too, by as much.")] = False,
+    rate: Rate = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")] = False,
     yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel, move or deliver now all pending messages that match, each once, also where processes are killed.
+    """Cancel, reschedule or deliver now all pending messages that match, each once, also where processes are killed.
 
     Dead letters: `duemq dlq redrive` and `purge`.
     """
     chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
-    given = {"shift": duration(shift, "--shift"), "rate": rate, **when(after, at, None, zone)}
+    if not chosen:
+        raise typer.BadParameter("say which messages: no filter would mean all", param_hint="--topic")
+    if kind in _MOVES:
+        kind = "move-with-expiry" if shift_expiry else _MOVES[kind]
+        if [at, after, shift].count(None) != 2:
+            raise typer.BadParameter("say one of --at, --after and --shift", param_hint="--shift")
+    elif at or after or shift or shift_expiry:
+        raise typer.BadParameter(f"--at, --after and --shift are of reschedule, not of {kind}", param_hint="--shift")
+    given = {"shift": duration(shift, "--shift", signed=True), "rate": rate, **when(after, at, None, zone)}
     fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
     with connected(url, as_json) as client:
         raise typer.Exit(begin_job(client, kind, fields, "messages", dry_run, wait, yes, as_json))
 
 
 @app.command("ls", epilog=examples("duemq job ls", "duemq job ls --json | jq -r '.jobs[].state'"))
-def list_jobs(url: Url = None, as_json: AsJson = False) -> None:
+def list_jobs(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
     """List the bulk jobs that are known, the newest first."""
     with connected(url, as_json) as client:
         jobs = client.jobs()
@@ -69,11 +82,12 @@ def list_jobs(url: Url = None, as_json: AsJson = False) -> None:
         echo_json({"jobs": jobs})
         return
     rows = [
-        (job["id"], job["kind"], job["state"], "?" if job["total"] is None else str(job["total"]), str(job["done"]),
-         str(job["skipped"]), str(job["failed"]), job["created_at"], job["by"])
+        (job["id"], kind_text(job["kind"]), job["state"], "?" if job["total"] is None else str(job["total"]),
+         str(job["done"]), str(job["skipped"]), str(job["failed"]), job["created_at"], job["by"])
         for job in jobs
     ]  # fmt: skip
-    echo_table(("ID", "KIND", "STATE", "TOTAL", "DONE", "SKIPPED", "FAILED", "CREATED", "BY"), rows)
+    columns = ("ID", "KIND", "STATE", "TOTAL", "DONE", "SKIPPED", "FAILED", "CREATED", "BY")
+    echo_table(columns, rows, short=("ID", "KIND", "STATE", "TOTAL", "DONE", "FAILED", "CREATED"), wide=wide)
 
 
 @app.command("get", epilog=examples("duemq job get ab3kd7m2q9xz", "duemq job get ab3kd7m2q9xz --wait"))

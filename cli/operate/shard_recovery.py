@@ -1,4 +1,4 @@
-"""`duemq shard recover`."""
+"""`duemq shard ls` and `recover`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,27 @@ from typing import Annotated
 
 import typer
 
+from duemq.cli.operate.cluster_status import echo_shards
 from duemq.cli.output import echo_json
 from duemq.cli.run import startup
-from duemq.cli.session import AsJson, examples, failure
+from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.model.errors import DuemqError
 
-app = typer.Typer(help="Look after the shards of a server on this machine.", no_args_is_help=True)
+app = typer.Typer(help="List the shards, and recover one that no replica can lead.", no_args_is_help=True)
 
 _LOSS = """Accept what it may cost: what other replicas did since the last entry of this one is void.
 Deliveries made since can be made again. What was accepted since and is no longer in the buffer is lost."""
 
 
-@app.callback()
-def _group() -> None: ...
+@app.command("ls", epilog=examples("duemq shard ls", "duemq shard ls --json | jq '.shards[].master'"))
+def list_shards(url: Url = None, as_json: AsJson = False) -> None:
+    """List the shards: master, pending, when they last moved on, lag of the slowest replica."""
+    with connected(url, as_json) as client:
+        status = client.cluster()
+    if as_json:
+        echo_json({"shards": status.raw["shards"]})
+    else:
+        echo_shards(status)
 
 
 @app.command("recover", epilog=examples("duemq shard recover 3 --data /var/lib/duemq --accept-loss"))

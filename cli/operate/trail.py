@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from duemq.cli.messages.pending import Wide
 from duemq.cli.output import echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
@@ -17,6 +18,7 @@ _PAGE = 1000
 
 def trail(
     limit: Annotated[int, typer.Option(help="How many entries.", min=1)] = 100,
+    wide: Wide = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +34,8 @@ def trail(
     if as_json:
         echo_json({"entries": entries})
     else:
-        echo_table(_COLUMNS, [_row(entry) for entry in entries])
+        short = ("AT", "BY", "ACTION", "TARGET", "RESULT")
+        echo_table(_COLUMNS, [_row(entry) for entry in entries], short=short, wide=wide)
 
 
 def _row(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from duemq.model.errors import BadConfig
 from duemq.model.settings import host_and_port, no_switch
 from duemq.model.timing import TimePolicy, shown
 from duemq.proxy.login.settings import LoginSettings
-from duemq.proxy.request.ingress import MessageLimits
+from duemq.proxy.request.message_limits import MessageLimits
 from duemq.proxy.settings import ConsoleSettings, LimitSettings, ProxySettings, TimingSettings, TopicSettings
 from duemq.relay.settings import RelaySettings
 from duemq.storage.settings import DelayFileSettings, IndexSettings, StorageSettings

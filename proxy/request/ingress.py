@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from binascii import a2b_base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from duemq.model import dead_letters
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
 from duemq.model.message import Draft
@@ -28,11 +26,12 @@ from duemq.model.rules import (
     TOPIC_RULE,
     is_reserved_header,
 )
-from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, TimePolicy, resolve, resolve_expiry, shown
+from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, resolve, resolve_expiry, shown
 from duemq.model.topic_names import is_of_another
 from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
+from duemq.proxy.request.message_limits import MessageLimits as MessageLimits
 from duemq.proxy.request.raw_body import read_dashed
 from duemq.web.body import check_fields
 
@@ -43,25 +42,6 @@ _KNOWN_TOPICS = 10_000
 _WHEN_FIELDS = frozenset(WHEN_FIELDS)
 _CLOCK_RETRY_S = 5
 _VALUES_PER_ITEM = 50  # of a batch, on average
-
-
-@dataclass(frozen=True)
-class MessageLimits:
-    """What one message or batch may hold. `topics` are names or patterns (`orders.*`); none = any topic.
-
-    `purgeable`: names and patterns of topics of dead letters, which the scope `operate` may purge.
-    """
-
-    max_payload_bytes: int = 1 << 20
-    max_headers: int = 64
-    max_headers_bytes: int = 64 << 10
-    max_key_bytes: int = 32 << 10
-    max_batch_items: int = 10_000
-    max_batch_bytes: int = 32 << 20
-    topics: tuple[str, ...] = ()
-    time: TimePolicy = field(default_factory=TimePolicy)
-    max_redrives: int = 16
-    purgeable: tuple[str, ...] = (*dead_letters.TOPICS, "duemq.dlq")
 
 
 class Ingress:

@@ -51,9 +51,7 @@ def test_the_command_line_needs_no_package_of_the_server(command: list[str]) -> 
     assert answer.returncode == 0, answer.stderr
 
 
-@pytest.mark.parametrize(
-    "command", [["serve"], ["node"], ["proxy"], ["verify", "--data", "."], ["lag", "group", "--kafka", "localhost:1"]]
-)
+@pytest.mark.parametrize("command", [["serve"], ["node"], ["proxy"], ["verify", "--data", "."]])
 def test_a_command_that_needs_the_server_names_the_extra(command: list[str]) -> None:
     answer = _without_the_server("from duemq.cli.main import main; main()", *command)
     assert answer.returncode == 1
@@ -117,6 +115,19 @@ def _package(line: str) -> str:
     found = re.match(r"[a-z0-9-]+", line)
     assert found
     return found[0].replace("-", "_")
+
+
+def test_lag_needs_the_extra_of_the_consumer_alone() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    brought = {re.match(r"[a-z0-9-]+", line)[0].replace("-", "_") for line in extras["consumer"]}  # type: ignore[index]
+    code = "from duemq.cli.main import main; main()"
+    lag = ("lag", "group", "--kafka", "127.0.0.1:9")
+    answer = _without_the_server(code, *lag)
+    assert answer.returncode == 1 and "pip install 'duemq[consumer]'" in answer.stderr, answer.stderr
+    absent = [name for name in _EXTRAS if name not in brought | {"numpy"}]
+    command = [sys.executable, "-P", "-c", _ABSENT.format(packages=absent) + code, *lag]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 8 and "no Kafka broker answers" in answer.stderr, answer.stderr
 
 
 def test_the_packages_of_the_server_are_those_of_pyproject() -> None:
