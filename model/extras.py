@@ -1,4 +1,4 @@
-"""What is said if a package is missing that one of duemq's extras brings."""
+"""The sentence about a missing package that one of the extras brings."""
 
 from __future__ import annotations
 

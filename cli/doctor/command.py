@@ -39,8 +39,9 @@ def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")] = False,
 ) -> None:
     """Check configuration, brokers and topics, ZooKeeper, clocks, disk, versions, certificates and systemd."""
+    own = "" if role in (None, Role.SERVE, Role.PROXY) else f"{role}."
     options = {
-        "data": data, "node.listen" if role is Role.NODE else "listen": listen, "kafka.bootstrap": kafka,
+        "data": data, f"{own}listen": listen, "kafka.bootstrap": kafka,
         "zookeeper.hosts": zookeeper, "bus": "kafka" if kafka and not zookeeper else None,
     }  # fmt: skip
     role, findings = _find(startup.nested_options(options, further), config, role)

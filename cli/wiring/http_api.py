@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # an extra
 
 log = logging.getLogger(__name__)
 
+CONSOLE = "/console/"
+"""The path of the pages of what `http_api` makes."""
+
 
 class HttpApi(NamedTuple):
     """`jobs`: runs bulk jobs. `declared`: declares the destinations of the settings."""

@@ -11,7 +11,7 @@ from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, open_tracing
 from duemq.cli.wiring.admin import beside, both
-from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.http_api import CONSOLE, http_api
 from duemq.cli.wiring.membership import open_directory, shared_identity
 from duemq.cli.wiring.parts import (
     check_cluster,
@@ -130,5 +130,5 @@ async def run_proxy(
             beside(admin, follow, api.app.history.run, api.jobs.run, api.declared.run, relays.run),
             limits=connection_limits(settings),
             tls=tls,
-            console="/console/",
+            console=CONSOLE,
         )

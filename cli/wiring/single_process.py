@@ -14,7 +14,7 @@ from duemq.cli.systemd.notify import Notifier
 from duemq.cli.systemd.watchdog import watchdog
 from duemq.cli.tracing.open import calls_of, observer_for, open_tracing
 from duemq.cli.wiring.admin import administration_of, beside, both, key_maker
-from duemq.cli.wiring.http_api import http_api
+from duemq.cli.wiring.http_api import CONSOLE, http_api
 from duemq.cli.wiring.node_options import node_options
 from duemq.cli.wiring.parts import (
     check_http_access,
@@ -96,17 +96,7 @@ async def serve(
             limits = connection_limits(settings)
             calls = calls_of(api.app, tracing)
             await serve_http(
-                calls,
-                listener,
-                url,
-                grace_s,
-                stop,
-                systemd.ready_after(ready),
-                work,
-                companion,
-                limits,
-                tls,
-                "/console/",
+                calls, listener, url, grace_s, stop, systemd.ready_after(ready), work, companion, limits, tls, CONSOLE
             )
 
 

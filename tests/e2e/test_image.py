@@ -59,7 +59,9 @@ def container(kind: str, folder: Path, further: dict[str, str]) -> Iterator[dict
         )  # fmt: skip
     try:
         wait_for(lambda: process.poll() is not None or health_check(variables) == 0, f"the {kind} to be healthy")
-        assert process.poll() is None, (folder / "log").read_text()
+        shown = (folder / "log").read_text()
+        assert process.poll() is None, shown
+        assert ("/console/)" in shown) is (kind in ("serve", "proxy")), shown
         yield variables
     finally:
         process.terminate()

@@ -50,4 +50,4 @@ def test_make_run(tmp_path: Path) -> None:
     # make itself says that it was interrupted; what it ran has stopped by then.
     assert code in (0, 2, 130, -signal.SIGINT), (code, shown)
     assert "Error" not in shown, shown
-    assert f"duemq has stopped. What is pending is kept in {data}." in shown
+    assert f"duemq has stopped. Pending messages are kept in {data}." in shown

@@ -108,4 +108,4 @@ def test_every_block_of_the_readme_runs_in_a_fresh_checkout(tmp_path: Path) -> N
         assert destination.returncode == 0, destination
         assert "billing is declared" in destination.stdout and "scheduled" in destination.stdout, destination
         assert "pip install" not in destination.stdout + destination.stderr
-    assert next(blocks, None) is None, "a block that nobody has run"
+    assert next(blocks, None) is None, "a block that was not run"

@@ -8,8 +8,11 @@ import pytest
 
 from duemq.client.consumer.kafka.positions import is_of, metadata_of, pull_in, says_of, topics_in
 from duemq.client.consumer.message import message_of
+from duemq.client.consumer.options import ConsumerOptions
+from duemq.client.consumer.retry.failures import verdict
 from duemq.client.consumer.retry.headers import NULL, Headers, Origin, error_text, origin_in, returned
 from duemq.client.consumer.retry.names import checked_group, dead_letter_topic, retry_topic
+from duemq.client.consumer.retry.policy import Dead, Delays, Reject
 from duemq.client.consumer.work.tags import TagFilter
 from duemq.model.errors import Rejected
 
@@ -93,6 +96,17 @@ def test_a_message_says_where_it_is_from() -> None:
     assert (plain.id, plain.due_ms, plain.labels, plain.lateness_ms) == ("orders:3:42:0", None, (), None)
     later = message_of(Plain(timestamp=1_763_900_000_000), is_retry=False)
     assert later.id == "orders:3:42:1763900000000"  # the topic was made anew
+
+
+@pytest.mark.parametrize("error", [Reject("over quota"), ValueError("boom")])
+def test_what_a_handler_refuses_is_no_matter_for_an_operator(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ConsumerOptions(retry=Delays([]))
+    to, _ = verdict("g", options, message_of(Plain(), is_retry=False), error)
+    assert isinstance(to, Dead)
+    (record,) = caplog.records
+    assert (record.levelname, "goes to the dead letters" in record.getMessage()) == ("WARNING", True)
 
 
 def test_a_message_that_comes_back_is_the_one_it_was() -> None:
