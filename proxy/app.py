@@ -116,7 +116,7 @@ class Application:
     ) -> None:  # fmt: skip
         self._service, self.admission, self._same_origin = service, admission, same_origin
         self._public_scheme = public_scheme
-        self.history = service.history
+        self.history, self.consumer_names = service.history, service.consumer_names
         self._router = Router(ENDPOINTS)
         self._open = frozenset(("/metrics",) if open_metrics else ())  # endpoints that need no key here
         self._next_id = RequestIds()

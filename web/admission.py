@@ -46,8 +46,8 @@ class Admission:
         self.requests = self.bytes = 0
         self.strangers = Strangers()
         self._bodies: dict[Share, None] = {}  # whose bodies have not come to their end, the oldest first
-        self.on_stranger_refused: Callable[[], None] = _not_counted
-        self.on_body_ended: Callable[[], None] = _not_counted
+        self.on_stranger_refused: Callable[[], None] = lambda: None
+        self.on_body_ended: Callable[[], None] = lambda: None
 
     def enter(self, scope: Scope) -> Share:
         """The share of a request, which has to be closed. Raises Unavailable."""
@@ -201,10 +201,6 @@ class Share:
         self.give_back(self.bytes)
         if self.address is not None:
             self._admission.strangers.leave(self.address)
-
-
-def _not_counted() -> None:
-    pass
 
 
 def _put(scope: Scope, share: Share) -> Share:

@@ -86,6 +86,9 @@ def http_api(
     app.admission.on_stranger_refused = Counter(
         "duemq_strangers_refused", "Requests without a key that found all places taken.", registry=metrics
     ).inc
+    app.consumer_names.on_refused = Counter(
+        "duemq_consumer_names_refused", "Cursors under a name beyond what a caller may have.", registry=metrics
+    ).inc
     app.admission.on_body_ended = Counter(
         "duemq_half_sent_bodies", "Bodies that did not come in time, or gave way to other requests.", registry=metrics
     ).inc

@@ -3,6 +3,7 @@ takes milliseconds."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -21,6 +22,7 @@ from duemq.storage.shard.store import ROWS_TOGETHER, ShardStore
 _MAX_BYTES = 32 << 20  # of memory, and of row groups in files: 0.1 s of reading, which delays what is due
 _COPIES = 6  # of a row that is changed: as it was, as it is, in the batches and memory of the store, and of the log
 _ALL = 1 << 62
+_CHANGES = 4  # of one message in a cycle: each writes its row once more
 _SLICE = 256  # commands looked at together: the next ones only where these left bytes to read
 
 
@@ -227,6 +229,7 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
     """
     if not batch.others:
         return batch, store
+    batch = batch if whole else _few_of_each(batch)
     view, left = CycleView(store), _ALL if whole else _MAX_BYTES
     others = iter(batch.others.items())
     while some := list(islice(others, _SLICE)):
@@ -244,6 +247,18 @@ async def read_for(batch: CommandBatch, store: ShardStore, *, whole: bool) -> tu
         if end is not None:
             return batch.before(end), view
     return batch, view
+
+
+def _few_of_each(batch: CommandBatch) -> CommandBatch:
+    """The commands before one that changes a message more often than a cycle does."""
+    counts = Counter[bytes]()
+    for offset, other in batch.others.items():
+        if isinstance(other, (Change, ByName)):
+            message = other.first_key if isinstance(other, Change) else other.name
+            counts[message] += 1
+            if counts[message] > _CHANGES:
+                return batch.before(offset)
+    return batch
 
 
 def _read_near(

@@ -73,6 +73,7 @@ async def post_batch(service: Service, request: Request) -> Response:
             await asyncio.sleep(0)
     if has_json:
         deque(payloads, 0)  # it judges the end of the list
+    del body, items  # as large as the drafts
     if drafts:
         answers.update(zip(places, await service.gateway.send(drafts), strict=True))
     if namings:
@@ -85,7 +86,7 @@ async def post_batch(service: Service, request: Request) -> Response:
             unknown += answer.code == OutcomeUnknown.code
         else:
             results[at] = receipt_json(answer) | {"duplicate": True} if answer.known else receipt_json(answer)
-    counts = {"accepted": len(items) - rejected, "rejected": rejected - unknown}
+    counts = {"accepted": len(results) - rejected, "rejected": rejected - unknown}
     return JsonResponse({"results": results} | counts | ({"unknown": unknown} if unknown else {}))
 
 

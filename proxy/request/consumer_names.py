@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from duemq.bus.base import Bus
@@ -19,11 +20,14 @@ _BYTES: Final = 6  # of each in its list
 class ConsumerNames:
     """A list for each caller, stored as a cursor is, so that all processes have it; none for callers without an id.
 
+    `on_refused` is called for each name that is one too many.
+
     A name is in it before its cursor is stored. Two processes that add to one list at the same time may lose a name.
     """
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
+        self.on_refused: Callable[[], None] = lambda: None
 
     async def add(self, bus: Bus, caller: str, topic: str, consumer: CursorName) -> None:
         """Count a name that has no cursor yet. Raises Rejected `too_many_consumers`."""
@@ -34,6 +38,7 @@ class ConsumerNames:
             if own in names:
                 return
             if len(names) >= MAX_NAMES:
+                self.on_refused()
                 detail = (
                     f"this caller has stored cursors under {MAX_NAMES:,} names of consumers, as many as it may: delete "
                     "one that is not needed, by DELETE of the same path"

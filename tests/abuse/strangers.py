@@ -227,8 +227,7 @@ async def _lateness(http: aiohttp.ClientSession, count: int) -> list[float]:
 
 async def _in_trail(http: aiohttp.ClientSession, ids: set[str]) -> int:
     """How many keys were made, and how many of these revoked, by the trail."""
-    made = revoked = 0
-    cursor = ""
+    made, revoked, cursor = 0, 0, ""
     while True:
         async with http.get(f"/v1/trail?limit=1000{cursor}", headers=_bearer(ROOT)) as answer:
             page = await answer.json()
@@ -236,7 +235,7 @@ async def _in_trail(http: aiohttp.ClientSession, ids: set[str]) -> int:
         made += sum(one["action"] == "POST /v1/keys" for one in done)
         revoked += sum(one["target"].rpartition("/")[2] in ids for one in done if one["action"].startswith("DELETE"))
         if page["cursor"] is None:
-            return min(made, len(ids)) + revoked
+            return int(min(made, len(ids)) + revoked)
         cursor = f"&cursor={page['cursor']}"
 
 

@@ -19,6 +19,8 @@ EXPRESSIONS = [*of_alerts().values(), *of_dashboard()]
 NAMES = {name for expression in EXPRESSIONS for name in asked_for(expression)}
 OF_RELAYS = {name for name in NAMES if name.startswith("duemq_relay_")}
 """Exported from the first destination on."""
+OF_REQUESTS = {"duemq_strangers_refused_total", "duemq_half_sent_bodies_total"}
+"""Exported by servers and proxies, which callers reach."""
 NEVER_HERE = {
     "duemq_topic_refused": {"topic", "reason"},  # only while one refuses
     "duemq_own_topic_unusable": {"topic"},  # only while one is: tests/unit/http/test_http_app.py
@@ -99,9 +101,10 @@ def test_a_node_and_a_proxy_export_what_is_asked_for(tmp_path: Path) -> None:
         sent = httpx.post(f"{proxy.url}/v1/messages", json={"topic": "t", "deliver_after": "10ms"}, timeout=300)
         where = f"{proxy.url}/v1/messages/{sent.json()['id']}"
         wait_for(lambda: httpx.get(where, timeout=300).json()["status"] == "delivered", "a delivery")
-        assert missing(httpx.get(f"{node.url}/metrics", timeout=300).text) == []
+        assert missing(httpx.get(f"{node.url}/metrics", timeout=300).text, NAMES - OF_RELAYS - OF_REQUESTS) == []
         of_proxy = exported(httpx.get(f"{proxy.url}/metrics", timeout=300).text)
         assert {"duemq_ready", "duemq_build_info", "duemq_direct_total", "duemq_clock_out_of_bounds"} <= of_proxy.keys()
+        assert of_proxy.keys() >= OF_REQUESTS
         later = {"topic": "t", "deliver_after": "30d"}
         assert httpx.post(f"{proxy.url}/v1/messages", json=later, timeout=300).status_code == 201
         wait_for(lambda: values_of(proxy.url)["pending"] == "1", "figures of the node at the proxy's console")

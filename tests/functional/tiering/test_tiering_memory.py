@@ -142,6 +142,9 @@ async def test_a_cycle_reads_a_bounded_amount_for_its_commands(
         sizes.append(len(done.commands))
         left = understand(commands[sum(sizes) :], RecordPosition(0, 1, IDS), None)
     assert max(sizes) <= 20
+    one = [StoredRecord(at, 0, change_frame(kind, next(iter(rows)), WINDOW + at)) for at in range(60)]
+    done, _ = await prefetch.read_for(understand(one, RecordPosition(0, 1, IDS), None), store, whole=False)
+    assert len(done.commands) == 4, "each change writes the row once more"
     whole, _ = await prefetch.read_for(understand(commands, RecordPosition(0, 1, IDS), None), store, whole=True)
     assert len(whole.commands) == 60
     store.close()

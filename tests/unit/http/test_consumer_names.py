@@ -72,7 +72,9 @@ def test_names_that_come_at_once_are_all_counted() -> None:
     async def scenario(site: Site) -> None:
         await site.bus.create_topic("orders", 1)
         key = await site.key("consume")
+        refused = list[int]()
+        site.app.consumer_names.on_refused = lambda: refused.append(1)
         codes = await asyncio.gather(*(put(site, key, f"n{number}") for number in range(10)))
-        assert sorted(codes) == [204] * 3 + [409] * 7
+        assert sorted(codes) == [204] * 3 + [409] * 7 and len(refused) == 7
 
     with_site(scenario)
