@@ -200,8 +200,8 @@ def test_two_releases_do_not_meet(helm: Helm) -> None:
         (SINGLE | {"config": {"http": {"api_keys": "a-key-for-all"}}}, "api_keys"),
         (SINGLE | {"config": {"listen": "127.0.0.1:1"}}, "listen"),
         (SINGLE | {"config": {"http": {"drain_s": 3}}}, "drain_s"),
-        (SINGLE | {"serve": {"pod": {"containers": []}}}, "pod"),
-        (SINGLE | {"secrets": {"node_token!": "x"}}, "secrets"),
+        (SINGLE | {"serve": {"pod": {"containers": []}}}, "containers"),
+        (SINGLE | {"secrets": {"node_token!": "x"}}, "node_token!"),
     ],
 )
 def test_wrong_values_are_refused(helm: Helm, values: Mapping[str, Any], said: str) -> None:
@@ -212,8 +212,8 @@ def test_wrong_values_are_refused(helm: Helm, values: Mapping[str, Any], said: s
 @pytest.mark.parametrize(
     ("values", "keeper"), [(LEAST, "duemq-node-0"), (SINGLE, "duemq-0")], ids=["cluster", "single"]
 )
-def test_the_notes_name_what_is_there(helm: Helm, values: Mapping[str, Any], keeper: str) -> None:
-    notes, names = helm.notes(values), {one["metadata"]["name"] for one in workloads(helm.render(values))}
+def test_the_notes_name_what_is_there(helm: Helm, values: Mapping[str, Any], keeper: str, tmp_path: Path) -> None:
+    notes, names = helm.notes(values, tmp_path), {one["metadata"]["name"] for one in workloads(helm.render(values))}
     assert f"kubectl --namespace mail exec {keeper} -- duemq keys create ops --role admin" in notes
     assert keeper.removesuffix("-0") in names and "rollout status" in notes
     assert "http://duemq.mail.svc:8787" in notes
