@@ -30,13 +30,14 @@ FULL: dict[str, Any] = {
     | {
         "log_level": "debug",
         "http": {"shutdown_grace_s": 7.5},
+        "limits": {"max_payload_bytes": 33554432},
         "login": {"scopes": 'openid "quoted" \\ <ü>'},
         "node": {"cert_file": "/tls/tls.crt", "key_file": "/tls/tls.key"},
         "destinations": {
             "billing": {
-                "url": "https://billing.example.com/a?b=1&c=<2>",
+                "url": "https://example.com/a?b=1&c=<2>",
                 "topics": ["invoices"],
-                "concurrency": 1000000,
+                "concurrency": 1000,
             },
         },
     },
