@@ -30,8 +30,6 @@ from tests.support.kubernetes.helm import Helm, Manifest
 from tests.support.kubernetes.namespaces import need_namespaces
 from tests.support.kubernetes.site import Site
 
-pytestmark = pytest.mark.slow
-
 TOPIC: Final = "rolled"
 _SECRET = re.compile(r"--from-literal=(DUEMQ_\w+)=")
 
@@ -165,6 +163,23 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def test_one_process_keeps_its_messages_when_its_settings_change(helm: Helm, folder: Path) -> None:
+    page = PageBlocks("kubernetes.md", "One process")
+    values = yaml.safe_load(page.take("yaml"))
+    with Site(folder) as site:
+        site.apply(helm.render(values))
+        key = first_key(site, "kubectl exec duemq-0 -- duemq keys create ops --role admin --data /data/duemq")
+        with Sender(lambda: site.endpoints("duemq"), key) as sender:
+            sender.send_more(20)
+            site.apply(helm.render(values | {"config": {"log_level": "debug"}}))
+            sender.send_more(20)
+        (ended,), (address,) = site.ended, site.endpoints("duemq")
+        assert ended.exit_code == 0, ended.process.last_words()
+        wait_for(lambda: len(delivered(address, key)) >= len(sender.ids), "all messages to be delivered")
+        assert Counter(delivered(address, key)) == Counter(sender.ids), "none is lost, and none comes twice"
+
+
+@pytest.mark.slow
 def test_the_page_is_followed_and_pods_are_killed_and_rolled_while_messages_go_through(
     helm: Helm, kafka: KafkaServers, zookeeper: ZooKeeperServers, folder: Path
 ) -> None:

@@ -30,13 +30,14 @@ FULL: dict[str, Any] = {
     | {
         "log_level": "debug",
         "http": {"shutdown_grace_s": 7.5},
+        "limits": {"max_payload_bytes": 33554432},
         "login": {"scopes": 'openid "quoted" \\ <ü>'},
         "node": {"cert_file": "/tls/tls.crt", "key_file": "/tls/tls.key"},
         "destinations": {
             "billing": {
-                "url": "https://billing.example.com/a?b=1&c=<2>",
+                "url": "https://example.com/a?b=1&c=<2>",
                 "topics": ["invoices"],
-                "concurrency": 1000000,
+                "concurrency": 1000,
             },
         },
     },
@@ -200,8 +201,8 @@ def test_two_releases_do_not_meet(helm: Helm) -> None:
         (SINGLE | {"config": {"http": {"api_keys": "a-key-for-all"}}}, "api_keys"),
         (SINGLE | {"config": {"listen": "127.0.0.1:1"}}, "listen"),
         (SINGLE | {"config": {"http": {"drain_s": 3}}}, "drain_s"),
-        (SINGLE | {"serve": {"pod": {"containers": []}}}, "pod"),
-        (SINGLE | {"secrets": {"node_token!": "x"}}, "secrets"),
+        (SINGLE | {"serve": {"pod": {"containers": []}}}, "containers"),
+        (SINGLE | {"secrets": {"node_token!": "x"}}, "node_token!"),
     ],
 )
 def test_wrong_values_are_refused(helm: Helm, values: Mapping[str, Any], said: str) -> None:
@@ -212,8 +213,8 @@ def test_wrong_values_are_refused(helm: Helm, values: Mapping[str, Any], said: s
 @pytest.mark.parametrize(
     ("values", "keeper"), [(LEAST, "duemq-node-0"), (SINGLE, "duemq-0")], ids=["cluster", "single"]
 )
-def test_the_notes_name_what_is_there(helm: Helm, values: Mapping[str, Any], keeper: str) -> None:
-    notes, names = helm.notes(values), {one["metadata"]["name"] for one in workloads(helm.render(values))}
+def test_the_notes_name_what_is_there(helm: Helm, values: Mapping[str, Any], keeper: str, tmp_path: Path) -> None:
+    notes, names = helm.notes(values, tmp_path), {one["metadata"]["name"] for one in workloads(helm.render(values))}
     assert f"kubectl --namespace mail exec {keeper} -- duemq keys create ops --role admin" in notes
     assert keeper.removesuffix("-0") in names and "rollout status" in notes
     assert "http://duemq.mail.svc:8787" in notes

@@ -30,24 +30,30 @@ class HelmRefuses(Exception):
 class Helm:
     program: Path
 
-    def render(self, values: Mapping[str, Any], name: str = "duemq", namespace: str = "mail") -> list[Manifest]:
+    def render(
+        self, values: Mapping[str, Any], name: str = "duemq", namespace: str = "mail", chart: Path = CHART
+    ) -> list[Manifest]:
         """The manifests of a release. Raises HelmRefuses."""
-        told = self._run("template", name, str(CHART), "--namespace", namespace, "--values", "-", values=values)
+        told = self._run("template", name, str(chart), "--namespace", namespace, values=values)
         return [one for one in yaml.safe_load_all(told) if one]
 
-    def notes(self, values: Mapping[str, Any]) -> str:
-        """What it prints after an installation. Raises HelmRefuses."""
-        told = self._run(
-            "install", "duemq", str(CHART), "--namespace", "mail", "--dry-run=client", "--values", "-", values=values
-        )
-        return told.partition("\nNOTES:\n")[2]
+    def notes(self, values: Mapping[str, Any], folder: Path) -> str:
+        """The text after an installation, which helm prints only if it reaches a cluster: it is rendered as a manifest
+        of a copy of the chart in `folder`. Raises HelmRefuses."""
+        chart = Path(shutil.copytree(CHART, folder / "chart"))
+        text = (chart / "templates" / "NOTES.txt").read_text()
+        manifest = "kind: Notes\ntext: |\n" + "".join(f"  {line}\n" for line in text.splitlines())
+        (chart / "templates" / "notes.yaml").write_text(manifest)
+        (told,) = (one["text"] for one in self.render(values, chart=chart) if one["kind"] == "Notes")
+        return str(told)
 
     def lint(self, values: Mapping[str, Any]) -> str:
         """Raises HelmRefuses, of warnings, too."""
-        return self._run("lint", str(CHART), "--strict", "--values", "-", values=values)
+        return self._run("lint", str(CHART), "--strict", values=values)
 
     def _run(self, *words: str, values: Mapping[str, Any]) -> str:
-        done = subprocess.run([self.program, *words], input=json.dumps(values), capture_output=True, text=True)
+        command = [self.program, *words, "--values", "-", "--kube-version", "1.37.0"]
+        done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True)
         if done.returncode != 0:
             raise HelmRefuses(done.stderr + done.stdout)
         return done.stdout

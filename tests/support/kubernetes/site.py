@@ -91,9 +91,8 @@ class Site:
         claims = workload["spec"].get("volumeClaimTemplates", ())
         pod_name = f"{name}-{number}" if claims else f"{name}-{serial:05x}"
         volume = self._folder / "claims" / pod_name if claims else None
-        if claims:
-            service = self._objects["Service", workload["spec"]["serviceName"]]
-            assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+        service = self._objects["Service", workload["spec"].get("serviceName", name)]
+        if service["spec"].get("publishNotReadyAddresses"):
             self._tell(f"{pod_name}.{service['metadata']['name']}.{self._namespace}.svc", address)
         about = Surroundings(self._data("ConfigMap", "data"), self._data("Secret", "stringData"), self._hosts)
         return Pod(pod_name, workload["spec"]["template"], address, self._folder / f"pod-{serial}", volume, about)

@@ -64,7 +64,7 @@ DUEMQ_{{ $setting | replace "." "__" | upper }}: {{ $value | quote }}
 {{- $keeps := hasKey .own "storage" -}}
 {{- $health := ternary (list "duemq" "health" "--listen" "0.0.0.0:8789") (list "duemq" "health") (eq .kind "relay") -}}
 metadata:
-  labels: {{- include "duemq.labels" . | nindent 4 }}
+  labels: {{- include "duemq.selector" . | nindent 4 }}
   annotations:
     checksum/settings: {{ printf "%s%s" (toJson $values.config) (toJson $values.secrets) | sha256sum }} # a change restarts the pods
 spec:
