@@ -358,6 +358,11 @@ class KafkaBus:
         if offsets:  # Kafka keeps none of a topic that is not there
             await self._places.begin_group(topic, group, offsets)
 
+    async def readers(self, topic: str) -> list[str]:
+        self._check()
+        info = await self.topic(topic)
+        return await self._places.readers(topic, info.partitions) if info else []
+
     # --- how it is ------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, into: Path) -> bool:

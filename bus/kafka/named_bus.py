@@ -163,6 +163,11 @@ class NamedBus:
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self._inner.begin_group(self._name(topic), self._name(group), offsets)
 
+    async def readers(self, topic: str) -> list[str]:
+        readers = await self._inner.readers(self._name(topic))
+        split = (reader.partition(" ") for reader in readers)
+        return [f"{kind} {self._names.own(name) or name}" for kind, _, name in split]
+
     async def close(self) -> None:
         await self._inner.close()
 

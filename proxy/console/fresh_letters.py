@@ -69,8 +69,8 @@ class FreshLetters:
             if left < 0:
                 trouble = f"Dead letters of the topics from {info.name} on are not counted: there are too many"
                 break
-            found, is_cut = await self._in(info, since)
-            letters += found
+            waiting, is_cut = await self._in(info, since)
+            letters += waiting
             more |= {info.name} if is_cut else set()
         self.letters, self.more, self.trouble = tuple(letters), frozenset(more), trouble
 

@@ -35,17 +35,17 @@ class Problem(NamedTuple):
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
     """At most 20, of which the last one may say how many more there are."""
-    found = sorted(_all(service, grant), key=lambda problem: not problem.severe)
-    if (more := len(found) - _MAX_SHOWN + 1) > 1:
-        found[_MAX_SHOWN - 1 :] = [Problem(found[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
-    return found
+    listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
+    if (more := len(listed) - _MAX_SHOWN + 1) > 1:
+        listed[_MAX_SHOWN - 1 :] = [Problem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
+    return listed
 
 
 def counters(service: Service, grant: Grant) -> dict[str, int]:
     """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
-    found = problems(service, grant)
-    counts = Counter({"./": sum(problem.count for problem in found if not problem.page.startswith("dlq"))})
-    for problem in found:
+    listed = problems(service, grant)
+    counts = Counter({"./": sum(problem.count for problem in listed if not problem.page.startswith("dlq"))})
+    for problem in listed:
         page = problem.page.partition("/")[0].partition("?")[0]
         if page != ".":
             counts[page] += problem.count
