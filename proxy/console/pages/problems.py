@@ -84,15 +84,16 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
     fresh = service.fresh_letters
     if fresh.trouble:
         yield Problem(False, fresh.trouble, "dlq/topics")
-    reasons: dict[tuple[str, str], Counter[str]] = {
-        (source, "dlq/topics/" + quote(source)): Counter() for source in fresh.more if grant.covers(source)
-    }
+    reasons: dict[tuple[str, str], Counter[str]] = {}
     for letter in fresh.letters:
         if letter.is_shown_to(grant):
             page = "dlq" if letter.is_own else f"dlq/topics/{quote(letter.source)}"
             if letter.reason == MALFORMED:
                 page += f"?reason={MALFORMED}"
             reasons.setdefault((letter.source, page), Counter())[letter.reason] += 1
+    for source in sorted(fresh.more - {source for source, _ in reasons}):
+        if grant.covers(source):
+            yield Problem(False, f"More dead letters in {source} than are looked at", f"dlq/topics/{quote(source)}")
     for (source, page), counts in reasons.items():
         of = f" of destination {home_of(source).partition('.')[2]}" if home_of(source) else f" in {source}"
         what = "malformed Kafka record" if MALFORMED in page else "dead letter"
