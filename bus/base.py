@@ -406,4 +406,9 @@ class Bus(Protocol):
         """Where a group of consumers goes on in a partition; None if it has stored nothing about it."""
         ...
 
+    async def readers(self, topic: str) -> list[str]:
+        """Who has stored a place in the topic, as far as the log says so: `group NAME`, or `consumer NAME` of one over
+        HTTP, in order; 200 at most."""
+        ...
+
     async def close(self) -> None: ...

@@ -106,6 +106,14 @@ def list_cursor(caller: str) -> CursorName:
     return CursorName(f"@{caller}")
 
 
+MAX_READERS: Final = 200
+
+
+def reader_of(cursor: str) -> str:
+    """Whose a cursor is, in words."""
+    return f"group {cursor[1:]}" if cursor.startswith("/") else f"consumer {cursor}"
+
+
 def group_cursor(group: str) -> CursorName:
     """`/` is in no name of a consumer (`CONSUMER` in `model/rules.py`)."""
     return CursorName(f"/{group}")

@@ -39,7 +39,7 @@ from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
 from duemq.model.ids import MAX_OFFSET, RESTORED
-from duemq.model.names import CursorName, group_cursor
+from duemq.model.names import MAX_READERS, CursorName, group_cursor, reader_of
 from duemq.model.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
@@ -232,6 +232,18 @@ class EmbeddedBus:
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
         return position_in(await self.get_consumer_cursor(topic, group_cursor(group)), topic, partition)
+
+    async def readers(self, topic: str) -> list[str]:
+        self._commits.check()
+        names, prefix = list[str](), layout.cursor_key(topic, CursorName(""))
+        with translate_errors(f"reading who reads topic {topic}"):
+            rows = self._db.iter()
+            rows.seek(prefix)
+            while rows.valid() and rows.key().startswith(prefix) and len(names) < MAX_READERS:
+                names.append(reader_of(layout.read_cursor_key(rows.key())[1]))
+                rows.next()
+            rows.status()
+        return sorted(names)
 
     async def checkpoint(self, into: Path) -> bool:
         self._commits.check()

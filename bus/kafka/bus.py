@@ -363,6 +363,11 @@ class KafkaBus:
         self._check()
         return await self._places.group_position(topic, group, partition)
 
+    async def readers(self, topic: str) -> list[str]:
+        self._check()
+        info = await self.topic(topic)
+        return await self._places.readers(topic, info.partitions) if info else []
+
     # --- how it is ------------------------------------------------------------------------------------------------
 
     async def checkpoint(self, into: Path) -> bool:

@@ -167,6 +167,11 @@ class NamedBus:
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
         return await self._inner.group_position(self._name(topic), self._name(group), partition)
 
+    async def readers(self, topic: str) -> list[str]:
+        readers = await self._inner.readers(self._name(topic))
+        split = (reader.partition(" ") for reader in readers)
+        return [f"{kind} {self._names.own(name) or name}" for kind, _, name in split]
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -21,7 +21,7 @@ from duemq.proxy.api.endpoint import Router, Service
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.caller import grant_of
 
-_MOST_IDS: Final = 20  # of one call, in the trail
+_MAX_IDS: Final = 20  # of one call, in the trail
 
 
 @cache
@@ -45,7 +45,7 @@ async def call_api(
     content = b"" if body is None else orjson.dumps(body)
     if method != "GET":
         ids = (body or {}).get("ids") or [move["id"] for move in (body or {}).get("moves", ())]
-        request.scope.setdefault(TOUCHED, []).append(" ".join((method, path, *map(str, ids[:_MOST_IDS]))))
+        request.scope.setdefault(TOUCHED, []).append(" ".join((method, path, *map(str, ids[:_MAX_IDS]))))
     inner = Request(_scope(request, method, path, query, content, headers), _receive(request, content))
     match = _router().open(inner, _router().find(inner), grant_of(request))
     if match.handler is None:

@@ -12,6 +12,7 @@ from duemq.model.dead_letters import MALFORMED, Origin, id_of, origin_of
 from duemq.model.errors import DuemqError
 from duemq.model.names import of_redrive
 from duemq.model.record import unpack_record
+from duemq.model.rules import is_name
 from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.gateway.base import Gateway
 
@@ -69,8 +70,8 @@ class FreshLetters:
             if left < 0:
                 trouble = f"Dead letters of the topics from {info.name} on are not counted: there are too many"
                 break
-            found, is_cut = await self._in(info, since)
-            letters += found
+            waiting, is_cut = await self._in(info, since)
+            letters += waiting
             more |= {info.name} if is_cut else set()
         self.letters, self.more, self.trouble = tuple(letters), frozenset(more), trouble
 
@@ -85,10 +86,10 @@ class FreshLetters:
                 return await self._waiting(asked), True
             for record in await bus.read(info.name, partition, offset, _RECORDS - len(asked), _BYTES):
                 headers, offset = unpack_record(record.frame).headers, record.offset + 1
-                origin = origin_of(headers) or Origin("", "")
-                is_own = origin.writer == "duemq" and origin.reason != MALFORMED
+                origin, id_ = origin_of(headers) or Origin("", ""), id_of(headers)
+                is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
-                asked.append((FreshLetter(info.name, origin.topic, origin.reason, is_own), place, id_of(headers)))
+                asked.append((FreshLetter(info.name, origin.topic, origin.reason, is_own), place, id_))
             if offset + bus.marker_offsets < end:  # behind the last record is the end of its commit
                 return await self._waiting(asked), True
         return await self._waiting(asked), False

@@ -22,8 +22,8 @@ _PAGES: Final = {
                 "delivers a letter once more.", "dead-letters.md"),
     "topics": Help("Messages are delivered into topics, where consumers and destinations read them. Pending ones are "
                    "not in the topic yet.", "consumers.md"),
-    "cluster": Help("Each shard has one master, which delivers what is due. A node that is drained hands its shards over first.",
-                    "cluster.md"),
+    "cluster": Help("Each shard has one master, which delivers what is due. A node that is drained hands its shards "
+                    "over first.", "cluster.md"),
     "destinations": Help("A relay hands messages of topics on to a system, such as an HTTP endpoint, and tries again "
                          "when that refuses. What it gives up is in dlq.destination.NAME.", "destinations.md"),
     "jobs": Help("A job cancels, moves, redrives or purges all that match a filter, and survives restarts.",

@@ -176,6 +176,10 @@ class RenamedBus:
     async def set_consumer_cursor(self, topic: str, consumer: CursorName, cursor: bytes) -> None:
         await self.inner.set_consumer_cursor(topic + self._suffix, consumer, cursor)
 
+    async def readers(self, topic: str) -> list[str]:
+        readers = await self.inner.readers(topic + self._suffix)
+        return [reader.removesuffix(self._suffix) for reader in readers]
+
     async def begin_group(self, topic: str, group: str, offsets: Sequence[int]) -> None:
         await self.inner.begin_group(topic + self._suffix, group, offsets)
 

@@ -267,12 +267,14 @@ async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
         b"3",
         None,
     ]
+    assert await bus.readers("b") == ["consumer one"] and await bus.readers("c") == []
 
 
 async def test_a_group_begins_with_a_topic_again_and_again(bus: Bus) -> None:
     await bus.append({A0: frames(0, 3), A1: frames(3, 4)})
     for offsets in ((3, 1), (0, 0)):
         await bus.begin_group("a", "group", offsets)
+    assert await bus.readers("a") == ["group group"]
     await bus.begin_group("not-yet-there", "group", ())
 
 

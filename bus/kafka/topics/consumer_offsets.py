@@ -7,18 +7,20 @@ whole.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
+from aiokafka.protocol.admin import ListGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from duemq.bus.base import GroupPosition
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
-from duemq.model.names import CursorName
+from duemq.model.names import MAX_READERS, CursorName, reader_of
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000
@@ -109,6 +111,33 @@ class Places:
             return None
 
         return await self._retry(ask, group, topic)
+
+    async def readers(self, topic: str, partitions: int) -> list[str]:
+        """See `Bus`. A group that we may not see is none."""
+        groups: set[str] = set()
+
+        async def list_groups() -> None:
+            for broker in self._wire.client.cluster.brokers():
+                response = await self._wire.ask(broker.nodeId, ListGroupsRequest())
+                _check(response.error_code)
+                groups.update(group for group, _ in response.groups)
+
+        async def reads(group: str) -> bool:
+            try:
+                response = await self._ask(group, OffsetFetchRequest(group, [(topic, list(range(partitions)))]))
+            except errors.KafkaError:
+                return False
+            return any(offset >= 0 for _, parts in response.topics for _, offset, *_ in parts)
+
+        await self._wire.retry(list_groups)
+        some = sorted(groups)[:MAX_READERS]
+        answers = await asyncio.gather(*map(reads, some))
+        own = self._groups
+        return sorted(
+            reader_of(group.removeprefix(own) if group.startswith(own) else f"/{group}")
+            for group, answer in zip(some, answers, strict=True)
+            if answer
+        )
 
     async def _retry(self, ask: Callable[[], Awaitable[T]], group: str, topic: str) -> T:
         async def attempt() -> T:

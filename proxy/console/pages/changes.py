@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.model.access import Scope
-from duemq.model.dead_letters import home_of
+from duemq.model.dead_letters import DESTINATION, home_of
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
@@ -32,6 +32,7 @@ from duemq.proxy.request.query import MAX_LIMIT, read_query
 COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to be more
 _SIDE_BY_SIDE: Final = 50
 _DESCRIBED: Final = 5  # of those that a question is about
+_PATIENCE_S: Final = 2.0  # with the log
 GROUP_PREFIX: Final = "dlq."
 
 
@@ -114,10 +115,12 @@ async def question(
     action = "jobs" if by_job else "redrives" if kind in DEAD else "changes"
     about = await asyncio.gather(*(_described(service, request, id_, source) for id_ in ids[:_DESCRIBED]))
     topics = sorted({one["topic"] for one in about} | {(fields or {}).get("topic", "")} - {""})
+    asks_readers = kind == "redrive" and source
+    readers = await asyncio.gather(*(_readers(service, request, one, source) for one in topics if asks_readers))
     return render(
         request, "change.html", kind=kind, about=KINDS[kind], ids=ids, count=count, more=more, by_job=by_job,
         filter=fields or {}, source=source, action=action, back=page, is_dry_run=is_dry_run,
-        described=about, readers=readers(service, request, topics, source) if kind == "redrive" and source else (),
+        described=about, readers=readers,
         home=home_of(source), visible=sees_payloads(service, request),
         typed=dict.fromkeys(TYPED, "") | {"to": home_of(source)} | dict(typed or {}),
     )  # fmt: skip
@@ -136,17 +139,21 @@ async def _described(service: Service, request: Request, id_: str, source: str) 
     return {"id": id_, "topic": topic, "key": key, "at": one["dead_at" if source else "deliver_at"], "payload": payload}
 
 
-def readers(service: Service, request: Request, topics: Sequence[str], source: str) -> list[tuple[str, list[str]]]:
-    """Of each topic, who is known to read it: destinations, and the group whose dead letters `source` has."""
+async def _readers(service: Service, request: Request, topic: str, source: str) -> tuple[str, list[str]]:
+    """A topic, and who is known to read it: destinations, and the groups and consumers that the log knows; among them
+    the group whose dead letters `source` has."""
     admin = service.access.admin
-    destinations = [] if admin is None else admin.destinations.listed()
+    listed = [] if admin is None else admin.destinations.listed()
+    bound = [one.name for one in listed if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
     group = source.removeprefix(GROUP_PREFIX) if source.startswith(GROUP_PREFIX) and not home_of(source) else ""
-    return [
-        (topic, [f"destination {one.name}" for one in destinations
-                 if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
-                + [f"group {group}"] * bool(group))
-        for topic in topics
-    ]  # fmt: skip
+    others = {f"group {group}"} if group else set[str]()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            others.update(await service.gateway.bus.readers(topic))
+    except (TimeoutError, Rejected, Unavailable):
+        pass  # the page says that there may be more
+    others = {one for one in others if not one.startswith(f"group {DESTINATION}")}
+    return topic, [*(f"destination {name}" for name in bound), *sorted(others)]
 
 
 async def count_matching(service: Service, request: Request, query: dict[str, str]) -> tuple[int, bool]:

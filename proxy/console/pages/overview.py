@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from duemq.cluster.figures import HORIZONS_MS
 from duemq.model.access import Grant
-from duemq.model.timing import WINDOW_MS, format_ms
+from duemq.model.timing import WINDOW_MS
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.caller import grant_of
 from duemq.proxy.console.pages.problems import problems
-from duemq.proxy.console.views import NONE, ms_text, number, rate, render, render_text
+from duemq.proxy.console.views import NONE, input_time, ms_text, number, rate, render, render_text
 
 _HORIZONS: Final = ("half an hour", "1 hour", "1 day", "7 days", "30 days", "1 year", "10 years", "later")
 
@@ -64,6 +64,6 @@ def _horizon(service: Service) -> list[dict[str, Any]]:
     edges = (now + WINDOW_MS, *(now + end for end in HORIZONS_MS[1:]))
     return [
         {"name": name, "count": number(count), "percent": round(100 * count / most, 1),
-         "query": urlencode({name: format_ms(at) for name, at in (("due_from", start), ("due_to", end)) if at})}
+         "query": urlencode({name: input_time(at) for name, at in (("due_from", start), ("due_to", end)) if at})}
         for name, count, start, end in zip(_HORIZONS, counts, (None, *edges), (*edges, None), strict=True)
     ]  # fmt: skip

@@ -35,17 +35,17 @@ class Problem(NamedTuple):
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
     """At most 20, of which the last one may say how many more there are."""
-    found = sorted(_all(service, grant), key=lambda problem: not problem.severe)
-    if (more := len(found) - _MAX_SHOWN + 1) > 1:
-        found[_MAX_SHOWN - 1 :] = [Problem(found[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
-    return found
+    listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
+    if (more := len(listed) - _MAX_SHOWN + 1) > 1:
+        listed[_MAX_SHOWN - 1 :] = [Problem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]
+    return listed
 
 
 def counters(service: Service, grant: Grant) -> dict[str, int]:
     """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
-    found = problems(service, grant)
-    counts = Counter({"./": sum(problem.count for problem in found if not problem.page.startswith("dlq"))})
-    for problem in found:
+    listed = problems(service, grant)
+    counts = Counter({"./": sum(problem.count for problem in listed if not problem.page.startswith("dlq"))})
+    for problem in listed:
         page = problem.page.partition("/")[0].partition("?")[0]
         if page != ".":
             counts[page] += problem.count
@@ -84,15 +84,16 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
     fresh = service.fresh_letters
     if fresh.trouble:
         yield Problem(False, fresh.trouble, "dlq/topics")
-    reasons: dict[tuple[str, str], Counter[str]] = {
-        (source, "dlq/topics/" + quote(source)): Counter() for source in fresh.more if grant.covers(source)
-    }
+    reasons: dict[tuple[str, str], Counter[str]] = {}
     for letter in fresh.letters:
         if letter.is_shown_to(grant):
             page = "dlq" if letter.is_own else f"dlq/topics/{quote(letter.source)}"
             if letter.reason == MALFORMED:
                 page += f"?reason={MALFORMED}"
             reasons.setdefault((letter.source, page), Counter())[letter.reason] += 1
+    for source in sorted(fresh.more - {source for source, _ in reasons}):
+        if grant.covers(source):
+            yield Problem(False, f"More dead letters in {source} than are looked at", f"dlq/topics/{quote(source)}")
     for (source, page), counts in reasons.items():
         of = f" of destination {home_of(source).partition('.')[2]}" if home_of(source) else f" in {source}"
         what = "malformed Kafka record" if MALFORMED in page else "dead letter"

@@ -7,6 +7,7 @@ what the job would take.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from duemq.model.dead_letters import REDRIVEN_FROM
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.names import of_redrive
 from duemq.model.timing import LAST_MS, format_ms, parse_instant
+from duemq.model.topic_patterns import topic_matcher
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
@@ -74,12 +76,14 @@ class LetterFilter(NamedTuple):
 
 
 async def get_topics(service: Service, request: Request) -> Response:
-    """Those of consumer groups; a name that was typed leads to its topic."""
+    """All that the settings name; a name that was typed leads to its topic."""
     if name := read_query(request, ("topic",)).get("topic", "").strip():
         return redirect(request, f"dlq/topics/{quote(name, safe='')}")
     listed = await call_api(service, request, "GET", "/v1/topics")
-    topics = [one for one in listed["topics"] if one["topic"].startswith(GROUP_PREFIX)]
-    return render(request, "dead/topics.html", topics=topics, prefix=GROUP_PREFIX)
+    is_source = topic_matcher(service.ingress.limits.purgeable)
+    topics = [one for one in listed["topics"] if is_source(one["topic"])]
+    fresh = Counter(letter.source for letter in service.fresh_letters.letters)
+    return render(request, "dead/topics.html", topics=topics, prefix=GROUP_PREFIX, fresh=fresh)
 
 
 async def get_letters(service: Service, request: Request) -> Response:

@@ -26,7 +26,7 @@ _SEARCHED: Final = 1_000  # records that are looked at for a key
 _PREVIEW: Final = 200
 _OF_DUEMQ: Final = ("retry.", "dlq.", "duemq.")
 _COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # topics whose pending messages are counted
-_MOST_OFFSET: Final = 10**10 - 1
+_MAX_OFFSET: Final = 10**10 - 1
 
 
 async def get_topics(service: Service, request: Request) -> Response:
@@ -86,12 +86,12 @@ async def _start(service: Service, topic: dict[str, Any], fields: Mapping[str, s
     """Where to read from, by partition. Raises Rejected `bad_query`, `bad_time`, `naive_time`."""
     ends = list(zip(topic["start_offsets"], topic["end_offsets"], strict=True))
     if fields.get("offset"):
-        offset = read_number(fields, "offset", 0, _MOST_OFFSET, 0)
+        offset = read_number(fields, "offset", 0, _MAX_OFFSET, 0)
         return [min(max(offset, start), end) for start, end in ends]
     if fields.get("from"):
         since, bus = parse_instant(instant_text(fields["from"]), "from", text=True), service.gateway.bus
-        found = await asyncio.gather(*(bus.first_since(topic["topic"], at, since) for at in range(len(ends))))
-        return [min(max(offset, start), end) for offset, (start, end) in zip(found, ends, strict=True)]
+        firsts = await asyncio.gather(*(bus.first_since(topic["topic"], at, since) for at in range(len(ends))))
+        return [min(max(offset, start), end) for offset, (start, end) in zip(firsts, ends, strict=True)]
     each = max(most // len(ends), 1)
     return [max(start, end - each) for start, end in ends]
 

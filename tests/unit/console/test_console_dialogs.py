@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 
 import pytest
 
+from duemq.model.names import consumer_cursor
 from tests.support.http.console_site import ADMIN, ConsoleSite, with_console
 from tests.support.http.http_site import STATE
 
@@ -72,15 +73,16 @@ def test_a_redrive_says_who_else_reads_the_topic_and_goes_to_the_destination_alo
         for name, topics in (("mail", ["orders"]), ("billing", ["orders", "bills"]), ("other", ["bills"])):
             one = {"name": name, "url": "https://a.example.com", "topics": topics}
             await site.admin.destinations.declare(one, None, "test")
+        await site.gateway.bus.set_consumer_cursor("orders", consumer_cursor("reports"), b"1")
+        await site.gateway.bus.begin_group("orders", "destination.mail", ())
         form = {"kind": "redrive", "id": "0:0"}
         text = (await site.ask("POST", "/dlq/topics/dlq.destination.mail:confirm", form)).text
         assert 'name="to" value="destination.mail"' in text and "to <b>destination mail</b> alone" in text
-        assert (
-            "<b>destination billing</b>, <b>destination mail</b>, and whoever else" in text and "other</b>" not in text
-        )
+        assert "<b>destination billing</b>, <b>destination mail</b>, <b>consumer reports</b>, and whoever" in text
+        assert "other</b>" not in text
         text = (await site.ask("POST", "/dlq/topics/dlq.shop:confirm", form)).text
         assert 'name="to" value=""' in text and "In <b>orders</b> all that read it get it again" in text
-        assert "<b>destination billing</b>, <b>destination mail</b>, <b>group shop</b>, and whoever" in text
+        assert "<b>destination mail</b>, <b>consumer reports</b>, <b>group shop</b>, and whoever" in text
         assert 'key <b class="code">k0</b>' in text and "died <time" in text
 
     with_console(scenario)

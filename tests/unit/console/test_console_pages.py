@@ -20,6 +20,7 @@ from duemq.model.row_notes import Attempt, ChangeHistory, PastChange
 from duemq.proxy.console.endpoints import CONSOLE_ENDPOINTS
 from duemq.proxy.gateway.base import ChangeOutcome, MessagePage
 from duemq.proxy.settings import ConsoleSettings
+from tests.support.house.tree import ROOT
 from tests.support.http.console_site import ADMIN, OPERATOR, VIEWER, ConsoleSite, node, with_console
 from tests.support.http.http_site import NOW, STATE
 
@@ -509,5 +510,45 @@ def test_counts_of_all_topics_are_shown_to_callers_for_all_topics() -> None:
         site.headers = {"X-API-Key": made["key"]}
         page = await site.page("/files")
         assert "0 messages in 0 files" in page and "4\N{NARROW NO-BREAK SPACE}71" not in page
+
+    with_console(scenario)
+
+
+@pytest.mark.parametrize("docs_url", ["", "https://git.example.com/docs"])
+def test_each_page_says_what_it_is_about_and_where_more_is(docs_url: str) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        for path in (*PAGES, "/schedule", "/keys", "/trail"):
+            text = await site.page(path)
+            page = re.search(r'<p class="help">\S.+ More: .*docs/([a-z-]+\.md)<', text)[1]  # type: ignore[index]
+            assert (f'href="{docs_url}/{page}"' in text) is bool(docs_url)
+            assert (ROOT / "docs" / page).exists(), path
+
+    with_console(scenario, ConsoleSettings(docs_url=docs_url))
+
+
+@pytest.mark.parametrize(
+    "path", ["/messages", "/dlq", "/dlq/topics/orders", "/topics/orders", "/cluster", "/jobs", "/trail"]
+)
+def test_a_list_looks_again_by_its_id(path: str) -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        await site.become(ADMIN)
+        await site.ask("POST", "/keys", {"name": "shop", "role": "viewer"})
+        text = await site.page(path)
+        for tag in re.findall(r"<\w+[^>]*data-poll[^>]*>", text):
+            id_ = re.search(r' id="(\w+)"', tag)[1]  # type: ignore[index]
+            part = await site.ask("GET", path, **{"HX-Request": "true"})
+            assert f'id="{id_}"' in part.text and "<nav" not in part.text
+        assert "data-poll" in text
+
+    with_console(scenario)
+
+
+def test_a_new_key_is_copied_by_a_button_and_fits_its_field() -> None:
+    async def scenario(site: ConsoleSite) -> None:
+        text = (await site.ask("POST", "/keys", {"name": "ops", "role": "admin", "sure": "1"})).text
+        key = re.search(r'<textarea class="code"[^>]*>([^<]+)</textarea>', text)[1]  # type: ignore[index]
+        assert f'data-copy="{key}"' in text and "<input class" not in text
+        site.headers = {"X-API-Key": key}
+        assert '<span class="caller" title="ops">ops</span>' in await site.page("/")
 
     with_console(scenario)

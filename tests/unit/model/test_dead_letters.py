@@ -11,16 +11,20 @@ from hypothesis import strategies as st
 from duemq.client.consumer.retry.headers import Origin as Returned
 from duemq.client.consumer.retry.headers import returned, share_group_headers
 from duemq.model.dead_letters import (
+    MALFORMED,
     REDRIVEN_FROM,
     REDRIVEN_ID,
     REDRIVES,
     Origin,
+    first_place,
     id_of,
     labels_in,
     origin_of,
     own_headers,
     redrives_in,
 )
+from duemq.model.plain import dead_letter
+from duemq.model.record import pack_record, unpack_record
 
 OWN = [("kind", b"a"), ("traceparent", b"00-1")]
 SHARE_GROUP = [
@@ -106,3 +110,13 @@ def test_anything_may_stand_in_a_header(headers: list[tuple[str, bytes]]) -> Non
     origin = origin_of(headers)
     assert origin is None or (origin.topic and origin.attempts >= 0)
     assert redrives_in(headers) >= 0 and isinstance(labels_in(headers), tuple)
+
+
+def test_a_malformed_record_says_why_although_it_may_name_no_topic() -> None:
+    frame = dead_letter(pack_record(None, (("duemq-delay", b"soon"), ("trace", b"4711")), b"p"), 3, 7, "no topic")
+    origin = origin_of(unpack_record(frame).headers)
+    assert origin == Origin("duemq", "", reason=MALFORMED, error="no topic")
+    assert first_place(unpack_record(frame).headers) == ""
+    frame = dead_letter(pack_record(None, (("duemq-topic", b"orders"),), b"p"), 3, 7, "no time")
+    origin = origin_of(unpack_record(frame).headers)
+    assert origin is not None and (origin.topic, origin.error) == ("orders", "no time")
