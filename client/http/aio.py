@@ -126,6 +126,9 @@ class AsyncClient:
     async def get(self, message_id: str) -> AsyncMessage:
         return AsyncMessage(self, await self._run(operations.get(message_id)))
 
+    async def story(self, message_id: str) -> dict[str, Any]:
+        return await self._run(operations.story(message_id))
+
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
         return self._pages("/v1/messages", page_size, filters)
 
