@@ -57,7 +57,7 @@ async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) ->
         try:
             page = await gateway.find(asked)
         except (Rejected, Unavailable) as error:
-            if way == "s" or query.cursor is not None or error.code not in ("not_indexed", Unavailable.code):
+            if (way, number, inner) != ("i", 0, "") or error.code not in ("not_indexed", Unavailable.code):
                 raise
             way, parts = "s", _parts("s", text, query)  # there is no index, or not yet
             continue
