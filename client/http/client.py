@@ -154,7 +154,7 @@ class Client:
         return Message(self, self._run(operations.get(message_id)))
 
     def story(self, message_id: str) -> dict[str, Any]:
-        """What became of a message after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
+        """The story of a message after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
         and `retry`, as in the API (docs/api.md, "Story")."""
         return self._run(operations.story(message_id))
 

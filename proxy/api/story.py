@@ -1,4 +1,4 @@
-"""The story of a message: what became of it after its delivery, at each reader of its topic."""
+"""The story of a message after its delivery, at each reader of its topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def get_story(service: Service, request: Request) -> Response:
 
 
 def _known(admin: Administration | None) -> tuple[Any, Any]:
-    """Destinations and jobs, as far as this process knows any."""
+    """The destinations and jobs that this process knows."""
     if admin is None or not admin.log.ready.is_set():
         return (), ()
     return admin.destinations.listed(), admin.jobs.listed()

@@ -18,7 +18,7 @@ from duemq.web.admission import Share
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before others get a turn
 _MOST_RECORDS, _MOST_BYTES = 50_000, 32 << 20  # of a story
 _MOST_PARTITIONS: Final = 64
-_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be behind the node's
+_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be late
 _OWN_ID: Final = "duemq-id"
 
 
@@ -44,7 +44,7 @@ class Budget:
         self._charge(count)
 
     async def read(self, bus: Bus, topic: str, partition: int, offset: int) -> list[StoredRecord]:
-        """The next records; none once the budget is spent. Raises Unavailable where there is no room for them."""
+        """The next records; none once the budget is spent. Raises Unavailable if there is no room for them."""
         if self._records <= 0 or self._bytes <= 0:
             self.is_spent = True
             return []
@@ -108,7 +108,7 @@ class Records:
             if not stored:
                 if self._budget.is_spent or self._bus.reach(topic, partition) >= last:
                     return None
-                raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
+                raise Unavailable(f"partition {partition} of {topic} cannot be read now")
             offset = stored[-1].offset + 1
             await asyncio.sleep(0)
         return None

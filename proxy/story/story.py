@@ -1,4 +1,4 @@
-"""The story of a message after its delivery: what each reader of its topic did with it (docs/adr/0069).
+"""The story of a message after its delivery: what each reader of its topic did (docs/adr/0069).
 
 Nothing is stored for it. Retries, dead letters and redrives have names that are made of the record that they came from,
 and the position of a reader says whether it has passed a record. The walk goes from record to record.
@@ -40,7 +40,7 @@ class Walk:
         self.is_complete = True
 
     async def tell(self, reader: Reader, first: PlacedRecord, state: MessageState) -> Json | None:
-        """What became of a record at one reader; None for one that has nothing to do with it."""
+        """What one reader did with a record; None if it does not read the topic."""
         told = _Told(reader)
         record: PlacedRecord | None = first
         for _ in range(_MOST_STEPS):
@@ -94,7 +94,7 @@ class Walk:
         dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key
         names = [
             of_return(letter_name("dead", group, place), dead, key, record.record.value),
-            of_return(letter_name("dead", group, place), dead, key, b""),  # what was too large has lost its value
+            of_return(letter_name("dead", group, place), dead, key, b""),  # a value that was too large is left out
             of_return(letter_name("retry", group, place), retry, key, record.record.value),
         ]
         self._budget.look_up(len(names))
@@ -140,7 +140,7 @@ class Walk:
 
 
 class _Told:
-    """What is told of one reader, as it is found."""
+    """The findings about one reader."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader, self.events = reader, list[Json]()
@@ -148,7 +148,7 @@ class _Told:
         self._left_out = 0
 
     def add_attempts(self, headers: Headers, *, dead: bool = False) -> None:
-        """The attempts in the headers of what was sent back: they include those that were known before."""
+        """Take the attempts from the headers of a retry or dead letter, which repeat the earlier ones."""
         if (origin := origin_in(headers)) is None:
             return
         self._life = [{"event": "failed", **times("at", one.at), "error": one.error} for one in origin.attempts]

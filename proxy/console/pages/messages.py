@@ -12,6 +12,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.access import Scope
 from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.api.endpoint import Service
@@ -125,6 +126,8 @@ async def get_message(service: Service, request: Request) -> Response:
     story, untold = None, ""
     try:
         story = await call_api(service, request, "GET", f"/v1/messages/{quote(state['id'])}/story")
+        if story["place"] is not None and (record := await _record_of(service, request, story)) is not None:
+            payload, state = payload_of(record), state | {"payload": record.get("payload", "")}
     except (Rejected, Unavailable) as error:
         untold = error.detail
     form, text = formatted(payload or b"", form if form in _FORMS else "auto") if visible else ("", "")
@@ -136,6 +139,19 @@ async def get_message(service: Service, request: Request) -> Response:
         can_change=state["status"] == "scheduled" and grant.allows(Scope.CANCEL),
         can_redrive=state["status"] == "dead" and grant.allows(Scope.OPERATE), now=service.clock(),
     )  # fmt: skip
+
+
+async def _record_of(service: Service, request: Request, story: dict[str, Any]) -> dict[str, Any] | None:
+    """The record that a delivered message became, if it is still there."""
+    path, place = f"/v1/topics/{story['topic']}", story["place"]
+    topic = await call_api(service, request, "GET", path)
+    if topic["cursor"] is None:
+        return None
+    offsets = list(topic["end_offsets"])
+    offsets[place["partition"]] = place["offset"]
+    query = {"after": encode_cursor(story["topic"], offsets), "max": "1"}
+    records: list[dict[str, Any]] = (await call_api(service, request, "GET", f"{path}/records", query))["records"]
+    return next((one for one in records if one["offset"] == place["offset"]), None)
 
 
 def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A support person in a browser: from the name of a customer to what became of the mail."""
+"""A support person in a browser: from a customer to the fate of his mail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MailShop]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_from_a_customer_to_what_became_of_his_mail_in_four_clicks(
+def test_from_a_customer_to_the_truth_about_his_mail_in_four_clicks(
     browser: Browser, axe: str, shop: MailShop, size: str, scheme: str
 ) -> None:
     found = shop.call("GET", f"/v1/messages?search={CUSTOMER}&status=delivered&topic=mails")["messages"]
@@ -54,6 +54,7 @@ def test_from_a_customer_to_what_became_of_his_mail_in_four_clicks(
     expect(story.get_by_text("refused: 500 after")).to_have_count(4)  # three of mail, one of archive
     expect(story).to_contain_text(ANSWER)
     expect(story).to_contain_text("given up (retries)")
+    expect(page.locator("pre")).to_contain_text("anna@example.com")  # of the record in its topic
     expect(story.get_by_role("link", name="retry 1")).to_be_visible()
     assert visitor.violations(axe) == [] and not visitor.is_too_wide() and visitor.complaints == []
     story.get_by_role("link", name="dead letter 0:").click()

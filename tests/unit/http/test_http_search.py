@@ -1,4 +1,4 @@
-"""A search by one text over the API: its parts, its cursors, and what it does without an index."""
+"""A search by one text over the API: its parts, its cursors, with and without an index."""
 
 from __future__ import annotations
 
