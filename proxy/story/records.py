@@ -16,8 +16,8 @@ from duemq.proxy.response.topic_reader import readable
 from duemq.web.admission import Share
 
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before others get a turn
-_MOST_RECORDS, _MOST_BYTES = 50_000, 32 << 20  # of a story
-_MOST_PARTITIONS: Final = 64
+_MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story
+_MAX_PARTITIONS: Final = 64
 _AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be late
 _OWN_ID: Final = "duemq-id"
 
@@ -37,7 +37,7 @@ class Budget:
 
     def __init__(self, share: Share, charge: Callable[[int], None]) -> None:
         self._share, self._charge = share, charge
-        self._records, self._bytes = _MOST_RECORDS, _MOST_BYTES
+        self._records, self._bytes = _MAX_RECORDS, _MAX_BYTES
         self.is_spent = False
 
     def look_up(self, count: int = 1) -> None:
@@ -69,8 +69,8 @@ class Records:
         """The record of a delivered message; None if it is not kept any more, or not found within the budget."""
         since = state.delivered_at or state.due
         for first, end in ((since, since + _AFTER_MS), (since - _BEFORE_MS, since)):
-            if (found := await self._find(state.topic, state.key, _OWN_ID, state.id, first, end)) is not None:
-                return found
+            if (record := await self._find(state.topic, state.key, _OWN_ID, state.id, first, end)) is not None:
+                return record
         return None
 
     async def letter(self, topic: str, key: bytes | None, id_: str, since: int) -> PlacedRecord | None:
@@ -83,15 +83,15 @@ class Records:
         info = await readable(self._bus, topic)
         if info is None:
             return None
-        partitions = list(range(min(info.partitions, _MOST_PARTITIONS)))
+        partitions = list(range(min(info.partitions, _MAX_PARTITIONS)))
         if key is not None:  # first where its key belongs: the topic may have grown since
             first = partition_of(key, info.partitions)
             partitions = [first, *(number for number in partitions if number != first)]
         for partition in partitions:
             last = info.end_offsets[partition]
-            found = await self._scan(topic, partition, last, header, id_.encode(), since, end)
-            if found is not None:
-                return found
+            record = await self._scan(topic, partition, last, header, id_.encode(), since, end)
+            if record is not None:
+                return record
         return None
 
     async def _scan(

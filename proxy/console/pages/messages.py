@@ -99,13 +99,13 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
 
 def is_only_match(listed: Mapping[str, Any], query: Mapping[str, str]) -> bool:
     """Whether a search found one message, by its id or name."""
-    text, found = query.get("search"), listed["messages"]
+    text, messages = query.get("search"), listed["messages"]
     return (
         bool(text)
         and "cursor" not in query
         and listed["cursor"] is None
-        and len(found) == 1
-        and text not in (found[0].get("key"), *found[0]["labels"])
+        and len(messages) == 1
+        and text not in (messages[0].get("key"), *messages[0]["labels"])
     )
 
 
