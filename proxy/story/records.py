@@ -17,6 +17,7 @@ from duemq.web.admission import Share
 
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before others get a turn
 _MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story
+_MAX_LETTERS: Final = 1_000  # of a partition, looked through for one that has no name
 _MAX_PARTITIONS: Final = 64
 _AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be late
 _OWN_ID: Final = "duemq-id"
@@ -74,7 +75,7 @@ class Records:
         return None
 
     async def letter(self, topic: str, key: bytes | None, id_: str, since: int) -> PlacedRecord | None:
-        """A dead letter of a message that a consumer wrote at this time (epoch ms) or later."""
+        """A dead letter of a message, among the first 1,000 that came at this time (epoch ms) or later."""
         return await self._find(topic, key, ID, id_, since, None)
 
     async def _find(
@@ -98,6 +99,8 @@ class Records:
         self, topic: str, partition: int, last: int, header: str, id_: bytes, since: int, end: int | None
     ) -> PlacedRecord | None:
         offset = await self._bus.first_since(topic, partition, max(since, 0))
+        if end is None:
+            last = min(last, offset + _MAX_LETTERS)
         while offset < last:
             stored = await self._budget.read(self._bus, topic, partition, offset)
             for one in stored:
