@@ -22,11 +22,14 @@ def show_story(document: dict[str, Any], as_json: bool) -> None:
 
 def _rows(reader: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     for event in reader["events"]:
-        dead_letter = f"{event['reason']}: {event['topic']} {event['letter'] or ''}" if event["event"] == "dead" else ""
-        redrive = f"to {event['topic']} as {event['id']}, by {event['by']}" if event["event"] == "redriven" else ""
-        yield (
-            reader["group"], instant_text(event["at_ms"]), event["event"], dead_letter or redrive or event.get("error", "")
-        )  # fmt: skip
+        match event["event"]:
+            case "dead":
+                detail = f"{event['reason']}: {event['topic']} {event['letter'] or ''}"
+            case "redriven":
+                detail = f"to {event['topic']} as {event['id']}, by {event['by']}"
+            case _:
+                detail = event["error"]
+        yield reader["group"], instant_text(event["at_ms"]), event["event"], detail
     retry = reader["retry"]
     at = instant_text(retry["deliver_at_ms"]) if retry else ""
     yield reader["group"], at, reader["state"], reader["detail"]
