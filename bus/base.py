@@ -161,8 +161,8 @@ def log_that_fits(info: TopicInfo, partitions: int) -> TopicInfo:
 
 
 class GroupPosition(NamedTuple):
-    """Where a group of consumers goes on in a partition. `topic`: as its members call it. `note`: what they stored
-    beside the offset, about what is done behind it."""
+    """The position of a consumer group in a partition. `topic`: as its members call it. `note`: the text that they
+    stored with the offset: ranges of later offsets that are done."""
 
     topic: str
     offset: int
@@ -403,7 +403,7 @@ class Bus(Protocol):
         ...
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
-        """Where a group of consumers goes on in a partition; None if it has stored nothing about it."""
+        """The position of a consumer group in a partition; None if it has stored none."""
         ...
 
     async def readers(self, topic: str) -> list[str]:

@@ -36,7 +36,7 @@ def cursor_in(stored: bytes) -> str:
 
 
 def position_in(stored: bytes | None, topic: str, partition: int) -> GroupPosition | None:
-    """Where a group goes on, by what is stored of it."""
+    """The position of a group in the text that is stored for it."""
     if stored is None:
         return None
     notes = stored.decode(errors="replace").split(MORE)[1:]

@@ -17,7 +17,7 @@ RATE_LIMIT: Final = "duemq.rate_limit"
 
 
 def charge(scope: Mapping[str, Any], count: int) -> None:
-    """Have a request that was let in cost so much more. `scope`: the request's."""
+    """Charge a request that was let in for more. `scope`: the request's."""
     limit: RateLimit | None = scope.get(RATE_LIMIT)
     if limit is not None:
         limit.charge(count + 1)  # which leaves out the first

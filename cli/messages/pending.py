@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from duemq.cli import completion
+from duemq.cli.messages.story import show_story
 from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.cli.times import LEVEL, Zone, instant, when
@@ -42,7 +43,10 @@ Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, 
 Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
 GET_EXAMPLES = examples(
-    "duemq get ID", "duemq get ID --payload > payload.bin", "duemq get order-42 --json | jq .status"
+    "duemq get ID",
+    "duemq get ID --payload > payload.bin",
+    "duemq get order-42 --json | jq .status",
+    "duemq get order-42 --story",
 )
 LS_EXAMPLES = examples(
     "duemq ls --topic orders",
@@ -56,11 +60,15 @@ DELIVER_NOW_EXAMPLES = examples("duemq deliver-now ID")
 def get(
     message: IdOrName,
     payload: Annotated[bool, typer.Option("--payload", help="Print only the payload, byte for byte.")] = False,
+    story: Annotated[bool, typer.Option("--story", help="Show what destinations and consumers did with it.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a message: where it is, when it is due, what became of it."""
     with connected(url, as_json) as client:
+        if story:
+            show_story(client.story(message), as_json)
+            return
         details = client.get(message)
     if payload:
         sys.stdout.buffer.write(details.payload or b"")

@@ -161,6 +161,11 @@ def get(message_id: Text) -> Plan[MessageState]:
     return MessageState.from_json(json_of((yield Call("GET", _message(message_id)))))
 
 
+def story(message_id: Text) -> Plan[dict[str, Any]]:
+    body: dict[str, Any] = json_of((yield Call("GET", f"{_message(message_id)}/story")))
+    return body
+
+
 def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/messages") -> Plan[Page]:
     query = {**filter_fields(filters), "limit": limit} | ({} if cursor is None else {"cursor": cursor})
     body = json_of((yield Call("GET", path, query)))

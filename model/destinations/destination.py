@@ -222,8 +222,8 @@ class Destination(_Declared):
 
     @property
     def began_at(self) -> int | None:
-        """When its group was put at a start the last time, epoch ms: what was delivered before may have been left out.
-        None if a node of an earlier version did it."""
+        """When its group was put at a start last, epoch ms: it may have skipped earlier deliveries. None if an earlier
+        version did that."""
         at, dash, _ = self.start_id.partition(".")[2].partition("-")
         return int(at, 16) if dash else None
 

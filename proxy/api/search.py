@@ -45,25 +45,25 @@ async def search(gateway: Gateway, text: str, query: Query, *, returns: bool) ->
         raise Rejected("bad_query", "search must be an id, a name, a key or a label, not empty", "search")
     way, number, inner = _read(query.cursor)
     exact = await gateway.state(text) if is_name(text) else None
-    found = [exact.head()] if exact is not None and query.cursor is None and _fits(query, exact) else []
+    messages = [exact.head()] if exact is not None and query.cursor is None and _fits(query, exact) else []
     until, calls = time.monotonic() + _PATIENCE_S, 1
     parts = _parts(way, text, query)
-    while number < len(parts) and len(found) < query.limit and (calls == 1 or time.monotonic() < until):
+    while number < len(parts) and len(messages) < query.limit and (calls == 1 or time.monotonic() < until):
         part, calls = parts[number], calls + 1
         asked = replace(
             query, key=text if part.by_key else None, label=None if part.by_key else text, status=part.status,
-            newest=way == "i", limit=query.limit - len(found), cursor=inner or None,
+            newest=way == "i", limit=query.limit - len(messages), cursor=inner or None,
         )  # fmt: skip
         try:
             page = await gateway.find(asked)
         except (Rejected, Unavailable) as error:
-            if way == "s" or query.cursor is not None or error.code not in ("not_indexed", Unavailable.code):
+            if (way, number, inner) != ("i", 0, "") or error.code not in ("not_indexed", Unavailable.code):
                 raise
             way, parts = "s", _parts("s", text, query)  # there is no index, or not yet
             continue
-        found += _new(page, part, text, exact, returns=returns)
+        messages += _new(page, part, text, exact, returns=returns)
         number, inner = (number, page.cursor) if page.cursor is not None else (number + 1, "")
-    return FoundPage(found, f"{way}{number}.{inner}" if number < len(parts) else None, way == "i", calls)
+    return FoundPage(messages, f"{way}{number}.{inner}" if number < len(parts) else None, way == "i", calls)
 
 
 def _new(page: MessagePage, part: _Part, text: str, exact: MessageState | None, *, returns: bool) -> list[MessageState]:

@@ -1,4 +1,4 @@
-"""The story of a message: what became of it after its delivery, at each reader of its topic."""
+"""The story of a message after its delivery, at each reader of its topic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.proxy.access import GRANT
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.rate_limit import charge
 from duemq.proxy.request.message_ref import message_ref, unknown
-from duemq.proxy.story.readers import MOST_READERS, is_return, is_told, readers_of
+from duemq.proxy.story.readers import MAX_READERS, is_return, is_told, readers_of
 from duemq.proxy.story.records import Budget
 from duemq.proxy.story.story import Walk
 from duemq.web.admission import share_of
@@ -42,17 +42,17 @@ async def get_story(service: Service, request: Request) -> Response:
         topics = [info.name for info in await gateway.bus.topics()]
         readers = readers_of(state.topic, destinations, topics)
         grant: Grant = request.scope[GRANT]
-        told = [reader for reader in readers if is_told(grant, reader)]
-        document["hidden_readers"] = len(told) < len(readers)
-        stories = [await walk.tell(reader, record, state) for reader in told[:MOST_READERS]]
+        visible = [reader for reader in readers if is_told(grant, reader)]
+        document["hidden_readers"] = len(visible) < len(readers)
+        stories = [await walk.tell(reader, record, state) for reader in visible[:MAX_READERS]]
         document["readers"] = [story for story in stories if story is not None]
-        walk.is_complete &= len(told) <= MOST_READERS
+        walk.is_complete &= len(visible) <= MAX_READERS
     document["complete"] = walk.is_complete and not budget.is_spent
     return JsonResponse(document)
 
 
 def _known(admin: Administration | None) -> tuple[Any, Any]:
-    """Destinations and jobs, as far as this process knows any."""
+    """The destinations and jobs that this process knows."""
     if admin is None or not admin.log.ready.is_set():
         return (), ()
     return admin.destinations.listed(), admin.jobs.listed()

@@ -23,7 +23,7 @@ class StoryEvent(Shape):
     event: Literal["failed", "dead", "redriven"]
     at: Rfc3339
     at_ms: Ms
-    error: str = Field(default="", description="What was answered.")
+    error: str = Field(default="", description="The answer.")
     left_out_after: int = Field(default=0, description="How many failed attempts after this one are not kept.")
     reason: str = Field(default="", description="Of a dead letter, such as retries or rejected.")
     topic: TopicName = Field(default="", description="Of the dead letter, or of the redriven message.")
@@ -35,7 +35,7 @@ class StoryEvent(Shape):
 
 
 class StoryRetry(Shape):
-    """A retry that has not been handed on: a message of its own."""
+    """A retry that waits: a message with its own id."""
 
     id: str
     number: int = Field(description="1: the first retry.")
@@ -45,7 +45,7 @@ class StoryRetry(Shape):
 
 
 class StoryReader(Shape):
-    """What one reader did. accepted: it is done. waiting: it is not handed on yet. retrying: it waits for `retry`.
+    """What one reader did. accepted: it is done. waiting: it is not sent yet. retrying: it waits for `retry`.
     cancelled: its retry was cancelled. unknown: `detail` says why."""
 
     group: str
@@ -69,5 +69,5 @@ class Story(Shape):
     readers: list[StoryReader] = Field(description="Destinations, and groups of consumers, that read the topic.")
     hidden_readers: bool = Field(description="Whether there may be readers that this key may not know of.")
     complete: bool = Field(description="False: more would have to be read than one answer may cost.")
-    return_of: str | None = Field(description="The message of which a reader sent this one back.")
+    return_of: str | None = Field(description="The message that a reader sent back as this one.")
     redriven_from: RedrivenFrom | None

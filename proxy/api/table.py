@@ -201,8 +201,8 @@ ENDPOINTS = (
         scope=Scope.READ,
     ),
     Endpoint(
-        "GET", "/v1/messages/{id}/story", story.get_story, "What became of a message after its delivery", "messages",
-        {200: ResponseSpec("Its story, as far as it is kept.", story_shapes.Story)}, ("unknown_message", *_DOWN),
+        "GET", "/v1/messages/{id}/story", story.get_story, "Tell the story of a message after its delivery", "messages",
+        {200: ResponseSpec("Its story.", story_shapes.Story)}, ("unknown_message", *_DOWN),
         notes=_STORY, scope=Scope.READ,
     ),
     Endpoint(

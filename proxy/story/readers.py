@@ -10,7 +10,7 @@ from duemq.cluster.shard_reader import MessageState
 from duemq.model.access import Grant
 from duemq.model.destinations.destination import Destination
 
-MOST_READERS: Final = 50
+MAX_READERS: Final = 50
 
 
 class Reader(NamedTuple):

@@ -16,9 +16,10 @@ from duemq.proxy.response.topic_reader import readable
 from duemq.web.admission import Share
 
 _PIECE_RECORDS, _PIECE_BYTES = 500, 256 << 10  # read before others get a turn
-_MOST_RECORDS, _MOST_BYTES = 50_000, 32 << 20  # of a story
-_MOST_PARTITIONS: Final = 64
-_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be behind the node's
+_MAX_RECORDS, _MAX_BYTES = 50_000, 32 << 20  # of a story
+_MAX_LETTERS: Final = 1_000  # of a partition, looked through for one that has no name
+_MAX_PARTITIONS: Final = 64
+_AFTER_MS, _BEFORE_MS = 60_000, 5_000  # a commit takes time, and the log's clock may be late
 _OWN_ID: Final = "duemq-id"
 
 
@@ -37,14 +38,14 @@ class Budget:
 
     def __init__(self, share: Share, charge: Callable[[int], None]) -> None:
         self._share, self._charge = share, charge
-        self._records, self._bytes = _MOST_RECORDS, _MOST_BYTES
+        self._records, self._bytes = _MAX_RECORDS, _MAX_BYTES
         self.is_spent = False
 
     def look_up(self, count: int = 1) -> None:
         self._charge(count)
 
     async def read(self, bus: Bus, topic: str, partition: int, offset: int) -> list[StoredRecord]:
-        """The next records; none once the budget is spent. Raises Unavailable where there is no room for them."""
+        """The next records; none once the budget is spent. Raises Unavailable if there is no room for them."""
         if self._records <= 0 or self._bytes <= 0:
             self.is_spent = True
             return []
@@ -69,12 +70,12 @@ class Records:
         """The record of a delivered message; None if it is not kept any more, or not found within the budget."""
         since = state.delivered_at or state.due
         for first, end in ((since, since + _AFTER_MS), (since - _BEFORE_MS, since)):
-            if (found := await self._find(state.topic, state.key, _OWN_ID, state.id, first, end)) is not None:
-                return found
+            if (record := await self._find(state.topic, state.key, _OWN_ID, state.id, first, end)) is not None:
+                return record
         return None
 
     async def letter(self, topic: str, key: bytes | None, id_: str, since: int) -> PlacedRecord | None:
-        """A dead letter of a message that a consumer wrote at this time (epoch ms) or later."""
+        """A dead letter of a message, among the first 1,000 that came at this time (epoch ms) or later."""
         return await self._find(topic, key, ID, id_, since, None)
 
     async def _find(
@@ -83,21 +84,23 @@ class Records:
         info = await readable(self._bus, topic)
         if info is None:
             return None
-        partitions = list(range(min(info.partitions, _MOST_PARTITIONS)))
+        partitions = list(range(min(info.partitions, _MAX_PARTITIONS)))
         if key is not None:  # first where its key belongs: the topic may have grown since
             first = partition_of(key, info.partitions)
             partitions = [first, *(number for number in partitions if number != first)]
         for partition in partitions:
             last = info.end_offsets[partition]
-            found = await self._scan(topic, partition, last, header, id_.encode(), since, end)
-            if found is not None:
-                return found
+            record = await self._scan(topic, partition, last, header, id_.encode(), since, end)
+            if record is not None:
+                return record
         return None
 
     async def _scan(
         self, topic: str, partition: int, last: int, header: str, id_: bytes, since: int, end: int | None
     ) -> PlacedRecord | None:
         offset = await self._bus.first_since(topic, partition, max(since, 0))
+        if end is None:
+            last = min(last, offset + _MAX_LETTERS)
         while offset < last:
             stored = await self._budget.read(self._bus, topic, partition, offset)
             for one in stored:
@@ -108,7 +111,7 @@ class Records:
             if not stored:
                 if self._budget.is_spent or self._bus.reach(topic, partition) >= last:
                     return None
-                raise Unavailable(f"partition {partition} of {topic} cannot be read just now")
+                raise Unavailable(f"partition {partition} of {topic} cannot be read now")
             offset = stored[-1].offset + 1
             await asyncio.sleep(0)
         return None

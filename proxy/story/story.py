@@ -1,4 +1,4 @@
-"""The story of a message after its delivery: what each reader of its topic did with it (docs/adr/0069).
+"""The story of a message after its delivery: what each reader of its topic did (docs/adr/0069).
 
 Nothing is stored for it. Retries, dead letters and redrives have names that are made of the record that they came from,
 and the position of a reader says whether it has passed a record. The walk goes from record to record.
@@ -16,7 +16,7 @@ from duemq.client.consumer.retry.letter import LetterPlace, letter_name
 from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.work.done_ranges import contains, decode_ranges
 from duemq.cluster.shard_reader import MessageState
-from duemq.model.dead_letters import origin_of
+from duemq.model.dead_letters import DESTINATION, origin_of
 from duemq.model.errors import Unavailable
 from duemq.model.job import Job
 from duemq.model.names import NO_NAME, fingerprint, of_redrive, of_return
@@ -27,8 +27,8 @@ from duemq.proxy.response.render import Json, times
 from duemq.proxy.story.readers import Reader
 from duemq.proxy.story.records import Budget, PlacedRecord, Records
 
-_MOST_STEPS: Final = 40  # records of one reader: 17 without a redrive
-_MOST_JOBS: Final = 200
+_MAX_STEPS: Final = 40  # records of one reader: 17 without a redrive
+_MAX_JOBS: Final = 200
 
 
 class Walk:
@@ -40,10 +40,10 @@ class Walk:
         self.is_complete = True
 
     async def tell(self, reader: Reader, first: PlacedRecord, state: MessageState) -> Json | None:
-        """What became of a record at one reader; None for one that has nothing to do with it."""
-        told = _Told(reader)
+        """What one reader did with a record; None if it does not read the topic."""
+        findings = _ReaderStory(reader)
         record: PlacedRecord | None = first
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             assert record is not None
             position = await self._position(reader, record)
             sent = await self._sent_back(reader.group, record, position)
@@ -51,29 +51,29 @@ class Walk:
                 passed = position is not None and await self._has_passed(position, record)
                 letter = await self._nameless(reader, record, state.id) if passed else None
                 if letter is None:
-                    if position is None and not reader.is_declared and not told.events:
+                    if position is None and not reader.is_declared and not findings.events:
                         return None
-                    return self._at_rest(told, state, passed=passed)
-                told.add_dead(letter.record.headers, letter, letter.timestamp)
+                    return self._at_rest(findings, state, passed=passed)
+                findings.add_dead(letter.record.headers, letter, letter.timestamp)
             elif sent.topic == retry_topic(reader.group):
-                told.add_attempts(sent.headers)
+                findings.add_attempts(sent.headers)
                 if sent.status != "delivered":
-                    return told.retry(sent)
+                    return findings.retry(sent)
                 if (record := await self.records.of(sent)) is None:
-                    return told.end("unknown", f"the record of its retry is not kept in {sent.topic}")
+                    return findings.end("unknown", f"the record of its retry is not kept in {sent.topic}")
                 continue
             else:
                 letter = await self.records.of(sent) if sent.status == "delivered" else None
-                told.add_dead(sent.headers, letter, sent.delivered_at or sent.due)
-            redriven = None if letter is None else await self._redrive(letter, told)
+                findings.add_dead(sent.headers, letter, sent.delivered_at or sent.due)
+            redriven = None if letter is None else await self._redrive(letter, findings)
             if redriven is None:
-                return told.end("dead")
+                return findings.end("dead")
             if redriven.status != "delivered" or not _goes_back(reader, redriven.topic):
-                return told.end("redriven")
+                return findings.end("redriven")
             if (record := await self.records.of(redriven)) is None:
-                return told.end("redriven")
+                return findings.end("redriven")
         self.is_complete = False
-        return told.end("unknown", f"no more than {_MOST_STEPS} of its records are followed")
+        return findings.end("unknown", f"no more than {_MAX_STEPS} of its records are followed")
 
     async def _position(self, reader: Reader, record: PlacedRecord) -> GroupPosition | None:
         self._budget.look_up()
@@ -94,7 +94,7 @@ class Walk:
         dead, retry, key = dead_letter_topic(group).encode(), retry_topic(group).encode(), record.record.key
         names = [
             of_return(letter_name("dead", group, place), dead, key, record.record.value),
-            of_return(letter_name("dead", group, place), dead, key, b""),  # what was too large has lost its value
+            of_return(letter_name("dead", group, place), dead, key, b""),  # a value that was too large is left out
             of_return(letter_name("retry", group, place), retry, key, record.record.value),
         ]
         self._budget.look_up(len(names))
@@ -107,11 +107,11 @@ class Walk:
         """A dead letter that a consumer wrote itself, for duemq could not take it."""
         return await self.records.letter(dead_letter_topic(reader.group), record.record.key, id_, record.timestamp)
 
-    async def _redrive(self, letter: PlacedRecord, told: _Told) -> MessageState | None:
+    async def _redrive(self, letter: PlacedRecord, findings: _ReaderStory) -> MessageState | None:
         """The message that a job made of a dead letter."""
         name = of_redrive(f"{letter.topic}/{letter.partition}/{letter.offset}/{letter.timestamp}")
         jobs = [job for job in self._jobs if job.order.kind == "redrive" and job.order.source == letter.topic]
-        asked = [(name, fingerprint(job.id.encode())) for job in jobs[:_MOST_JOBS]]
+        asked = [(name, fingerprint(job.id.encode())) for job in jobs[:_MAX_JOBS]]
         self._budget.look_up()
         receipts = await self._gateway.named(asked or [(name, NO_NAME)])
         known = receipts[0]
@@ -120,27 +120,28 @@ class Walk:
         job = next(
             (job for job, receipt in zip(jobs, receipts, strict=False) if receipt and not receipt.conflict), None
         )
-        told.add_redrive(redriven, job)
+        findings.add_redrive(redriven, job)
         return redriven
 
-    def _at_rest(self, told: _Told, state: MessageState, *, passed: bool) -> Json:
+    def _at_rest(self, findings: _ReaderStory, state: MessageState, *, passed: bool) -> Json:
         """Of a record that nothing was made of: it is done, or has still to be."""
-        destination = told.reader.destination
+        destination = findings.reader.destination
         began_at = None if destination is None else destination.began_at
-        if passed and not told.events and began_at and state.delivered_at < began_at:
-            return told.end("unknown", "it was delivered before this destination began to read its topics")
+        if passed and not findings.events and began_at and state.delivered_at < began_at:
+            return findings.end("unknown", "it was delivered before this destination began to read its topics")
         if passed:
-            return told.end("accepted")
+            return findings.end("accepted")
         figures: Mapping[str, Any] = (destination and self._figures(destination.name)) or {}
-        told.add_failures(figures.get("last_failures", ()), state.id)
+        findings.add_failures(figures.get("last_failures", ()), state.id)
         if destination is None:
-            return told.end("waiting", "" if not told.reader.group.startswith("destination.") else "it is not declared")
+            removed = findings.reader.group.startswith(DESTINATION)
+            return findings.end("waiting", "it is not declared any more" if removed else "")
         paused = "it is paused" if destination.paused else ""
-        return told.end("waiting", destination.disabled or paused or figures.get("trouble", ""))
+        return findings.end("waiting", destination.disabled or paused or figures.get("trouble", ""))
 
 
-class _Told:
-    """What is told of one reader, as it is found."""
+class _ReaderStory:
+    """The findings about one reader."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader, self.events = reader, list[Json]()
@@ -148,7 +149,7 @@ class _Told:
         self._left_out = 0
 
     def add_attempts(self, headers: Headers, *, dead: bool = False) -> None:
-        """The attempts in the headers of what was sent back: they include those that were known before."""
+        """Take the attempts from the headers of a retry or dead letter, which repeat the earlier ones."""
         if (origin := origin_in(headers)) is None:
             return
         self._life = [{"event": "failed", **times("at", one.at), "error": one.error} for one in origin.attempts]

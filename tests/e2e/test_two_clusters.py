@@ -21,6 +21,7 @@ from kazoo.client import KazooClient
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
+from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
 from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import DuemqProcess
 from duemq.dev.servers.ports import free_port
@@ -216,6 +217,51 @@ def test_nothing_of_duemqs_own_is_shared(site: Site) -> None:
     with site.production.http as one, site.staging.http as other:
         cursors = [http.get("/v1/topics/orders.duemq/consumers/billing").json()["cursor"] for http in (one, other)]
     assert cursors[0] != cursors[1]
+
+
+async def _give_up(bootstrap: str, topic: str, group: str) -> None:
+    """A consumer of duemq in this group, until it has given up a message."""
+    consumer, last = Consumer(group, bootstrap, ConsumerOptions(start="first", retry=Delays(["50ms"]))), asyncio.Event()
+
+    @consumer.on(topic)
+    async def refuse(message: Message) -> None:
+        if message.retried:
+            last.set()
+        raise RuntimeError(f"no stock for {message.text}")
+
+    await consumer.start()
+    try:
+        await asyncio.wait_for(last.wait(), 300)
+    finally:
+        await consumer.stop()
+
+
+def _reader(http: httpx.Client, id_: str, group: str) -> Any:
+    story = http.get(f"/v1/messages/{id_}/story")
+    assert story.status_code == 200, story.text
+    return next((one for one in story.json()["readers"] if one["group"] == group), {"state": None})
+
+
+def test_each_tells_the_story_of_its_messages_at_destinations_and_consumers(site: Site) -> None:
+    for duemq in (site.production, site.staging):
+        group, topic = f"team-{duemq.cluster}", f"bills.{duemq.cluster}"
+        with duemq.http as http:
+            sent = [
+                http.post("/v1/messages", json=where | {"payload": "a pen", "key": "k", "deliver_after": "1ms"})
+                for where in ({"destination": "shop"}, {"topic": topic})
+            ]
+            handed, billed = (answer.json()["id"] for answer in sent)
+            told = "destination.shop"
+            wait_for(lambda: _reader(http, handed, told)["state"] == "accepted", "the second attempt")  # noqa: B023
+            assert [one["event"] for one in _reader(http, handed, told)["events"]] == ["failed"]
+            if duemq is site.staging:
+                continue  # consumers of applications send back through the buffer of the default cluster
+            wait_for(lambda: http.get(f"/v1/topics/{topic}").status_code == 200, "the delivery")  # noqa: B023
+            asyncio.run(_give_up(site.bootstrap, topic, group))
+            wait_for(lambda: _reader(http, billed, group)["state"] == "dead", "the dead letter")  # noqa: B023
+            *failed, dead = _reader(http, billed, group)["events"]
+            assert [one["error"] for one in failed] == ["no stock for a pen"] * 2
+            assert (dead["topic"], dead["reason"], dead["letter"]) == (f"dlq.{group}", "retries", "0:0")
 
 
 @pytest.mark.slow  # two audits by Spark

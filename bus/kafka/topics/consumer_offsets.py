@@ -99,7 +99,7 @@ class Places:
             raise Rejected("group_at_work", detail, "topics") from error
 
     async def group_position(self, topic: str, group: str, partition: int) -> GroupPosition | None:
-        """Where a consumer group goes on, with the metadata of its commit."""
+        """The committed offset of a consumer group, with its metadata."""
 
         async def ask() -> GroupPosition | None:
             response = await self._ask(group, OffsetFetchRequest(group, [(topic, [partition])]))

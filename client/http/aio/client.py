@@ -78,6 +78,11 @@ class AsyncClient(AsyncSession):
         """Look a message up by its id or name."""
         return AsyncMessage(self, await self._run(operations.get(message_id)))
 
+    async def story(self, message_id: Text) -> dict[str, Any]:
+        """The story of a message after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
+        and `retry`, as in the API (docs/api.md, "Story")."""
+        return await self._run(operations.story(message_id))
+
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> AsyncIterator[AsyncMessage]:
         """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
 

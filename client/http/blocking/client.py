@@ -78,6 +78,11 @@ class Client(Session):
         """Look a message up by its id or name."""
         return Message(self, self._run(operations.get(message_id)))
 
+    def story(self, message_id: Text) -> dict[str, Any]:
+        """The story of a message after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
+        and `retry`, as in the API (docs/api.md, "Story")."""
+        return self._run(operations.story(message_id))
+
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
         """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
 

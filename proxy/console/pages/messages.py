@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -11,8 +12,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.bus.topic_cursor import encode_cursor
 from duemq.model.access import Scope
-from duemq.model.errors import Rejected
+from duemq.model.errors import Rejected, Unavailable
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
@@ -21,7 +23,7 @@ from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import PREFIXES, STATUSES, read_query
 
 FILTERS: Final = ("topic", "key", "label", "due_from", "due_to", *PREFIXES)
-QUERY: Final = f"ref status {' '.join(FILTERS)} limit cursor"
+QUERY: Final = f"ref search status {' '.join(FILTERS)} returns limit cursor"
 _FIELDS: Final = tuple(QUERY.split())
 LIMITS: Final = ("25", "50", "100", "250")
 PATIENCE_S: Final = 0.15  # a search that finds nothing goes on for so long before it says how far it came
@@ -61,16 +63,24 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
         if ref := fields.get("ref", "").strip():
             state = await call_api(service, request, "GET", f"/v1/messages/{quote(ref, safe='')}")
             return redirect(request, f"messages/{quote(state['id'])}")
-        listed = await _search(service, request, api_filter(fields), dead=dead)
+        query = api_filter(fields)
+        if not dead:
+            query |= given({"search": fields.get("search", "").strip()}, "search")
+            query["returns"] = "true" if fields.get("returns") else "false"
+        listed = await _search(service, request, query, dead=dead)
+        if is_only_match(listed, query):
+            return redirect(request, f"messages/{quote(listed['messages'][0]['id'])}")
     except Rejected as error:  # what was typed stays on the page
         wrong = error.detail
     shown = {name: value for name, value in fields.items() if name != "cursor"}
+    matching = {name: value for name, value in shown.items() if name not in ("search", "returns")}
     return render(
         request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
         wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
         limits=LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
-        filtered=bool(given(fields, *FILTERS)),
-        next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(shown),
+        filtered=bool(given(fields, *FILTERS)), chosen=bool(given(fields, "status", "returns", *FILTERS)),
+        indexed=listed.get("indexed"),
+        next=urlencode(shown | {"cursor": listed["cursor"]}) if listed["cursor"] else "", query=urlencode(matching),
     )  # fmt: skip
 
 
@@ -87,6 +97,18 @@ async def _search(service: Service, request: Request, query: dict[str, str], *, 
         query |= {"cursor": listed["cursor"]}
 
 
+def is_only_match(listed: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+    """Whether a search found one message, by its id or name."""
+    text, messages = query.get("search"), listed["messages"]
+    return (
+        bool(text)
+        and "cursor" not in query
+        and listed["cursor"] is None
+        and len(messages) == 1
+        and text not in (messages[0].get("key"), *messages[0]["labels"])
+    )
+
+
 def api_filter(fields: dict[str, str]) -> dict[str, str]:
     """The query of the API that the fields of the page say."""
     query = given(fields, "status", *FILTERS, "cursor")
@@ -101,15 +123,35 @@ async def get_message(service: Service, request: Request) -> Response:
     grant = grant_of(request)
     form = query.get("as", "auto")
     payload, visible = payload_of(state), sees_payloads(service, request)
+    story, untold = None, ""
+    try:
+        story = await call_api(service, request, "GET", f"/v1/messages/{quote(state['id'])}/story")
+        if story["place"] is not None and (record := await _record_of(service, request, story)) is not None:
+            payload, state = payload_of(record), state | {"payload": record.get("payload", "")}
+    except (Rejected, Unavailable) as error:
+        untold = error.detail
     form, text = formatted(payload or b"", form if form in _FORMS else "auto") if visible else ("", "")
     return render(
         request, "message.html", message=_ABSENT | state, visible=visible, changes=changes_of(state),
         bytes=None if payload is None else len(payload), form=form, text=text,
         cut=payload is not None and len(payload) > _SHOWN_BYTES, is_null=is_null(state),
-        done=_DONE.get(query.get("done", ""), ""),
+        done=_DONE.get(query.get("done", ""), ""), story=story, untold=untold,
         can_change=state["status"] == "scheduled" and grant.allows(Scope.CANCEL),
         can_redrive=state["status"] == "dead" and grant.allows(Scope.OPERATE), now=service.clock(),
     )  # fmt: skip
+
+
+async def _record_of(service: Service, request: Request, story: dict[str, Any]) -> dict[str, Any] | None:
+    """The record that a delivered message became, if it is still there."""
+    path, place = f"/v1/topics/{story['topic']}", story["place"]
+    topic = await call_api(service, request, "GET", path)
+    if topic["cursor"] is None:
+        return None
+    offsets = list(topic["end_offsets"])
+    offsets[place["partition"]] = place["offset"]
+    query = {"after": encode_cursor(story["topic"], offsets), "max": "1"}
+    records: list[dict[str, Any]] = (await call_api(service, request, "GET", f"{path}/records", query))["records"]
+    return next((one for one in records if one["offset"] == place["offset"]), None)
 
 
 def changes_of(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -129,7 +129,7 @@ def test_an_operator_schedules_redrives_and_looks_for_a_message(browser: Browser
     page.get_by_role("dialog").get_by_role("button", name="Move 1 message").click()
     expect(page.get_by_role("status").first).to_have_text("It has its new time.")
     visitor.go("messages")
-    page.get_by_label("Id or name").fill("made-by-hand")
+    page.get_by_label("Id, name, key or label").fill("made-by-hand")
     page.get_by_role("button", name="Find").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Message")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.server import wait_for
+from tests.e2e.server import run, wait_for
 from tests.support.http.mail_shop import ANSWER, MailShop, mail_shop
 
 pytestmark = pytest.mark.xdist_group("story")
@@ -43,6 +43,10 @@ def test_a_refused_message_is_told_with_each_attempt_up_to_the_redrive_and_its_a
     assert shop.story(late["retry"]["id"])["return_of"] == id_
     idle = shop.reader(id_, "destination.idle", "waiting")
     assert (idle["detail"], idle["events"]) == ("it is paused", [])
+
+    shown = run("get", id_, "--story", url=shop.server.url).stdout.splitlines()
+    rows = [line.split("\t") for line in shown if line.startswith("destination.mail\t")]
+    assert [row[2] for row in rows] == ["failed"] * 3 + ["dead", "dead"] and rows[0][3].endswith(ANSWER)
 
     shop.mended.set()
     job = shop.call("POST", "/v1/jobs", {

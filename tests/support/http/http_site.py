@@ -174,9 +174,10 @@ def with_app(
     limits: MessageLimits | None = None,
     *,
     in_virtual_time: bool = False,
+    over: FakeGateway | None = None,
 ) -> None:
     async def run() -> None:
-        gateway = FakeGateway()
+        gateway = over or FakeGateway()
         transport = httpx.ASGITransport(app=app_over(gateway, settings, limits))
         async with httpx.AsyncClient(transport=transport, base_url="http://duemq") as http:
             await scenario(gateway, http.request)

@@ -1,4 +1,4 @@
-"""A server with a destination whose endpoint refuses what is for one customer, until it is mended."""
+"""A server with a destination whose endpoint refuses the mails of one customer until it is mended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class MailShop:
 
     def send(self, topic: str, key: str | None = CUSTOMER, **fields: Any) -> str:
         """The id of a message that went through a shard."""
-        message = {"topic": topic, "key": key, "payload": '{"to": "anna@example.com"}', "deliver_after": "1ms"} | fields
+        message = {"topic": topic, "payload": '{"to": "anna@example.com"}', "deliver_after": "1ms"} | fields
+        message |= {} if key is None else {"key": key}
         id_: str = self.call("POST", "/v1/messages", message)["id"]
         return id_
 
@@ -44,7 +45,7 @@ class MailShop:
         return self.call("GET", f"/v1/messages/{id_}/story", key=key)
 
     def reader(self, id_: str, group: str, state: str) -> Any:
-        """What is told of one reader, once that is in this state."""
+        """The part of one reader, once it is in this state."""
         found: list[Any] = []
 
         def there() -> bool:

@@ -1,0 +1,35 @@
+"""The story of a message, as `duemq get --story` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from duemq.cli.output import echo_json, echo_table, instant_text
+
+
+def show_story(document: dict[str, Any], as_json: bool) -> None:
+    """Print what each reader did: a row for each event, and one for the state that it is in."""
+    if as_json:
+        echo_json(document)
+        return
+    echo_table(("READER", "WHEN", "STATE", "DETAIL"), (row for one in document["readers"] for row in _rows(one)))
+    if document["hidden_readers"] or not document["complete"]:
+        typer.echo("This is not all: some readers are not for this key, or too much would have to be read.", err=True)
+
+
+def _rows(reader: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    for event in reader["events"]:
+        match event["event"]:
+            case "dead":
+                detail = f"{event['reason']}: {event['topic']} {event['letter'] or ''}"
+            case "redriven":
+                detail = f"to {event['topic']} as {event['id']}, by {event['by']}"
+            case _:
+                detail = event["error"]
+        yield reader["group"], instant_text(event["at_ms"]), event["event"], detail
+    retry = reader["retry"]
+    at = instant_text(retry["deliver_at_ms"]) if retry else ""
+    yield reader["group"], at, reader["state"], reader["detail"]
