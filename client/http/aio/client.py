@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 from duemq.client.http import operations
 from duemq.client.http.aio.message import AsyncBatchResult, AsyncMessage

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 from duemq.client.http import operations
 from duemq.client.http.blocking.message import BatchResult, Message

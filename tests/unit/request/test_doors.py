@@ -16,7 +16,7 @@ import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duemq.cli.session import when
+from duemq.cli.times import when
 from duemq.client.http.errors import RejectedError
 from duemq.client.http.requests import Draft, message_body
 from duemq.model.errors import BadDelayFile, Rejected
