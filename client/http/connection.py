@@ -150,7 +150,7 @@ def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups what it met."""
+    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups their errors."""
     yield error
     further = [
         error.__cause__ or error.__context__,
