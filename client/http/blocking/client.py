@@ -144,7 +144,7 @@ class Client(Session):
     def tail(
         self, topic: str, consumer: str | None = None, *, after: str | None = None
     ) -> Generator[Record, None, None]:
-        """Iterate over records as they are delivered, for ever. After a lost connection it continues at the same record.
+        """Iterate over records as they are delivered, without end. It survives lost connections.
 
         It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
         """
