@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import socket
 import ssl
@@ -78,6 +79,18 @@ def test_nobody_listens(failure: Failure, host: str) -> None:
         "another (--url, DUEMQ_URL)"
     )
     assert not error.outcome_unknown
+
+
+def test_an_error_that_the_caller_handles_is_no_reason(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    try:
+        raise ConnectionRefusedError
+    except ConnectionRefusedError:
+        error = failure("http://duemq.example:8787")
+    assert "Network is unreachable" in str(error) and "no server listens" not in str(error)
 
 
 def test_the_name_has_no_address(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
