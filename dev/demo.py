@@ -12,7 +12,7 @@ from datetime import timedelta
 from rich.console import Console
 from rich.text import Text
 
-from duemq.client import AsyncClient, Draft, Record
+from duemq.client import AsyncClient, Draft, EpochMs, Record
 from duemq.client.http.errors import TooLate
 from duemq.model.errors import DuemqError
 
@@ -56,7 +56,7 @@ async def _run(console: Console, url: str, topic: str) -> None:
         console.print(f"A demonstration on topic [bold]{topic}[/bold]:\n")
         start = time.time() + 1.0
         drafts = [
-            Draft(topic, f"reminder {i}", deliver_at=int((start + random.uniform(0, 6)) * 1000))
+            Draft(topic, f"reminder {i}", deliver_at=EpochMs(int((start + random.uniform(0, 6)) * 1000)))
             for i in range(_MESSAGES)
         ]
         sent = [message for message in await client.send_batch(drafts) if not isinstance(message, Exception)]

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from duemq.bench.spark import schedule
 from duemq.bench.spark.server import serving
-from duemq.client import Client, Draft, Message
+from duemq.client import Client, Draft, EpochMs, Message
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_change import Targets, mass_cancel, mass_move
 from duemq.pipeline.bulk_change.requests import ChangeClient
@@ -84,7 +84,7 @@ def _send(client: Client, count: int) -> pa.Table:
     first, ids = int(time.time() * 1000) + _DAY_MS, list[str]()
     for start in range(0, count, _SENT_AT_ONCE):
         some = range(start, min(start + _SENT_AT_ONCE, count))
-        results = client.send_batch([Draft("bench", b"x" * 200, deliver_at=first + n) for n in some])
+        results = client.send_batch([Draft("bench", b"x" * 200, deliver_at=EpochMs(first + n)) for n in some])
         ids += [one.id for one in results if isinstance(one, Message)]
     if len(ids) < count:
         raise JobFailed(f"{count - len(ids):,} of {count:,} messages were not accepted")

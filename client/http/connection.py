@@ -144,18 +144,18 @@ def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient)
                 return f"its certificate is not accepted: {cause.verify_message}"
             case ssl.SSLError() if cause.reason in _NO_TLS:
                 return f"it does not speak TLS: say {url.copy_with(scheme='http')}".rstrip("/")
+    if isinstance(error, httpx.PoolTimeout):
+        return "all connections of this client are in use"
     if isinstance(error, httpx.ConnectTimeout):
         return f"no answer within {http.timeout.connect:g} s"
     return str(error) or type(error).__name__
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups what it met."""
+    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups their errors."""
     yield error
-    further = [
-        error.__cause__ or error.__context__,
-        *(error.exceptions if isinstance(error, BaseExceptionGroup) else ()),
-    ]
-    for cause in further:
-        if cause is not None:
-            yield from _causes(cause)
+    # httpcore takes causes away. The context of the first OSError is none of ours, but what the caller was handling.
+    cause = error.__cause__ or (None if isinstance(error, OSError) else error.__context__)
+    for further in error.exceptions if isinstance(error, BaseExceptionGroup) else (cause,):
+        if further is not None:
+            yield from _causes(further)

@@ -168,13 +168,13 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
 
 
 def _unexpected_answer(response: httpx.Response) -> UnexpectedAnswer:
-    if (location := response.headers.get("Location")) is not None and response.is_redirect:
+    status = f"HTTP {response.status_code}"
+    if response.has_redirect_location:
         return UnexpectedAnswer(
-            f"HTTP {response.status_code}: the server is not here, but at {location}: name that URL"
+            f"{status}: the server is not here, but at {response.headers['Location']}: name that URL"
         )
     start = response.text[:80].replace("\n", " ")
-    detail = f"HTTP {response.status_code} is not an answer of duemq but of another service: {start!r}; check the URL"
-    return UnexpectedAnswer(detail)
+    return UnexpectedAnswer(f"{status} is not an answer of duemq but of another service: {start!r}; check the URL")
 
 
 def _longer(limits: httpx.Timeout, hold_s: float) -> httpx.Timeout:

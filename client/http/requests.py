@@ -153,8 +153,11 @@ def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
         if value is None:
             raise BadTime("bad_time", f"{name} is None: leave it out, or say ABSENT, if there is no such time", name)
         if value is not ABSENT:
-            judge = _delay if name in _DELAYS else _instant if name in _INSTANTS else None
-            fields[name] = judge(name, value) if judge is not None else value
+            fields[name] = value
+            if name in _DELAYS:
+                fields[name] = _delay(name, value)
+            elif name in _INSTANTS:
+                fields[name] = _instant(name, value)
     return fields
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 from duemq.client.http.blocking.client import Client
 from duemq.client.http.connection import http_options
 from duemq.client.http.errors import NameConflict, PendingError, Unavailable, UnexpectedAnswer, Unreachable
+from duemq.client.http.times import EpochMs
 from duemq.model.errors import DuemqError
 
 AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
@@ -135,10 +136,11 @@ class DeferredQueue:
 
     def _send(self, name: str, message: HeldMessage) -> None:
         pauses = iter(message.pauses_s)
+        due = message.due if isinstance(message.due, datetime) else EpochMs(message.due)
         while True:
             try:
                 key = message.id if len(message.id) <= _KEY_CHARACTERS else None
-                self.client.send(self.topic, message.payload, name=name, if_new=False, deliver_at=message.due, key=key)
+                self.client.send(self.topic, message.payload, name=name, if_new=False, deliver_at=due, key=key)
                 return
             except AWAY:
                 pause_s = next(pauses, None)

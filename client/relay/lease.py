@@ -21,6 +21,7 @@ from typing import Final
 from duemq.client.http.blocking.client import Client
 from duemq.client.http.blocking.message import Message
 from duemq.client.http.errors import PendingError, TooLate, Unavailable, UnexpectedAnswer, UnknownMessage, Unreachable
+from duemq.client.http.times import EpochMs
 from duemq.model.errors import DuemqError
 
 LEASE_HEADER: Final = "x-duemq-lease"
@@ -119,7 +120,7 @@ class Lease:
 
     def _others(self, own: str | None) -> bool:
         now_ms = self._clock() * 1000 + self._server_ahead_ms
-        until_ms = math.ceil(now_ms + (self.length_s + _SLACK_S) * 1000)
+        until_ms = EpochMs(math.ceil(now_ms + (self.length_s + _SLACK_S) * 1000))
         messages = self._client.list(topic=self._topic, label=self._label, due_to=until_ms)
         return any(message.id != own for message in messages)
 

@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from duemq.client.http.errors import RejectedError, Unavailable, Unreachable
 from duemq.client.http.requests import When
+from duemq.client.http.times import EpochMs
 from duemq.client.http.values import CancelResult, MoveResult
+from duemq.model.timing import why_implausible
 from duemq.pipeline.bulk_change.slots import Slots
 from duemq.pipeline.sources import server
 
@@ -123,13 +125,14 @@ def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
         with server.client() as client:
 
             def ask(some: Sequence[tuple[str, int]]) -> Sequence[Result]:
-                moves = ((id_, When(deliver_at=due)) for id_, due in some)
+                moves = ((id_, When(deliver_at=EpochMs(due))) for id_, due in some)
                 with slots.one():
                     return client.reschedule_many(moves, times=True).results
 
             for batch in batches:
                 for start in range(0, batch.num_rows, server.batch):
                     ids, dues, refused = (column.to_pylist() for column in batch.slice(start, server.batch).columns)
+                    refused = [why or why_implausible(due) for due, why in zip(dues, refused, strict=True)]
                     requests = [(id_, due) for id_, due, why in zip(ids, dues, refused, strict=True) if why is None]
                     replies = iter(answers(requests, ask, server.patience_s))
                     yield _answered(

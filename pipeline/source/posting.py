@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from duemq.client import ABSENT, Draft
 from duemq.client.http.blocking.message import BatchResult
+from duemq.model.timing import why_implausible
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.source.options import Writing
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
@@ -160,6 +161,9 @@ def _draft(row: dict[str, Any]) -> Draft | str:
         return headers
     if labels is not None and None in labels:
         return "labels: a label is null"
+    for what in ("due_ms", "expires_ms"):
+        if (ms := row.get(what)) is not None and (wrong := why_implausible(ms)) is not None:
+            return f"{what}: {wrong}"
     return Draft(
         topic, row["payload"], key, headers, labels, deliver_at=row["due_ms"], name=name,
         expires_at=ABSENT if (expires := row.get("expires_ms")) is None else expires,

@@ -54,7 +54,7 @@ class AsyncClient(AsyncSession):
         `payload`: bytes go unchanged, str as UTF-8, dicts, lists and dataclasses as JSON text, None as
         null.
 
-        `name` is an id of your own choice: `NameTaken` where it exists, and with `if_new=False` the same message again
+        `name` is an id that you choose: `NameTaken` if it exists, and with `if_new=False` the same message again
         is answered with the first one (`duplicate`), another one under that name with `NameConflict`.
         `idempotency_key` makes a repeat harmless: the first message is returned, with `duplicate` true.
         """
@@ -65,12 +65,12 @@ class AsyncClient(AsyncSession):
         """Schedule many at once: for each draft, in order, its message or the error that refused it.
 
         Any number of drafts, sent in requests of at most 10,000 messages and 32 MiB. Raises `BatchInterrupted` with
-        the results so far where a later request fails.
+        the results so far if a later request fails.
 
         A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
         message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. The client retries drafts of
         unknown outcome that have one of the two, up to three times; one that an earlier attempt accepted is a
-        `duplicate` then. A request that got no answer at all is retried only where all its drafts have one of the two.
+        `duplicate` then. A request that got no answer at all is retried only if all its drafts have one of the two.
         """
         return await self._run(operations.send_batch(drafts, lambda state: AsyncMessage(self, state)))
 
@@ -99,7 +99,7 @@ class AsyncClient(AsyncSession):
     async def cancel(self, message_id: Text, *, wait_s: float = 10.0) -> Cancelled:
         """Cancel a message by its id or name. Repeated, it gives the same answer.
 
-        Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` where the answer is not known within `wait_s`.
+        Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` if the answer is not known within `wait_s`.
         """
         return await self._run(operations.cancel(message_id, wait_s, time.monotonic))
 
@@ -108,7 +108,7 @@ class AsyncClient(AsyncSession):
     ) -> CancelReport:
         """Cancel messages by id or name, or all that match a filter. The report has the outcome of each.
 
-        With `times` it also has when each ended, which costs a look-up for every one that had ended before.
+        With `times` it also has when each ended, which costs one more read for each that had ended before.
         """
         return await self._run(operations.cancel_many(ids, filter, times))
 
@@ -149,7 +149,7 @@ class AsyncClient(AsyncSession):
     async def tail(
         self, topic: str, consumer: str | None = None, *, after: str | None = None
     ) -> AsyncGenerator[Record, None]:
-        """Iterate over records as they are delivered, for ever. After a lost connection it continues where it broke.
+        """Iterate over records as they are delivered, without end. It survives lost connections.
 
         It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
         """
@@ -169,7 +169,7 @@ class AsyncClient(AsyncSession):
             await asyncio.sleep(pause_s)
 
     async def end(self, topic: str) -> str | None:
-        """Return the cursor behind the last record; None for a topic that does not exist yet."""
+        """Return the cursor after the last record; None for a topic that does not exist yet."""
         return await self._run(operations.end(topic))
 
     async def committed_cursor(self, topic: str, consumer: str) -> str | None:
@@ -179,7 +179,7 @@ class AsyncClient(AsyncSession):
     async def commit(self, topic: str, consumer: str, cursor: str) -> None:
         """Commit `cursor` for the consumer: `records` and `tail` continue there.
 
-        Raises `ConsumerInUse` where another process has committed since this client did, or looked the cursor up.
+        Raises `ConsumerInUse` if another process has committed since this client did, or looked the cursor up.
         """
         await self._run(operations.commit(topic, consumer, cursor, self._cursors))
 

@@ -59,7 +59,7 @@ class Admin(Client):
         return self._run(operations.change_job(job_id, "resume"))
 
     def cancel_job(self, job_id: str) -> dict[str, Any]:
-        """End a job. What it has done stays done."""
+        """End a job. Changes that it has made stay."""
         return self._run(operations.change_job(job_id, "cancel"))
 
     def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> Iterator[dict[str, Any]]:
@@ -148,15 +148,15 @@ class Admin(Client):
         return self._run(operations.operate_destination(name, "pause"))
 
     def resume_destination(self, name: str) -> dict[str, Any]:
-        """Have messages handed on again, also to one that is disabled."""
+        """Resume deliveries to a destination that is paused or disabled."""
         return self._run(operations.operate_destination(name, "resume"))
 
     def test_destination(self, name: str) -> dict[str, Any]:
-        """Have a test message sent. Returns `result` (`accepted` where all is well), `status`, `detail`, `took_ms`."""
+        """Have a test message sent. Returns `result` (`accepted` if all is well), `status`, `detail`, `took_ms`."""
         return self._run(operations.operate_destination(name, "test"))
 
     def remove_destination(self, name: str) -> None:
-        """Remove a destination and its credentials. What is in its topics stays there."""
+        """Remove a destination and its credentials. Its topics keep their records."""
         self._run(operations.remove_destination(name))
 
     def keys(self) -> Sequence[dict[str, Any]]:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.testing import assertDataFrameEqual
 
-from duemq.client import Client
+from duemq.client import Client, EpochMs
 from duemq.client.http.requests import Draft
 from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_cancel, mass_move
 from duemq.pipeline.bulk_change.job import in_order, new_times
@@ -120,7 +120,7 @@ def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
 def test_the_due_time_to_shift_from_may_be_that_of_the_table_of_ids(
     spark: SparkSession, server: str, client: Client, topic: str
 ) -> None:
-    sent = client.send_batch([Draft(topic, b"", deliver_at=2_000_000_000_000 + at) for at in range(3)])
+    sent = client.send_batch([Draft(topic, b"", deliver_at=EpochMs(2_000_000_000_000 + at)) for at in range(3)])
     ids = [one.id for one in sent if not isinstance(one, Exception)]
     known = spark.createDataFrame(
         [(f"o{at}", id_, 2_000_000_000_000 + at) for at, id_ in enumerate(ids)], "name string, id string, due_ms bigint"

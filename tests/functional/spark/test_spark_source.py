@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from duemq.client import Client, Draft, Message
+from duemq.client import Client, Draft, EpochMs, Message
 from duemq.model.ids import peek
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
@@ -90,10 +90,10 @@ def test_pending_ended_and_dead_messages_are_read_by_shard_and_window(spark: Spa
 
 
 def test_dead_letters_are_read_with_their_reasons(spark: SparkSession, url: str) -> None:
-    at = int(time.time() * 1000) + 3_000
+    at = EpochMs(int(time.time() * 1000) + 3_000)
     with Client(url) as client:
         dead = client.send("dying", b"x", deliver_at=at, expires_at=at)
-        dead.reschedule(deliver_at=at + 200)  # past what it is good for
+        dead.reschedule(deliver_at=EpochMs(at + 200))  # past what it is good for
         while client.get(dead.id).state.status != "dead":
             time.sleep(0.05)
     (row,) = read(spark, url, topic="dying", what="dead").collect()
@@ -132,7 +132,7 @@ def test_rows_are_written_once_however_often(spark: SparkSession, url: str) -> N
         assert (state.payload, state.key, state.labels, state.headers) == (b"payload 77", "k2", ("l",), {"h": "77"})
         assert state.expires_at_ms is None and client.get("w-78").state.expires_at_ms is not None
         client.cancel("w-77")
-        moved = client.reschedule("w-78", deliver_at=first_due() + HOUR_MS)
+        moved = client.reschedule("w-78", deliver_at=EpochMs(first_due() + HOUR_MS))
         assert client.get("w-78").state.deliver_at_ms == moved.state.deliver_at_ms
     frame.unpersist()
 

@@ -15,7 +15,7 @@ ALLOWED = {
     "bus/kafka/produce/v2/sends.py _find_leaders": "a commit waits for it, and ends it",
     "bus/kafka/requests/wire.py retry": "a caller waits for it until a deadline",
     "cli/operate/lag.py _show": "a person looks at it, and is told each time",
-    "client/http/aio.py tail": "a generator, which the caller ends; its pauses grow",
+    "client/http/aio/client.py tail": "a generator, which the caller ends; its pauses grow",
     "client/idempotency/attempts.py _insist": "a handler waits for it until a deadline",
     "client/idempotency/redis.py open": "a start waits for it until a deadline",
     "client/lag/brokers.py _retry": "a caller waits for it until a deadline",

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from duemq.client import Admin, Draft, NameTaken, Unavailable, Unreachable
+from duemq.client import Admin, Draft, EpochMs, NameTaken, Unavailable, Unreachable
 from duemq.client.http.errors import ConsumerInUse, RateLimited
 from duemq.client.http.exchange import RETRIES, Call, Plan, json_of, repeating
 
@@ -63,7 +63,7 @@ SAFE: dict[str, Callable[[Admin], Any]] = {
     "name": lambda client: client.send("orders", "x", name="n"),
     "key": lambda client: client.send("orders", "x", idempotency_key="k"),
     "get": lambda client: client.get("m1"),
-    "move": lambda client: client.reschedule("m1", deliver_at=1_900_000_000_000),
+    "move": lambda client: client.reschedule("m1", deliver_at=EpochMs(1_900_000_000_000)),
 }
 UNSAFE: dict[str, Callable[[Admin], Any]] = {
     "post": lambda client: client.send("orders", "x"),

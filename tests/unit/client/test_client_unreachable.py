@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +19,7 @@ import pytest
 
 from duemq.client import AsyncClient, Client, Unreachable
 from duemq.client.http.errors import UnexpectedAnswer
+from tests.support.tls.certificates import Authority
 
 Failure = Callable[..., Any]
 
@@ -40,26 +46,27 @@ def failure(request: pytest.FixtureRequest) -> Failure:
     return kind
 
 
-@pytest.fixture
-def plain_server() -> Iterator[int]:
-    """The port of a server that answers whatever comes as one without TLS does."""
+@contextmanager
+def listening(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """The port of a server that does this with each connection, and closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with closing(connection):
-                    connection.recv(65_536)
-                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            with suppress(OSError):
+                while True:
+                    with listener.accept()[0] as connection, suppress(OSError):
+                        answer(connection)
 
         thread = threading.Thread(target=serve)
         thread.start()
         yield listener.getsockname()[1]
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
+
+
+def plain(connection: socket.socket) -> None:
+    connection.recv(65_536)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -74,6 +81,18 @@ def test_nobody_listens(failure: Failure, host: str) -> None:
     assert not error.outcome_unknown
 
 
+def test_an_error_that_the_caller_handles_is_no_reason(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unreachable)
+    try:
+        raise ConnectionRefusedError
+    except ConnectionRefusedError:
+        error = failure("http://duemq.example:8787")
+    assert "Network is unreachable" in str(error) and "no server listens" not in str(error)
+
+
 def test_the_name_has_no_address(failure: Failure, monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -85,10 +104,34 @@ def test_the_name_has_no_address(failure: Failure, monkeypatch: pytest.MonkeyPat
     assert not error.outcome_unknown
 
 
-def test_https_is_said_to_a_server_without_tls(failure: Failure, plain_server: int) -> None:
-    error = failure(f"https://127.0.0.1:{plain_server}")
-    sentence = f"it does not speak TLS: say http://127.0.0.1:{plain_server}"
-    assert str(error) == f"cannot connect to https://127.0.0.1:{plain_server}: {sentence}"
+def test_https_is_said_to_a_server_without_tls(failure: Failure) -> None:
+    with listening(plain) as port:
+        error = failure(f"https://127.0.0.1:{port}")
+    sentence = f"it does not speak TLS: say http://127.0.0.1:{port}"
+    assert str(error) == f"cannot connect to https://127.0.0.1:{port}: {sentence}"
+    assert not error.outcome_unknown
+
+
+@pytest.mark.parametrize(
+    ("shown", "reason"),
+    [
+        ("stranger", r"is not trusted \(.*\); name the file with its authority \(ca_file, --ca-file, DUEMQ_CA_FILE\)"),
+        ("other name", r"is for another name: .*127\.0\.0\.1"),
+        ("old", "is not accepted: .*expired"),
+    ],
+)
+def test_the_certificate_of_the_server_is_no_good(failure: Failure, tmp_path: Path, shown: str, reason: str) -> None:
+    authority, stranger = Authority.make(tmp_path), Authority.make(tmp_path / "b")
+    files = {
+        "stranger": stranger.issue("server"),
+        "other name": authority.issue("other", "duemq.example"),
+        "old": authority.issue("old", valid=-timedelta(days=1)),
+    }[shown]
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.cert, files.key)
+    with listening(lambda connection: context.wrap_socket(connection, server_side=True).close()) as port:
+        error = failure(f"https://127.0.0.1:{port}", ca_file=str(authority.ca))
+    assert re.search(f"^cannot connect to https://127.0.0.1:{port}: its certificate {reason}", str(error)), error
     assert not error.outcome_unknown
 
 
