@@ -16,10 +16,12 @@ from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
 """They work for ever, and no help lists them."""
-_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"}
-_FIELD: Final = re.compile(
-    r"\b(deliver_at|deliver_after|delay_level|(?:expires|due|dead|topic|name|idempotency|shift)_[a-z]+)\b"
-)
+_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"} | {
+    field: f"--{field.replace('_', '-')}"
+    for field in (
+        "expires_after", "due_from", "due_to", "dead_from", "dead_to", "topic_prefix", "name_prefix", "idempotency_key",
+    )
+}  # fmt: skip
 """Fields of the API that are options of some command."""
 _EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
 _WHOLE: Final = 300  # characters: no sentence is cut
@@ -33,7 +35,7 @@ def now_spelled(name: str) -> str:
 
 def in_options(text: str) -> str:
     """A sentence about fields of the API with the options that they were given by."""
-    return _FIELD.sub(lambda field: _FIELDS.get(field[1], "--" + field[1].replace("_", "-")), text)
+    return re.sub(r"\b[a-z]+_[a-z]+\b", lambda field: _FIELDS.get(field[0], field[0]), text)
 
 
 class Group(TyperGroup):
