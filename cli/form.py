@@ -16,13 +16,15 @@ from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
 """They work for ever, and no help lists them."""
-_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"} | {
-    field: f"--{field.replace('_', '-')}"
-    for field in (
-        "expires_after", "due_from", "due_to", "dead_from", "dead_to", "topic_prefix", "name_prefix", "idempotency_key",
-    )
-}  # fmt: skip
-"""Fields of the API that are options of some command."""
+_OPTIONS: Final = {
+    "deliver_at": "--at",
+    "deliver_after": "--after",
+    "delay_level": "--level",
+    "expires_at": "--expires",
+}
+"""Of fields of the API whose option has another name."""
+_ALIKE: Final = "expires_after|due_from|due_to|dead_from|dead_to|topic_prefix|name_prefix|idempotency_key"
+_FIELD: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)}|{_ALIKE})\b")
 _EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
 _WHOLE: Final = 300  # characters: no sentence is cut
 _PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
@@ -35,7 +37,7 @@ def now_spelled(name: str) -> str:
 
 def in_options(text: str) -> str:
     """A sentence about fields of the API with the options that they were given by."""
-    return re.sub(r"\b[a-z]+_[a-z]+\b", lambda field: _FIELDS.get(field[0], field[0]), text)
+    return _FIELD.sub(lambda field: _OPTIONS.get(field[0], f"--{field[0].replace('_', '-')}"), text)
 
 
 class Group(TyperGroup):
