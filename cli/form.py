@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
 import typer
@@ -101,7 +102,7 @@ def _told(error: Any) -> tuple[str | None, str]:
         case "MissingParameter":
             return option, f"{option} is missing"
         case "NoSuchOption":
-            near = sorted(error.possibilities or ())
+            near = get_close_matches(option, error.possibilities or (), n=1, cutoff=0)
             return option, f"there is no option {escaped(option)}" + (f"; did you mean {near[0]}?" if near else "")
         case "BadOptionUsage":
             return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"
