@@ -7,7 +7,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from duemq.client import Node
     from duemq.client.http.fields import HeaderList
 
+Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
+
 _MS: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}Z$")
+_CLEAR: Final = "\x1b[2J\x1b[H"
 _ANY_WIDTH: Final = 10_000
 
 
@@ -56,6 +59,11 @@ def echo_table(
     for row in cells:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     Console(width=_ANY_WIDTH if wide else None).print(table, crop=False)
+
+
+def begin_round() -> None:
+    """Before what is shown again and again: clear a terminal; in a pipe say when it was."""
+    typer.echo(_CLEAR if sys.stdout.isatty() else format_ms(time.time_ns() // 1_000_000), nl=not sys.stdout.isatty())
 
 
 def echo_nodes(nodes: Iterable[Node]) -> None:
