@@ -30,7 +30,7 @@ class Answers(BaseHTTPRequestHandler):
             for name in ("order-1", "order 2")
         ]
         document = {
-            "/v1/topics": {"topics": [{"name": name} for name in TOPICS]},
+            "/v1/topics": {"topics": [{"topic": name} for name in TOPICS]},
             "/v1/messages": {"messages": messages, "cursor": None},
             "/v1/destinations": {"destinations": [{"name": "billing"}]},
         }[self.path.partition("?")[0]]
@@ -56,7 +56,7 @@ def completed(line: str, **variables: str) -> list[str]:
     words = {"_DUEMQ_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     ended = subprocess.run([DUEMQ], env=os.environ | words | variables, capture_output=True, text=True, timeout=120)
     assert ended.stderr == "", ended.stderr
-    return ended.stdout.split("\n")[:-1] if ended.stdout else []
+    return [word for word in ended.stdout.split("\n") if word]
 
 
 def test_topics_names_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
