@@ -7,7 +7,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import orjson
 import typer
@@ -18,6 +18,8 @@ from duemq.model.timing import format_duration, format_ms
 if TYPE_CHECKING:
     from duemq.client import Node
     from duemq.client.http.fields import HeaderList
+
+Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
 
 _MS: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}Z$")
 _ANY_WIDTH: Final = 10_000

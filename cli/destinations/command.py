@@ -11,8 +11,7 @@ from duemq.cli import completion
 from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.destinations.declaration import credentials_of, fields_of, told_by_option, warn_of_private_address
 from duemq.cli.exit_codes import Exit
-from duemq.cli.messages.pending import Wide
-from duemq.cli.output import echo_fields, echo_json, echo_table, instant_text
+from duemq.cli.output import Wide, echo_fields, echo_json, echo_table, instant_text
 from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms

@@ -23,9 +23,8 @@ from duemq.cli.messages.pending import (
     Rate,
     Topic,
     TopicPrefix,
-    Wide,
 )
-from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table
+from duemq.cli.output import Wide, echo_fields, echo_headers, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.cli.times import instant
 from duemq.model.errors import DuemqError

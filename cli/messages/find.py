@@ -14,11 +14,11 @@ from duemq.cli.messages.pending import (
     NamePrefix,
     Topic,
     TopicPrefix,
-    Wide,
     filters,
     page_size,
     show_list,
 )
+from duemq.cli.output import Wide
 from duemq.cli.session import AsJson, Url, connected, examples
 
 EXAMPLES = examples(

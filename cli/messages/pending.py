@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from duemq.cli import completion
-from duemq.cli.output import echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
+from duemq.cli.output import Wide, echo_fields, echo_headers, echo_json, echo_table, instant_text, payload_text
 from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.cli.times import LEVEL, Zone, instant, when
 from duemq.model.printable import escaped
@@ -38,7 +38,6 @@ TopicPrefix = Annotated[str | None, typer.Option(help="Only of topics whose name
 NamePrefix = Annotated[str | None, typer.Option(help="Only with a name that begins so.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
 Rate = Annotated[float | None, typer.Option(min=0.01, help="Messages per second; without it as fast as it goes.")]
-Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
 GET_EXAMPLES = examples(

@@ -8,8 +8,7 @@ import typer
 
 from duemq.cli import completion
 from duemq.cli.messages import tail
-from duemq.cli.messages.pending import Wide
-from duemq.cli.output import echo_fields, echo_json, echo_table
+from duemq.cli.output import Wide, echo_fields, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
 app = typer.Typer(no_args_is_help=True, help="Look at topics: what is delivered there, and how late.")

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from duemq.cli.confirmation import Yes, confirm, must_ask
-from duemq.cli.messages.pending import Wide
-from duemq.cli.output import echo_json, echo_table
+from duemq.cli.output import Wide, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.cli.times import duration
 from duemq.model.access import Scope

@@ -9,8 +9,8 @@ import typer
 from duemq.cli.confirmation import Yes, confirm, must_ask
 from duemq.cli.job_progress import begin_job, kind_text, tell_job, wait_for_job
 from duemq.cli.messages import pending
-from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Rate, Topic, TopicPrefix, Wide
-from duemq.cli.output import echo_json, echo_table
+from duemq.cli.messages.pending import DueFrom, DueTo, Key, Label, NamePrefix, Rate, Topic, TopicPrefix
+from duemq.cli.output import Wide, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.cli.times import Zone, duration, when
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from duemq.cli.messages.pending import Wide
-from duemq.cli.output import echo_json, echo_table
+from duemq.cli.output import Wide, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
 EXAMPLES = examples("duemq trail", "duemq trail --limit 1000 --json | jq '.entries[] | select(.code != \"\")'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +14,12 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import duemq.client
 from duemq.cli.app import command_line
+from duemq.cli.form import now_spelled
 from duemq.client import Client
 
 STATE = {"id": "m1", "status": "scheduled", "topic": "orders", "deliver_at": "…", "deliver_at_ms": 90_000, "attempt": 0}
@@ -24,6 +28,11 @@ CANCELLED = {"id": "m1", "status": "cancelled", "cancelled_at": "…", "cancelle
 
 def problem(status: int, code: str, **extra: Any) -> httpx.Response:
     return httpx.Response(status, json={"code": code, "detail": f"it is {code}", "status": status, **extra})
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 class Shell:
@@ -35,7 +44,7 @@ class Shell:
         self.code, self.out, self.err = -1, "", ""
 
     def __call__(self, *words: str, stdin: bytes | str = b"") -> Shell:
-        result = CliRunner().invoke(command_line(), words, input=stdin, catch_exceptions=False)
+        result = CliRunner().invoke(command_line(now_spelled(words[0])), words, input=stdin, catch_exceptions=False)
         self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
         return self
 
@@ -103,8 +112,8 @@ def test_headers_are_sent_and_shown_as_they_are(shell: Shell) -> None:
 
 def test_send_takes_bytes_from_stdin_and_files(shell: Shell, tmp_path: Path) -> None:
     shell.answers = [httpx.Response(201, json=STATE) for _ in range(2)]
-    assert shell("send", "orders", "--at", "90000", stdin=b"\xff\n").code == 0
-    assert shell.body() == {"topic": "orders", "payload_base64": "/wo=", "deliver_at": 90_000}
+    assert shell("send", "orders", "--at", "1924992000000", stdin=b"\xff\n").code == 0
+    assert shell.body() == {"topic": "orders", "payload_base64": "/wo=", "deliver_at": 1924992000000}
     (tmp_path / "payload").write_bytes(b"from a file\n")
     assert shell("send", "orders", "--file", str(tmp_path / "payload"), "--json").code == 0
     assert shell.body() == {"topic": "orders", "payload": "from a file\n"}
@@ -152,8 +161,8 @@ def test_cancel_by_filter_needs_a_yes(shell: Shell) -> None:
     assert shell("cancel").code == 2
     assert shell("cancel", "m1", "--topic", "orders").code == 2
     shell.answers = [httpx.Response(200, json={"results": [], "counts": {"cancelled": 0}})]
-    assert shell("cancel", "--topic", "orders", "--due-to", "90000", "--yes").code == 0
-    assert shell.body() == {"filter": {"topic": "orders", "due_to": 90_000}}
+    assert shell("cancel", "--topic", "orders", "--due-to", "1924992000000", "--yes").code == 0
+    assert shell.body() == {"filter": {"topic": "orders", "due_to": 1924992000000}}
 
 
 def test_cancel_by_filter_of_more_than_are_listed_says_so(shell: Shell) -> None:
@@ -208,11 +217,12 @@ def test_tail_remembers_the_consumers_place_after_printing(shell: Shell) -> None
     record = {"partition": 0, "offset": 0, "timestamp_ms": 1004, "key": "k", "payload": "p\tq", "headers": headers}
     event = b"id: c%d\ndata: " + orjson.dumps(record) + b"\n\n"
     stream = httpx.Response(200, content=event % 1 + event % 2)
-    shell.answers = [stream, httpx.Response(204), httpx.Response(204)]
+    there = httpx.Response(200, json={"cursor": "c0", "trouble": None, "partitions": 1})
+    shell.answers = [there, stream, httpx.Response(204), httpx.Response(204)]
     shell("tail", "orders", "--consumer", "c", "--max", "2")
     assert shell.out == "1970-01-01T00:00:01.000Z\t+4 ms\tk\tp\\tq\n" * 2
-    assert [request.method for request in shell.requests] == ["GET", "PUT", "PUT"]
-    assert shell.requests[0].url.params["consumer"] == "c"
+    assert [request.method for request in shell.requests] == ["GET", "GET", "PUT", "PUT"]
+    assert shell.requests[1].url.params["consumer"] == "c"
     assert shell.body() == {"cursor": "c2"}
 
 
@@ -225,6 +235,48 @@ def test_tail_begins_with_what_is_new(shell: Shell) -> None:
     shell("tail", "orders", "--max", "1", "--json")
     assert shell.requests[-1].url.params["after"] == "c8"
     assert orjson.loads(shell.out)["payload"] == "p"
+
+
+@pytest.mark.parametrize("more", [(), ("--consumer", "c"), ("--from-start",)])
+def test_tail_says_that_a_topic_has_no_records_yet(shell: Shell, more: tuple[str, ...]) -> None:
+    event = b'id: c1\ndata: {"partition":0,"offset":0,"timestamp_ms":1,"payload":"p"}\n\n'
+    shell.answers = [problem(404, "unknown_topic"), httpx.Response(200, content=event), httpx.Response(204)]
+    del shell.answers[3 - ("--consumer" not in more) :]
+    shell("tail", "nosuchtopic", "--max", "1", *more)
+    assert (shell.code, shell.err) == (0, "waiting for topic nosuchtopic, which has no records yet\n")
+
+
+def test_an_error_of_the_server_names_the_options(shell: Shell) -> None:
+    detail = "deliver_at names a zone that is unknown here, and expires_at too; due_from, name_prefix"
+    shell.answers = [httpx.Response(400, json={"code": "bad_time", "detail": detail, "field": "deliver_at"})]
+    shell("send", "orders", "hi", "--at", "2031-01-01 08:00", "--zone", "Nowhere/Land", "--json")
+    assert "--at names a zone that is unknown here, and --expires too; --due-from, --name-prefix" in shell.err
+    assert (shell.code, orjson.loads(shell.out)["error"]["detail"]) == (7, detail), "programs know the fields"
+
+
+def test_https_to_a_plain_server_is_told_as_that(shell: Shell) -> None:
+    shell.answers = [httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1016)")]
+    shell("ls", "--url", "https://127.0.0.1:8787")
+    assert shell.err == "duemq: https://127.0.0.1:8787 speaks http, not https; say http:// by --url or DUEMQ_URL\n"
+
+
+def test_ids_can_be_copied_at_80_columns(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ids = [f"AAABohr-LdcAAAAAAAAAAAAAzGSo19T{letter}" for letter in "UV"]
+    more = {"topic": "order-timeouts-of-the-shop", "key": "customer-4711-of-the-shop", "deliver_at_ms": 1924992000123}
+    pages = [{"messages": [STATE | more | {"id": one} for one in ids], "cursor": None}]
+    for command in (("ls",), ("find", "--key", "k"), ("dlq", "ls")):
+        for wide in (False, True):
+            out = Terminal()
+            monkeypatch.setattr("sys.stdout", out)
+            shell.answers = [httpx.Response(200, json=page) for page in pages]
+            with pytest.raises(SystemExit):
+                get_command(command_line(command[0]))([*command, *(["--wide"] if wide else [])])
+            lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
+            assert all(one in line for one, line in zip(ids, lines[1:], strict=True)), lines
+            assert wide or max(map(len, lines)) <= 80, lines
+            assert ("2031-01-01T00:00:00.123Z" if wide else "2031-01-01T00:00:00Z ") in lines[1]
+            assert (more["key"] in lines[1]) == wide
 
 
 def test_topics_and_dead_letters(shell: Shell) -> None:

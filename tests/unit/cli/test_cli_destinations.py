@@ -46,6 +46,32 @@ def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
     }  # fmt: skip
 
 
+def test_edit_changes_what_is_given_alone(shell: Shell) -> None:
+    shell.answers = [ok(SHOP), ok(SHOP)]
+    shell("destination", "edit", "shop", "https://shop.example.com/v2", "--rate", "0", "--no-ordered", "--json")
+    assert (shell.requests[-1].method, shell.requests[-1].url.path) == ("PATCH", "/v1/destinations/shop")
+    assert shell.body() == {"url": "https://shop.example.com/v2", "rate": 0, "ordered": False}
+    assert orjson.loads(shell.out) == SHOP
+    shell("destination", "edit", "shop", "--topic", "bills", "--timeout", "5s")
+    assert shell.body() == {"topics": ["bills"], "timeout": "5s"}
+    assert shell.code == 0 and "shop.example.com" in shell.out
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "localhost", "10.1.2.3", "[::1]:80", "[fd00::1]", "169.254.169.254"])
+def test_a_private_address_is_told_when_it_is_declared(shell: Shell, host: str) -> None:
+    shell.answers = [ok(SHOP, 201), ok(SHOP)]
+    for words in (("add", "shop", f"http://{host}/hook"), ("edit", "shop", f"http://{host}/hook")):
+        shell("destination", *words)
+        assert shell.code == 0
+        assert "is not public: relays refuse it (forbidden_address) unless relay.private_networks" in shell.err
+
+
+@pytest.mark.parametrize("host", ["shop.example.com", "8.8.8.8", "hooks", "[2600::1]:8080"])
+def test_a_public_address_or_a_name_is_declared_in_silence(shell: Shell, host: str) -> None:
+    shell.answers = [ok(SHOP, 201)]
+    assert shell("destination", "add", "shop", f"https://{host}/hook").err == ""
+
+
 @pytest.mark.parametrize(
     ("typed", "delays"), [("1s", ["1s"]), ("1s,5,1m", ["1s", 5, "1m"]), ("5", [5]), ('["1s"]', ["1s"])]
 )
