@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, Final, NoReturn
 
 import typer
@@ -16,11 +17,15 @@ from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
 """They work for ever, and no help lists them."""
-_FIELDS: Final = {"deliver_at": "--at", "deliver_after": "--after", "delay_level": "--level", "expires_at": "--expires"}
-_FIELD: Final = re.compile(
-    r"\b(deliver_at|deliver_after|delay_level|(?:expires|due|dead|topic|name|idempotency|shift)_[a-z]+)\b"
-)
-"""Fields of the API that are options of some command."""
+_OPTIONS: Final = {
+    "deliver_at": "--at",
+    "deliver_after": "--after",
+    "delay_level": "--level",
+    "expires_at": "--expires",
+}
+"""Of fields of the API whose option has another name."""
+_ALIKE: Final = "expires_after|due_from|due_to|dead_from|dead_to|topic_prefix|name_prefix|idempotency_key"
+_FIELD: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)}|{_ALIKE})\b")
 _EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
 _WHOLE: Final = 300  # characters: no sentence is cut
 _PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
@@ -33,7 +38,7 @@ def now_spelled(name: str) -> str:
 
 def in_options(text: str) -> str:
     """A sentence about fields of the API with the options that they were given by."""
-    return _FIELD.sub(lambda field: _FIELDS.get(field[1], "--" + field[1].replace("_", "-")), text)
+    return _FIELD.sub(lambda field: _OPTIONS.get(field[0], f"--{field[0].replace('_', '-')}"), text)
 
 
 class Group(TyperGroup):
@@ -97,7 +102,7 @@ def _told(error: Any) -> tuple[str | None, str]:
         case "MissingParameter":
             return option, f"{option} is missing"
         case "NoSuchOption":
-            near = sorted(error.possibilities or ())
+            near = get_close_matches(option, error.possibilities or (), n=1, cutoff=0)
             return option, f"there is no option {escaped(option)}" + (f"; did you mean {near[0]}?" if near else "")
         case "BadOptionUsage":
             return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
 
 _MS: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}Z$")
+_CLEAR: Final = "\x1b[2J\x1b[H"
 _ANY_WIDTH: Final = 10_000
 
 
@@ -58,6 +59,11 @@ def echo_table(
     for row in cells:
         table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     Console(width=_ANY_WIDTH if wide else None).print(table, crop=False)
+
+
+def begin_round() -> None:
+    """Before what is shown again and again: clear a terminal; in a pipe say when it was."""
+    typer.echo(_CLEAR if sys.stdout.isatty() else format_ms(time.time_ns() // 1_000_000), nl=not sys.stdout.isatty())
 
 
 def echo_nodes(nodes: Iterable[Node]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from duemq.cli.output import echo_json, echo_nodes, echo_table
+from duemq.cli.output import begin_round, echo_json, echo_nodes, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
 if TYPE_CHECKING:
@@ -17,11 +16,10 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "duemq cluster", "duemq cluster --watch", "duemq cluster --json | jq '.shards[] | select(.master == null)'"
 )
-_CLEAR = "\x1b[2J\x1b[H"
 
 
 def cluster(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second. Ctrl-C stops it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it every second. Ctrl-C stops it.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,8 +39,8 @@ def _show(status: Cluster, as_json: bool, watch: bool) -> None:
     if as_json:
         echo_json(status.raw)
         return
-    if watch and sys.stdout.isatty():
-        typer.echo(_CLEAR, nl=False)
+    if watch:
+        begin_round()
     echo_shards(status)
     typer.echo("")
     echo_nodes(status.nodes)

@@ -33,7 +33,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duem
 def begin(
     kind: Annotated[
         Literal["cancel", "reschedule", "deliver-now", "move", "move-with-expiry"],
-        typer.Argument(metavar="cancel|reschedule|deliver-now", help="What becomes of the messages."),
+        typer.Argument(metavar="KIND", help="cancel, reschedule or deliver-now."),
     ],
     topic: Topic = None,
     key: Key = None,

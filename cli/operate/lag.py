@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from duemq.cli.output import echo_json
+from duemq.cli.output import begin_round, echo_json
 from duemq.cli.run import startup
 from duemq.cli.session import AsJson, examples, failure
 from duemq.model.errors import DuemqError, Unavailable
@@ -24,7 +23,6 @@ EXAMPLES = examples(
     "duemq lag --kafka localhost:9092 --json | jq '.groups[] | select(.total.lag > 1000) | .group'",
     "duemq lag --config duemq.toml --set kafka.user=monitor --listen 127.0.0.1:9108 --every 15",
 )
-_CLEAR = "\x1b[2J\x1b[H"
 
 
 def lag(
@@ -38,7 +36,7 @@ def lag(
     sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 1_000,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
     watch: Annotated[
-        float | None, typer.Option("--watch", "-w", min=0.1, help="Show it anew all the time.", metavar="SECONDS")
+        float | None, typer.Option("--watch", "-w", min=0.1, help="Show it every so many seconds.", metavar="SECONDS")
     ] = None,
     listen: Annotated[
         str | None, typer.Option(help="Serve it to Prometheus instead of showing it.", metavar="HOST:PORT")
@@ -106,8 +104,8 @@ async def _show(reader: LagReader, what: _What, watch: float | None, partitions:
                 if as_json:
                     echo_json(document(lags, time.time_ns() // 1_000_000))
                 else:
-                    if watch is not None and sys.stdout.isatty():
-                        typer.echo(_CLEAR, nl=False)
+                    if watch is not None:
+                        begin_round()
                     echo_lag(lags, by_partition=partitions, tags=what.tags)
             if watch is None:
                 return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,11 @@ import typer
 from typer.testing import CliRunner
 
 import duemq.client
+from duemq.cli.app import command_line
 from duemq.cli.operate import cluster_status, nodes
+from duemq.cli.output import begin_round
 from duemq.client import Client
+from tests.unit.cli.test_cli import Terminal
 
 NODES: list[dict[str, Any]] = [
     {"name": "a", "state": "ready", "reason": "", "rack": "r1", "master_of": [0, 1, 2, 4], "lag": {"0": 0}},
@@ -83,3 +88,20 @@ def test_a_drain_waits_until_nothing_is_left(run: Run, answers: list[Any]) -> No
     answers += [{"name": "a", "draining": False}, 404]
     assert run("node", "resume", "a") == (0, "a takes part again\n")
     assert run("node", "drain", "x")[0] == 4
+
+
+def test_shards_are_listed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=CLUSTER))
+    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=transport))
+    result = CliRunner().invoke(command_line("shard"), ["shard", "ls"])
+    assert result.stdout.splitlines() == ["0\ta\t3\t5\t1.5s\t2h\t7", "1\t-\t-\t-\t-\t-\t2"]
+
+
+def test_a_watch_clears_a_terminal_and_tells_a_pipe_the_time(run: Run, answers: list[Any]) -> None:
+    answers += [CLUSTER, 404]
+    _, out = run("cluster", "--watch")
+    assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z\n0\ta\t", out)
+    terminal = Terminal()
+    with redirect_stdout(terminal):
+        begin_round()
+    assert terminal.getvalue() == "\x1b[2J\x1b[H"
