@@ -37,12 +37,12 @@ def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
+    from duemq.cli.profiles.connection import resolve, typed_options
+    from duemq.client import Admin
+
     answers: list[str] = []
 
     def run() -> None:
-        from duemq.cli.profiles.connection import resolve, typed_options
-        from duemq.client import Admin
-
         with suppress(Exception):
             in_force = resolve(typed_options(ctx), os.environ)
             options = {name: value for name, value in in_force.items() if name != "profile"}

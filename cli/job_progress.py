@@ -63,9 +63,14 @@ def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
     """Wait until the job has ended or is paused, and print the result. The exit code: 1 where the job failed or a
     message did."""
     with progress(as_json) as tell:
-        while job["active"]:
-            time.sleep(_LOOK_S)
-            job = client.job(job["id"])
-            tell(f"{kind_text(job['kind'])} {job['id']}", job["done"] + job["skipped"] + job["failed"], job["total"])
+        try:
+            while job["active"]:
+                time.sleep(_LOOK_S)
+                job = client.job(job["id"])
+                ended = job["done"] + job["skipped"] + job["failed"]
+                tell(f"{kind_text(job['kind'])} {job['id']}", ended, job["total"])
+        except KeyboardInterrupt:
+            typer.echo(f"duemq: stopped waiting; the job goes on: duemq job get {job['id']} --wait", err=True)
+            raise
     tell_job(job, as_json)
     return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE

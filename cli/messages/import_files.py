@@ -44,11 +44,16 @@ def import_file(
     files = _files(paths)
     with connected(url, as_json) as client, progress(as_json) as tell:
         imports = []
-        for place, file in enumerate(files, start=1):
-            imports.append(_hand_over(client, file, link))
-            tell("files handed over", place, len(files))
-        if wait:
-            imports = _wait_until_imported(client, imports, tell)
+        try:
+            for place, file in enumerate(files, start=1):
+                imports.append(_hand_over(client, file, link))
+                tell("files handed over", place, len(files))
+            if wait:
+                imports = _wait_until_imported(client, imports, tell)
+        except KeyboardInterrupt:
+            handed = f"{len(imports):,} of {len(files):,} files were handed over and will be imported"
+            typer.echo(f"duemq: stopped; {handed}; the same command goes on", err=True)
+            raise
     raise typer.Exit(_tell(imports, as_json))
 
 

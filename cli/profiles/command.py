@@ -1,4 +1,4 @@
-"""`duemq profile add`, `ls`, `show`, `use` and `rm`."""
+"""`duemq profile add`, `ls`, `get`, `use` and `rm`."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def list_profiles(as_json: AsJson = False) -> None:
     echo_table(("", "NAME", "URL", "KEY"), rows)
 
 
-@app.command("show", epilog=examples("duemq profile show prod"))
-def show(name: Name, as_json: AsJson = False) -> None:
+@app.command("get", epilog=examples("duemq profile get prod"))
+def get(name: Name, as_json: AsJson = False) -> None:
     """Show a profile. The text of a key is not shown."""
     with _told(as_json):
         profiles = Profiles.read()

@@ -80,8 +80,6 @@ class CommandLine(Group):
         made = typer.Typer(add_completion=False)
         made.command()(_options)
         options = typer.main.get_command(made).params
-        for option in options:
-            option.rich_help_panel = "Connection"  # type: ignore[attr-defined]
         names = [str(option.name) for option in options]
         self.params += options
         self.callback = _before_command(self.callback, names)

@@ -92,7 +92,7 @@ def test_a_drain_waits_until_nothing_is_left(run: Run, answers: list[Any]) -> No
 
 def test_shards_are_listed_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=CLUSTER))
-    monkeypatch.setattr(duemq.client, "Client", partial(Client, transport=transport))
+    monkeypatch.setattr(duemq.client, "Admin", partial(Admin, transport=transport))
     result = CliRunner().invoke(command_line("shard"), ["shard", "ls"])
     assert result.stdout.splitlines() == ["0\ta\t3\t5\t1.5s\t2h\t7", "1\t-\t-\t-\t-\t-\t2"]
 

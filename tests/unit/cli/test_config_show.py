@@ -86,7 +86,8 @@ def test_all_shows_every_setting_and_hides_every_secret(tmp_path: Path) -> None:
     assert len(secrets) >= 6
     given = {key: "hush-hush-hush" for key in secrets}
     path = tmp_path / "duemq.toml"
-    path.write_text("".join(f'{key} = "{value}"\n' for key, value in given.items()))
+    together = {"delay_files.s3_access_key": "a-key"}
+    path.write_text("".join(f'{key} = "{value}"\n' for key, value in (given | together).items()))
     shown = settings_of("--all", "--config", str(path))
     assert {key: shown[key]["value"] for key in secrets} == dict.fromkeys(secrets, "(hidden)")
     assert shown["data"] == {"key": "data", "value": "duemq-data", "sources": ["default"]}

@@ -138,7 +138,7 @@ def test_options_go_before_the_environment_and_that_before_the_profile_in_use(
         (("profile", "add", "a", "--url", "a:1", "--ca-file", "/nowhere"), "there is no file /nowhere"),
         (("profile", "use"), "name a profile, or say --none"),
         (("profile", "use", "nowhere"), "there is no profile 'nowhere'"),
-        (("profile", "show", "nowhere"), "there is no profile 'nowhere'"),
+        (("profile", "get", "nowhere"), "there is no profile 'nowhere'"),
         (("profile", "rm", "nowhere"), "there is no profile 'nowhere'"),
     ],
 )
@@ -169,7 +169,7 @@ def test_profiles_are_kept_for_this_user_alone_and_without_keys(
     assert run("profile", "add", "prod", "--url", "other:1", "--replace").exit_code == 0
     listed = run("profile", "ls").stdout
     assert listed == "*\tprod\thttp://other:1\t-\n\tstored\thttps://s\t(hidden)\n"
-    for words in (("show", "stored"), ("show", "stored", "--json"), ("ls", "--json")):
+    for words in (("get", "stored"), ("show", "stored", "--json"), ("ls", "--json")):
         assert "sec" not in (said := run("profile", *words).stdout) and "https://s" in said
     assert run("profile", "use", "--none").exit_code == 0
     assert "current" not in tomllib.loads(path.read_text())

@@ -50,6 +50,14 @@ BY_HAND: dict[str, list[tuple[str, str]]] = {
     "key add": [("shop", "--scope")],
     "shard recover": [("3", "--accept-loss")],
     "import": [("/nosuch.parquet", "PATH")],
+    "ls": [("--url a:1 --profile b", "--profile"), ("--api-key a --api-key-file b", "--api-key-file")],
+    "open": [("--url ftp://a", "--url")],
+    "profile add": [
+        ("prod", "--url"), ("a/b --url a:1", "NAME"), ("prod --url a:1 --api-key b", "--api-key"),
+        ("prod --url a:1 --ca-file /nosuch", "--ca-file"),
+    ],
+    "profile use": [("", "NAME"), ("prod --none", "NAME")],
+    "config show": [("--set a", "--set")],
 }  # fmt: skip
 NEEDED = {"find": ("--key", "x"), "key add": ("--scope", "read")}
 """Without it they say that it is missing, and not what else is wrong."""
