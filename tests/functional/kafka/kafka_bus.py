@@ -11,7 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.record.util import calc_crc32c
 
-from duemq.bus.base import Committer
+from duemq.bus.base import Bus, Committer
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import TRANSACTIONS, KafkaOptions
 from duemq.dev.servers.kafka import KafkaServers
@@ -60,7 +60,7 @@ async def deliver(
                 committer = None
 
 
-async def values(bus: KafkaBus, topic: str, partition: int = 0, start: int = 0) -> list[str]:
+async def values(bus: Bus, topic: str, partition: int = 0, start: int = 0) -> list[str]:
     """The payloads from `start` to the end as it is now, read as a shard reads its own logs."""
     end = await bus.end_offset(topic, partition)
     subscription = bus.subscribe(topic, partition)

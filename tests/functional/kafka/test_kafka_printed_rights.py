@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from duemq.bus.base import wall_clock
+from duemq.bus.base import Bus, wall_clock
 from duemq.bus.kafka.bus import KafkaBus
+from duemq.bus.kafka.named_bus import NamedBus
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.topics.inspection import Inspection
 from duemq.cluster.internal_topics import ADMIN, BUFFER, JOBS, LEDGER, RELAYS, TRAIL, create_logs
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.names import consumer_cursor
-from duemq.model.topic_names import TopicNames, prefix_of
+from duemq.model.topic_names import OWN, TopicNames, prefix_of
 from tests.functional.kafka.kafka_bus import frames, secure, values
 from tests.support.servers.kafka_rights import AUTHORIZER, allow
 from tests.support.servers.printed_rights import printed_rights
@@ -36,7 +37,9 @@ async def test_the_printed_rights_are_enough(tmp_path: Path) -> None:
 
 
 async def use_all_rights(options: KafkaOptions, topic: str) -> None:
-    bus = await KafkaBus.open(options, abandoned=["import"])
+    bus: Bus = await KafkaBus.open(options, abandoned=["import"])
+    if options.names.prefix != OWN:
+        bus = NamedBus(bus, options.names)
     try:
         await create_logs(bus, 2)
         await bus.create_log(RELAYS, 1)
@@ -60,5 +63,5 @@ async def use_all_rights(options: KafkaOptions, topic: str) -> None:
         await bus.close()
     inspection = await Inspection.open(options, wall_clock)
     assert await inspection.max_transaction_ms() == 60_000
-    assert await inspection.misfit(BUFFER, expires=True) is None
+    assert await inspection.misfit(options.names.on_brokers(BUFFER), expires=True) is None
     await inspection.close()
