@@ -156,11 +156,9 @@ class Share:
     def take(self, size: int, *, small: bool = False) -> None:
         """Raises Unavailable where so many bytes are too many, with those of all other requests."""
         admission = self._admission
-        if self.address is not None:
-            if admission.strangers.bytes + size > STRANGERS_BYTES:
-                admission.on_stranger_refused()
-                raise Unavailable("requests without a key have too many bytes under way here")
-            admission.strangers.bytes += size
+        if self.address is not None and admission.strangers.bytes + size > STRANGERS_BYTES:
+            admission.on_stranger_refused()
+            raise Unavailable("requests without a key have too many bytes under way here")
         room = admission.room(self.bytes, small=small)
         if size > room and not admission.make_room(size - room):
             raise Unavailable(
@@ -169,6 +167,8 @@ class Share:
             )
         self.bytes += size
         admission.bytes += size
+        if self.address is not None:
+            admission.strangers.bytes += size
 
     def give_back(self, size: int) -> None:
         self.bytes -= size

@@ -214,6 +214,20 @@ def test_a_login_of_more_than_4_kib_is_refused_unread() -> None:
     with_site(scenario)
 
 
+def test_a_body_that_was_refused_takes_nothing_of_what_strangers_share() -> None:
+    admission = Admission(max_bytes=MIB)
+    held = admission.enter({"path": "/v1/messages"})
+    held.take(MIB)
+    for _ in range(2 * STRANGERS_BYTES // 4096):
+        stranger = admission.enter({"path": "/console/login"})
+        stranger.count_as_stranger("10.0.0.1")
+        with pytest.raises(Unavailable, match="max_inflight_bytes"):
+            stranger.take_body(4096)
+        stranger.close()
+    held.close()
+    assert (admission.bytes, admission.strangers.bytes, admission.strangers.requests) == (0, 0, 0)
+
+
 def test_strangers_of_several_addresses_share_one_pool() -> None:
     async def scenario() -> None:
         admission = Admission()
