@@ -168,7 +168,7 @@ def test_one_process_keeps_its_messages_when_its_settings_change(helm: Helm, fol
     values = yaml.safe_load(page.take("yaml"))
     with Site(folder) as site:
         site.apply(helm.render(values))
-        key = first_key(site, "kubectl exec duemq-0 -- duemq keys create ops --role admin --data /data/duemq")
+        key = first_key(site, "kubectl exec duemq-0 -- duemq keys create ops --role admin --data /data/duemq --yes")
         with Sender(lambda: site.endpoints("duemq"), key) as sender:
             sender.send_more(20)
             site.apply(helm.render(values | {"config": {"log_level": "debug"}}))

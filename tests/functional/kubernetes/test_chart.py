@@ -6,6 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import version as version_of
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -78,7 +79,7 @@ def test_kubernetes_takes_every_manifest(helm: Helm, values: Mapping[str, Any], 
     assert {str(one["metadata"]["name"]): found for one in manifests if (found := problems(one, version))} == {}
     names = [(one["kind"], one["metadata"]["name"]) for one in manifests]
     assert len(set(names)) == len(names)
-    assert all(one["metadata"]["labels"]["app.kubernetes.io/version"] == "0.1.0" for one in manifests)
+    assert {one["metadata"]["labels"]["app.kubernetes.io/version"] for one in manifests} == {version_of("duemq")}
 
 
 def test_a_field_that_kubernetes_does_not_know_is_found(helm: Helm) -> None:
@@ -208,6 +209,19 @@ def test_two_releases_do_not_meet(helm: Helm) -> None:
 def test_wrong_values_are_refused(helm: Helm, values: Mapping[str, Any], said: str) -> None:
     with pytest.raises(HelmRefuses, match=said.replace(".", r"\.")):
         helm.render(values)
+
+
+def test_no_secret_passes_into_the_config_map(helm: Helm) -> None:
+    secrets = [
+        (section, key)
+        for section, field in Settings.model_fields.items()
+        for key in getattr(field.annotation, "model_fields", ())
+        if re.search("password|token|secret|api_keys", key)
+    ]
+    assert len(secrets) >= 6
+    for section, key in secrets:
+        with pytest.raises(HelmRefuses, match=f"/config/{section}/{key}"):
+            helm.render(SINGLE | {"config": {section: {key: "x"}}})
 
 
 @pytest.mark.parametrize(

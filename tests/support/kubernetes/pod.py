@@ -40,8 +40,10 @@ class Surroundings:
 
 
 class Pod:
-    """`folder`: its own; `volume`: what outlives it, or None. `ready` as its readiness probe says; `restarts` of its
-    container; `exit_code` of it when it was told to end in time, else None."""
+    """`folder`: its own; `volume`: what outlives it, or None.
+
+    `ready`: as its readiness probe says. `restarts` of its container. `exit_code` of a pod that was deleted.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,8 @@ class Pod:
     ) -> None:
         self.name, self.template, self.address = name, template, address
         self.labels: Mapping[str, str] = template["metadata"]["labels"]
-        self.ready, self.restarts, self.exit_code = False, -1, None
+        self.ready, self.restarts = False, -1
+        self.exit_code: int | None = None
         self._spec = template["spec"]
         (self._container,) = self._spec["containers"]
         self._hosts, self._volume, self._paths = about.hosts, volume, dict[str, str]()
