@@ -17,9 +17,9 @@ _PAGES: Final = {
                      "destinations did with it afterwards is theirs.", "guarantees.md"),
     "schedule": Help("The message goes to its topic at the time that you say. Under a name it is accepted once.",
                      "api.md"),
-    "dlq": Help("Dead letters of duemq expired, or no topic took them. Those in topics were given up by a consumer "
-                "group (dlq.GROUP) or a destination (dlq.destination.NAME), and stay until they are purged. A redrive "
-                "delivers a letter once more.", "dead-letters.md"),
+    "dlq": Help("duemq's own dead letters expired, or no topic took them. A consumer group writes what it gives up "
+                "into dlq.GROUP, a destination into dlq.destination.NAME, and it stays there until it is purged. A "
+                "redrive delivers a letter once more.", "dead-letters.md"),
     "topics": Help("Messages are delivered into topics, where consumers and destinations read them. Pending ones are "
                    "not in the topic yet.", "consumers.md"),
     "cluster": Help("Each shard has one master, which delivers what is due. A node that is drained hands its shards "

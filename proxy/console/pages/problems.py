@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from duemq.model.access import Grant
-from duemq.model.dead_letters import MALFORMED, home_of
+from duemq.model.dead_letters import DESTINATION, MALFORMED, home_of
 from duemq.model.destinations.destination import Destination
 from duemq.model.job import JobState
 from duemq.proxy.api.admin.jobs import is_covered as is_job_covered
@@ -95,12 +95,19 @@ def _of_letters(service: Service, grant: Grant) -> Iterator[Problem]:
         if grant.covers(source):
             yield Problem(False, f"More dead letters in {source} than are looked at", f"dlq/topics/{quote(source)}")
     for (source, page), counts in reasons.items():
-        of = f" of destination {home_of(source).partition('.')[2]}" if home_of(source) else f" in {source}"
+        of = _writer(source) if page.startswith("dlq/topics") and MALFORMED not in page else ""
         what = "malformed Kafka record" if MALFORMED in page else "dead letter"
         total = sum(counts.values())
         words = ", ".join(reason for reason, _ in counts.most_common(3) if reason and reason != MALFORMED)
         text = f"{'At least ' if source in fresh.more else ''}{number(total)} {what}{'' if total == 1 else 's'}{of}"
         yield Problem(False, f"{text} in the last 24 h{': ' * bool(words)}{words}", page, total)
+
+
+def _writer(source: str) -> str:
+    """Whose dead letters a topic has."""
+    if home := home_of(source):
+        return f" of destination {home.removeprefix(DESTINATION)}"
+    return f" of group {source.removeprefix('dlq.')}" if source.startswith("dlq.") else f" in {source}"
 
 
 def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: int) -> Iterator[Problem]:

@@ -134,9 +134,12 @@ def test_the_trail_names_the_messages_and_the_person_of_what_was_done_in_the_con
         await site.become(ADMIN)
         text = await site.page("/trail")
         rows = [" ".join(re.sub(r"<[^>]+>", " ", row).split()) for row in re.findall(r"<tr><td>.*?</tr>", text, re.S)]
-        assert "Redrive dead letters m2 m3 POST /console/redrives POST /v1/dlq/m2:redrive, POST /v1/dlq/m3" in rows[0]
-        assert "Cancel, move or deliver now several-0 several-1" in rows[1] and "and 15 more" in rows[1]
-        assert "Cancel, move or deliver now m1 POST /console/changes DELETE /v1/messages/m1 done" in rows[2]
+        assert (
+            "Deliver a dead letter again m2 m3 POST /console/redrives POST /v1/dlq/m2:redrive, POST /v1/dlq/m3"
+            in rows[0]
+        )
+        assert "Cancel many messages, by id or by filter several-0 several-1" in rows[1] and "and 15 more" in rows[1]
+        assert "Cancel a message m1 POST /console/changes DELETE /v1/messages/m1 done" in rows[2]
         assert 'href="./messages/m1"' in text and f'href="./keys#{operator}">test</a>' in text
         assert f'<tr id="{operator}">' in await site.page("/keys")
 

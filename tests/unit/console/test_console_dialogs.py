@@ -78,11 +78,11 @@ def test_a_redrive_says_who_else_reads_the_topic_and_goes_to_the_destination_alo
         form = {"kind": "redrive", "id": "0:0"}
         text = (await site.ask("POST", "/dlq/topics/dlq.destination.mail:confirm", form)).text
         assert 'name="to" value="destination.mail"' in text and "to <b>destination mail</b> alone" in text
-        assert "<b>destination billing</b>, <b>destination mail</b>, <b>consumer reports</b>, and whoever" in text
+        assert "<b>destination billing</b>, <b>destination mail</b>, <b>consumer reports</b>, and any others" in text
         assert "other</b>" not in text
         text = (await site.ask("POST", "/dlq/topics/dlq.shop:confirm", form)).text
-        assert 'name="to" value=""' in text and "In <b>orders</b> all that read it get it again" in text
-        assert "<b>destination mail</b>, <b>consumer reports</b>, <b>group shop</b>, and whoever" in text
+        assert 'name="to" value=""' in text and "All readers of <b>orders</b> get it again" in text
+        assert "<b>destination mail</b>, <b>consumer reports</b>, <b>group shop</b>, and any others" in text
         assert 'key <b class="code">k0</b>' in text and "died <time" in text
 
     with_console(scenario)

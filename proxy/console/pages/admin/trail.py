@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import compile_path
 
-from duemq.proxy.api.endpoint import Service
+from duemq.proxy.api.endpoint import Service, route_path
 from duemq.proxy.api.table import ENDPOINTS
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.forms import given
@@ -34,13 +36,28 @@ async def get_trail(service: Service, request: Request) -> Response:
         names = {key.id: key.name for key in service.access.keys.by_id.values()}
     summaries = {f"{one.method} {one.path}": one.summary for one in (*ENDPOINTS, *CONSOLE_ENDPOINTS)}
     entries = [
-        one | {"links": list(_links(one["target"])), "summary": summaries.get(one["action"], "")}
+        one
+        | {"links": list(_links(one["target"])), "summary": _summary(one["target"]) or summaries.get(one["action"], "")}
         for one in page["entries"]
     ]
     return render(
         request, "admin/trail.html", entries=entries, names=names,
         next=urlencode({"cursor": page["cursor"]}) if page["cursor"] else "",
     )  # fmt: skip
+
+
+@cache
+def _routes() -> list[tuple[re.Pattern[str], str]]:
+    return [
+        (re.compile(rf"{one.method} {compile_path(route_path(one.path))[0].pattern.strip('^$')}"), one.summary)
+        for one in ENDPOINTS
+    ]
+
+
+def _summary(target: str) -> str:
+    """What the call did that a target begins with; empty if it is the path of a form."""
+    call = " ".join(target.partition(",")[0].split(" ")[:2])
+    return next((summary for pattern, summary in _routes() if pattern.fullmatch(call)), "")
 
 
 def _links(target: str) -> Iterator[dict[str, Any]]:
