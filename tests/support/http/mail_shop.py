@@ -34,11 +34,12 @@ class MailShop:
             "name": name, "url": self.endpoint, "topics": list(topics), "retry": retry, **fields,
         })  # fmt: skip
 
-    def send(self, topic: str, key: str | None = CUSTOMER, **fields: Any) -> str:
+    def send(self, topic: str, key: str | None = CUSTOMER, name: str = "", **fields: Any) -> str:
         """The id of a message that went through a shard."""
         message = {"topic": topic, "payload": '{"to": "anna@example.com"}', "deliver_after": "1ms"} | fields
         message |= {} if key is None else {"key": key}
-        id_: str = self.call("POST", "/v1/messages", message)["id"]
+        method, path = ("PUT", f"/v1/messages/{name}") if name else ("POST", "/v1/messages")
+        id_: str = self.call(method, path, message)["id"]
         return id_
 
     def story(self, id_: str, key: str = "") -> Any:
