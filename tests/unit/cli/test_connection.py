@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import duemq.client
 from duemq.cli.app import command_line
-from duemq.client import Client
+from duemq.client import Admin
 
 OPTIONS = {"url", "profile", "api_key", "api_key_file", "ca_file", "cert_file", "key_file"}
 
@@ -42,11 +42,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
         requests.append((str(request.url.copy_with(path="")).rstrip("/"), key and key.removeprefix("Bearer ")))
         return httpx.Response(200, json={"topics": []})
 
-    class ScriptedClient(Client):
+    class ScriptedClient(Admin):
         def __init__(self, *values: Any, **options: Any) -> None:
             super().__init__(*values, transport=httpx.MockTransport(answer), **options)
 
-    monkeypatch.setattr(duemq.client, "Client", ScriptedClient)
+    monkeypatch.setattr(duemq.client, "Admin", ScriptedClient)
     return requests
 
 
