@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.servers
 def test_orders_that_are_not_paid_are_cancelled_and_a_poison_message_holds_up_no_other(shared_server: Server) -> None:
     variables = environment() | {"DUEMQ_URL": shared_server.url}
-    command = [sys.executable, EXAMPLES / "order_timeouts.py"]
+    command = [sys.executable, str(EXAMPLES / "order_timeouts.py")]
     example = subprocess.run(command, capture_output=True, text=True, timeout=START_S, env=variables)
     assert (example.returncode, example.stderr) == (0, "")
     assert "order-1: paid in time" in example.stdout and "order-2: too late" in example.stdout

@@ -56,7 +56,7 @@ def test_pending_ended_and_dead_messages_are_read_by_shard_and_window(spark: Spa
     with Client(url) as client:
         drafts = [
             Draft("read", b"x", key=f"k{n % 3}", headers={"h": str(n)}, labels=["even"] if n % 2 == 0 else None,
-                  deliver_at=due + n * 60_000, expires_at=due + 10**9, name=f"read-{n}")
+                  deliver_at=EpochMs(due + n * 60_000), expires_at=EpochMs(due + 10**9), name=f"read-{n}")
             for n in range(count)
         ]  # fmt: skip
         ids = [one.id for one in client.send_batch(drafts) if isinstance(one, Message)]

@@ -113,7 +113,7 @@ def test_headers_are_sent_and_shown_as_they_are(shell: Shell) -> None:
 def test_send_takes_bytes_from_stdin_and_files(shell: Shell, tmp_path: Path) -> None:
     shell.answers = [httpx.Response(201, json=STATE) for _ in range(2)]
     assert shell("send", "orders", "--at", "1924992000000", stdin=b"\xff\n").code == 0
-    assert shell.body() == {"topic": "orders", "payload_base64": "/wo=", "deliver_at": 1924992000000}
+    assert shell.body() == {"topic": "orders", "payload_base64": "/wo=", "deliver_at": 1_924_992_000_000}
     (tmp_path / "payload").write_bytes(b"from a file\n")
     assert shell("send", "orders", "--file", str(tmp_path / "payload"), "--json").code == 0
     assert shell.body() == {"topic": "orders", "payload": "from a file\n"}
@@ -162,7 +162,7 @@ def test_cancel_by_filter_needs_a_yes(shell: Shell) -> None:
     assert shell("cancel", "m1", "--topic", "orders").code == 2
     shell.answers = [httpx.Response(200, json={"results": [], "counts": {"cancelled": 0}})]
     assert shell("cancel", "--topic", "orders", "--due-to", "1924992000000", "--yes").code == 0
-    assert shell.body() == {"filter": {"topic": "orders", "due_to": 1924992000000}}
+    assert shell.body() == {"filter": {"topic": "orders", "due_to": 1_924_992_000_000}}
 
 
 def test_cancel_by_filter_of_more_than_are_listed_says_so(shell: Shell) -> None:

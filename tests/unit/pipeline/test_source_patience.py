@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from duemq.client import Client, Draft, Message, Unavailable, Unreachable
+from duemq.client import Client, Draft, EpochMs, Message, Unavailable, Unreachable
 from duemq.client.http.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
 from duemq.client.http.values import MessageState
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, posted
@@ -27,7 +27,7 @@ class Time:
 
 
 def message(name: str, duplicate: bool = False) -> Message:
-    return Message(cast(Client, None), MessageState(name, "scheduled", "t", 1, duplicate))
+    return Message(cast(Client, None), MessageState(name, "scheduled", "t", EpochMs(1), duplicate))
 
 
 DRAFTS = [Draft("t", name=name) for name in "abcd"]
