@@ -115,12 +115,12 @@ def _wanted(param: Any, wrong: dict[str, Any]) -> str:
     """What a parameter takes, and what it was given, by pydantic's account of an error."""
     given = escaped(str(wrong["input"]))
     if choices := param.type_descriptor.choices:
-        return f"is one of {', '.join(map(str, choices))}, not {given!r}"
+        return f"must be one of {', '.join(map(str, choices))}, not {given!r}"
     least, most = param.type_descriptor.parameter_info.min, param.type_descriptor.parameter_info.max
     kind = "a whole number" if wrong["type"].startswith("int") or isinstance(least, int) else "a number"
     bounds = {(False, False): "", (True, False): f", {least} or more", (False, True): f", {most} at most"}
     limits = bounds.get((least is not None, most is not None), f" from {least} to {most}")
-    return f"is {kind}{limits}, not {given!r}"
+    return f"must be {kind}{limits}, not {given!r}"
 
 
 def _make_plain(command: Any) -> None:
