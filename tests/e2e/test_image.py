@@ -23,7 +23,7 @@ PORTS = {"serve": "8787", "proxy": "8787", "node": "8788", "relay": "8789"}
 
 def line(word: str) -> str:
     """What stands behind the last `word` of the Dockerfile that begins a line."""
-    return re.findall(rf"^{word} (.*)$", DOCKERFILE, re.MULTILINE)[-1]
+    return str(re.findall(rf"^{word} (.*)$", DOCKERFILE, re.MULTILINE)[-1])
 
 
 def settings_of_image() -> dict[str, str]:
