@@ -23,8 +23,8 @@ async def get_files(service: Service, request: Request) -> Response:
     first = parse_instant(instant_text(text), "from", text=True) if text else 0
     windows = list(await service.gateway.sealed_windows(first, _ROWS + 1))
     more = windows[_ROWS:]
-    figures = await service.gateway.figures()
+    now = service.history.now
     return render(
-        request, "cluster/files.html", windows=windows[:_ROWS], first=text, sealed=sum(one.sealed for one in figures),
-        files=sum(one.delay_files for one in figures), next=urlencode({"from": more[0].window}) if more else "",
+        request, "cluster/files.html", windows=windows[:_ROWS], first=text, sealed=now.total("sealed"),
+        files=now.total("delay_files"), next=urlencode({"from": more[0].window}) if more else "",
     )  # fmt: skip

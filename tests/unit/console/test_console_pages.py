@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 
-from duemq.cluster.figures import Figures, SealedWindow
 from duemq.model.access import Scope
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
 from duemq.model.ledger import Answer
@@ -496,20 +495,6 @@ def test_a_name_with_a_slash_and_repeated_headers_are_kept() -> None:
         assert (await site.ask("GET", "/messages?ref=order%2F17")).headers["Location"] == "./messages/m1"
         page = await site.page("/messages/order%2F17%20%C3%A4")
         assert page.count('<th scope="row" class="code">a</th>') == 2 and 'href="../schedule"' in page
-
-    with_console(scenario)
-
-
-def test_counts_of_all_topics_are_shown_to_callers_for_all_topics() -> None:
-    async def scenario(site: ConsoleSite) -> None:
-        site.gateway.nodes_figures = [Figures("a", sealed=4_711, delay_files=3)]
-        site.gateway.windows = [SealedWindow(NOW, 0, 3, 0, 4_712, 4_711)]
-        await site.become(["read"])
-        assert "4\N{NARROW NO-BREAK SPACE}711 messages in 3 files" in await site.page("/files")
-        made = await site.admin.keys.make({"name": "one", "scopes": ["read"], "topics": ["b.*"]}, "test")
-        site.headers = {"X-API-Key": made["key"]}
-        page = await site.page("/files")
-        assert "0 messages in 0 files" in page and "4\N{NARROW NO-BREAK SPACE}71" not in page
 
     with_console(scenario)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
-from duemq.model.access import Grant
+from duemq.cluster.figures import Figures, SealedWindow
+from duemq.model.access import Grant, Scope
 from duemq.proxy.api.server_info import _topics
 from duemq.proxy.api.table import ENDPOINTS
+from duemq.proxy.gateway.base import Gateway
+from duemq.proxy.gateway.limited_gateway import LimitedGateway
+from tests.support.http.console_site import ConsoleGateway
 from tests.support.http.http_site import NOW, ORDER
 from tests.unit.http.test_http_access import Site, code_of, with_site
 
@@ -207,6 +212,20 @@ def test_limits_and_the_cluster_tell_a_key_of_some_topics_of_these_alone() -> No
         assert (await site.ask("GET", "/v1/cluster", viewer)).json()["shards"][0]["pending"] == 7
 
     with_site(scenario)
+
+
+@pytest.mark.parametrize(("topics", "count"), [((), 1), (("b.*",), 0)])
+def test_counts_of_all_topics_are_shown_to_callers_for_all_topics(topics: tuple[str, ...], count: int) -> None:
+    """Pages of the console read these of the gateway of their caller."""
+
+    async def scenario() -> None:
+        inner = ConsoleGateway()
+        inner.nodes_figures, inner.windows = [Figures("a", sealed=7)], [SealedWindow(NOW, 0, 3, 0, 7, 7)]
+        grant = Grant("k", frozenset((Scope.READ,)), topics=topics)
+        gateway = LimitedGateway(cast(Gateway, inner), grant, lambda _: None)
+        assert [len(await gateway.figures()), len(await gateway.sealed_windows(0, 10))] == [count] * 2
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
