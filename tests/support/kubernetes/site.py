@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,7 +39,7 @@ class Site:
             pod.close()
 
     def apply(self, manifests: Iterable[Manifest]) -> None:
-        """As `helm upgrade --install --wait` does: pods of an old template give way, one at a time."""
+        """As `helm upgrade --install --wait` does: pods of an old template give way, of each kind one at a time."""
         for manifest in manifests:
             self._objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
         workloads = [one for (kind, _), one in self._objects.items() if kind in ("StatefulSet", "Deployment")]
@@ -46,8 +47,11 @@ class Site:
             if workload["metadata"]["name"] not in self.pods:
                 self._start(workload)
         self._wait(self._all())
-        for workload in workloads:
-            (self._roll_stateful_set if workload["kind"] == "StatefulSet" else self._roll_deployment)(workload)
+        rolls = {"StatefulSet": self._roll_stateful_set, "Deployment": self._roll_deployment}
+        with ThreadPoolExecutor(len(workloads)) as controllers:
+            rolling = [controllers.submit(rolls[workload["kind"]], workload) for workload in workloads]
+        for each in rolling:
+            each.result()
 
     def endpoints(self, service: str) -> list[str]:
         """HOST:PORT of the pods that are ready, as a Service finds them."""
