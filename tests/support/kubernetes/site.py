@@ -30,12 +30,13 @@ class Site:
         self._objects: dict[tuple[str, str], Manifest] = {}
         self.pods: dict[str, list[Pod]] = {}
         self.ended: list[Pod] = []
+        self._made: list[Pod] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pod in self._all():
+        for pod in self._made:
             pod.close()
 
     def apply(self, manifests: Iterable[Manifest]) -> None:
@@ -99,7 +100,9 @@ class Site:
         if service["spec"].get("publishNotReadyAddresses"):
             self._tell(f"{pod_name}.{service['metadata']['name']}.{self._namespace}.svc", address)
         about = Surroundings(self._data("ConfigMap", "data"), self._data("Secret", "stringData"), self._hosts)
-        return Pod(pod_name, workload["spec"]["template"], address, self._folder / f"pod-{serial}", volume, about)
+        pod = Pod(pod_name, workload["spec"]["template"], address, self._folder / f"pod-{serial}", volume, about)
+        self._made.append(pod)
+        return pod
 
     def _end(self, pod: Pod) -> None:
         self.ended.append(pod)
