@@ -1,4 +1,4 @@
-"""The Helm chart: what it makes is valid, fits together, and is what duemq reads."""
+"""The Helm chart: its manifests are valid, fit together, and duemq reads their settings."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Helm:
         return self._run("lint", str(CHART), "--strict", values=values)
 
     def _run(self, *words: str, values: Mapping[str, Any]) -> str:
-        command = [self.program, *words, "--values", "-", "--kube-version", "1.37.0"]
+        command = [str(self.program), *words, "--values", "-", "--kube-version", "1.37.0"]
         done = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True)
         if done.returncode != 0:
             raise HelmRefuses(done.stderr + done.stdout)

@@ -9,7 +9,7 @@ import pytest
 
 
 def need_namespaces() -> None:
-    """Skip the test where none can be made; fail it in CI."""
+    """Skip the test if none can be made; fail it in CI."""
     try:
         subprocess.run(
             ["unshare", "--fork", "--pid", "--mount", "--mount-proc", "true"], check=True, capture_output=True

@@ -1,4 +1,4 @@
-"""A pod, as a kubelet runs it: one container, as a process of this machine with an address of its own.
+"""A pod, as a kubelet runs it: one container, as a process of this machine with a loopback address.
 
 The process has the environment, the arguments, the user and the settings of the manifest. It writes its volume and
 nothing else of the disk. Paths of mounts are folders here, and 0.0.0.0 is the address of the pod.
@@ -79,7 +79,7 @@ class Pod:
         self.process.kill()
 
     def delete(self) -> None:
-        """SIGTERM and the grace, as `kubectl delete pod` does. Raises LocalError where it takes longer."""
+        """SIGTERM and the grace, as `kubectl delete pod` does. Raises LocalError if it takes longer."""
         self._leave()
         self.exit_code = self.process.stop(self._spec["terminationGracePeriodSeconds"])
 

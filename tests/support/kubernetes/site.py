@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,16 +30,17 @@ class Site:
         self._objects: dict[tuple[str, str], Manifest] = {}
         self.pods: dict[str, list[Pod]] = {}
         self.ended: list[Pod] = []
+        self._made: list[Pod] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pod in self._all():
+        for pod in self._made:
             pod.close()
 
     def apply(self, manifests: Iterable[Manifest]) -> None:
-        """As `helm upgrade --install --wait` does: pods of an old template give way, one at a time."""
+        """As `helm upgrade --install --wait` does: pods of an old template give way, of each kind one at a time."""
         for manifest in manifests:
             self._objects[manifest["kind"], manifest["metadata"]["name"]] = manifest
         workloads = [one for (kind, _), one in self._objects.items() if kind in ("StatefulSet", "Deployment")]
@@ -46,8 +48,11 @@ class Site:
             if workload["metadata"]["name"] not in self.pods:
                 self._start(workload)
         self._wait(self._all())
-        for workload in workloads:
-            (self._roll_stateful_set if workload["kind"] == "StatefulSet" else self._roll_deployment)(workload)
+        rolls = {"StatefulSet": self._roll_stateful_set, "Deployment": self._roll_deployment}
+        with ThreadPoolExecutor(len(workloads)) as controllers:
+            rolling = [controllers.submit(rolls[workload["kind"]], workload) for workload in workloads]
+        for each in rolling:
+            each.result()
 
     def endpoints(self, service: str) -> list[str]:
         """HOST:PORT of the pods that are ready, as a Service finds them."""
@@ -95,7 +100,9 @@ class Site:
         if service["spec"].get("publishNotReadyAddresses"):
             self._tell(f"{pod_name}.{service['metadata']['name']}.{self._namespace}.svc", address)
         about = Surroundings(self._data("ConfigMap", "data"), self._data("Secret", "stringData"), self._hosts)
-        return Pod(pod_name, workload["spec"]["template"], address, self._folder / f"pod-{serial}", volume, about)
+        pod = Pod(pod_name, workload["spec"]["template"], address, self._folder / f"pod-{serial}", volume, about)
+        self._made.append(pod)
+        return pod
 
     def _end(self, pod: Pod) -> None:
         self.ended.append(pod)
