@@ -122,9 +122,9 @@ def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: in
         yield Problem(True, f"Destination {one.name} gets nothing: {figures['trouble']}", page)
     elif (last := next(iter(figures.get("last_failures") or ()), None)) and now - last["at"] < _FAILED_MS:
         is_failing = (figures.get("last_accepted_at") or 0) < last["at"]
-        what = "takes nothing: its last attempt" if is_failing else "refuses some messages: an attempt"
+        what = "The last attempt" if is_failing else "An earlier attempt"
         ago = ms_text(max(now - last["at"], 0) // 1000 * 1000)
-        yield Problem(is_failing, f"Destination {one.name} {what} failed {ago} ago with {last['status']}", page)
+        yield Problem(is_failing, f"{what} at destination {one.name} failed {ago} ago with {last['status']}", page)
 
 
 def _of_node(node: dict[str, Any]) -> Iterator[Problem]:

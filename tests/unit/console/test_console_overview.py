@@ -44,8 +44,11 @@ async def later(site: ConsoleSite) -> None:
 @pytest.mark.parametrize(
     ("figures", "problem"),
     [
-        (FIGURES | {"last_failures": [FAILURE]}, "takes nothing: its last attempt failed 30s ago with 500"),
-        (FIGURES | {"last_failures": [FAILURE], "last_accepted_at": NOW}, "refuses some messages"),
+        (FIGURES | {"last_failures": [FAILURE]}, "The last attempt at destination mail failed 30s ago with 500"),
+        (
+            FIGURES | {"last_failures": [FAILURE], "last_accepted_at": NOW},
+            "An earlier attempt at destination mail failed",
+        ),
         (FIGURES | {"trouble": "nobody answers"}, "gets nothing: nobody answers"),
         (None, "is served by no relay"),
         (FIGURES | {"last_failures": [FAILURE | {"at": NOW - DAY_MS}]}, None),
