@@ -25,12 +25,12 @@ _MAX_SHOWN: Final = 20
 
 
 class Problem(NamedTuple):
-    """`page`: where more is seen, as from the root of the console. `count`: how many things have it."""
+    """`page`: where more is seen, as from the root of the console. `things`: how many have it."""
 
     severe: bool
     text: str
     page: str
-    count: int = 1
+    things: int = 1
 
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
@@ -44,11 +44,11 @@ def problems(service: Service, grant: Grant) -> list[Problem]:
 def counters(service: Service, grant: Grant) -> dict[str, int]:
     """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
     listed = problems(service, grant)
-    counts = Counter({"./": sum(problem.count for problem in listed if not problem.page.startswith("dlq"))})
+    counts = Counter({"./": sum(problem.things for problem in listed if not problem.page.startswith("dlq"))})
     for problem in listed:
         page = problem.page.partition("/")[0].partition("?")[0]
         if page != ".":
-            counts[page] += problem.count
+            counts[page] += problem.things
     return counts
 
 

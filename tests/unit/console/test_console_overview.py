@@ -135,7 +135,7 @@ def test_a_topic_with_many_is_read_in_part_and_says_so() -> None:
             reads += 1
             return await read(*arguments)
 
-        site.gateway.bus.read = counted  # type: ignore[method-assign]
+        site.gateway.bus.read = counted  # type: ignore[assignment, method-assign]
         for _ in range(20):
             await site.page("/")
         assert reads == 0, "they are read once for all who look"
