@@ -20,6 +20,7 @@ SINCE_MS: Final = 24 * 3_600_000
 _EVERY_MS, _PATIENCE_S = 15_000, 2.0
 _RECORDS, _BYTES = 50, 1 << 20  # of one topic
 _PARTITIONS: Final = 256  # of all topics
+_MAX_REASON: Final = 60  # characters: anybody may have written it
 
 
 class FreshLetter(NamedTuple):
@@ -89,7 +90,7 @@ class FreshLetters:
                 origin, id_ = origin_of(headers) or Origin("", ""), id_of(headers)
                 is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
-                asked.append((FreshLetter(info.name, origin.topic, origin.reason, is_own), place, id_))
+                asked.append((FreshLetter(info.name, origin.topic, origin.reason[:_MAX_REASON], is_own), place, id_))
             if offset + bus.marker_offsets < end:  # behind the last record is the end of its commit
                 return await self._waiting(asked), True
         return await self._waiting(asked), False

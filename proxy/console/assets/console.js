@@ -88,7 +88,7 @@
   setInterval(() => {
     turn += 1;
     for (const list of document.querySelectorAll("[data-poll]")) {
-      if (turn % Number(list.dataset.poll) === 0 && !isBusy(list)) htmx.ajax("GET", location.pathname + location.search, { target: list, select: `#${list.id}`, swap: "outerHTML" });
+      if (turn % Number(list.dataset.poll) === 0 && !isBusy(list)) htmx.ajax("GET", location.pathname + location.search, { target: list, select: `#${list.getAttribute("id")}`, swap: "outerHTML" });
     }
   }, 1000);
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -162,7 +162,7 @@
   };
   for (const form of document.querySelectorAll("form.filters[role=search]")) {
     const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet collapse", textContent: "Filter" });
-    const show = (is) => { form.classList.toggle("collapsed", !is); button.setAttribute("aria-expanded", String(is)); };
+    const show = (is) => { form.classList.toggle("collapsed", !is); button.setAttribute("aria-expanded", String(Boolean(is))); };
     button.addEventListener("click", () => show(form.classList.contains("collapsed")));
     form.prepend(button);
     show([...form.elements].some((one) => one.ariaInvalid) || document.querySelector(".notice.bad"));

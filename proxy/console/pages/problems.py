@@ -25,12 +25,12 @@ _MAX_SHOWN: Final = 20
 
 
 class Problem(NamedTuple):
-    """`page`: where more is seen, as from the root of the console. `count`: how many things have it."""
+    """`page`: where more is seen, as from the root of the console. `things`: how many have it."""
 
     severe: bool
     text: str
     page: str
-    count: int = 1
+    things: int = 1
 
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
@@ -44,11 +44,11 @@ def problems(service: Service, grant: Grant) -> list[Problem]:
 def counters(service: Service, grant: Grant) -> dict[str, int]:
     """How many things are wrong, by the pages of the navigation; on `dlq`, dead letters that wait."""
     listed = problems(service, grant)
-    counts = Counter({"./": sum(problem.count for problem in listed if not problem.page.startswith("dlq"))})
+    counts = Counter({"./": sum(problem.things for problem in listed if not problem.page.startswith("dlq"))})
     for problem in listed:
         page = problem.page.partition("/")[0].partition("?")[0]
         if page != ".":
-            counts[page] += problem.count
+            counts[page] += problem.things
     return counts
 
 
@@ -122,9 +122,9 @@ def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: in
         yield Problem(True, f"Destination {one.name} gets nothing: {figures['trouble']}", page)
     elif (last := next(iter(figures.get("last_failures") or ()), None)) and now - last["at"] < _FAILED_MS:
         is_failing = (figures.get("last_accepted_at") or 0) < last["at"]
-        what = "takes nothing: its last attempt" if is_failing else "refuses some messages: an attempt"
+        what = "The last attempt" if is_failing else "An earlier attempt"
         ago = ms_text(max(now - last["at"], 0) // 1000 * 1000)
-        yield Problem(is_failing, f"Destination {one.name} {what} failed {ago} ago with {last['status']}", page)
+        yield Problem(is_failing, f"{what} at destination {one.name} failed {ago} ago with {last['status']}", page)
 
 
 def _of_node(node: dict[str, Any]) -> Iterator[Problem]:

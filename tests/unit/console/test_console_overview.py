@@ -44,8 +44,11 @@ async def later(site: ConsoleSite) -> None:
 @pytest.mark.parametrize(
     ("figures", "problem"),
     [
-        (FIGURES | {"last_failures": [FAILURE]}, "takes nothing: its last attempt failed 30s ago with 500"),
-        (FIGURES | {"last_failures": [FAILURE], "last_accepted_at": NOW}, "refuses some messages"),
+        (FIGURES | {"last_failures": [FAILURE]}, "The last attempt at destination mail failed 30s ago with 500"),
+        (
+            FIGURES | {"last_failures": [FAILURE], "last_accepted_at": NOW},
+            "An earlier attempt at destination mail failed",
+        ),
         (FIGURES | {"trouble": "nobody answers"}, "gets nothing: nobody answers"),
         (None, "is served by no relay"),
         (FIGURES | {"last_failures": [FAILURE | {"at": NOW - DAY_MS}]}, None),
@@ -132,7 +135,7 @@ def test_a_topic_with_many_is_read_in_part_and_says_so() -> None:
             reads += 1
             return await read(*arguments)
 
-        site.gateway.bus.read = counted  # type: ignore[method-assign]
+        site.gateway.bus.read = counted  # type: ignore[assignment, method-assign]
         for _ in range(20):
             await site.page("/")
         assert reads == 0, "they are read once for all who look"

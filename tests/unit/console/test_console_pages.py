@@ -512,7 +512,7 @@ def test_each_page_says_what_it_is_about_and_where_more_is(docs_url: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "path", ["/messages", "/dlq", "/dlq/topics/orders", "/topics/orders", "/cluster", "/jobs", "/trail"]
+    "path", ["/messages", "/dlq", "/dlq/topics/orders", "/topics", "/topics/orders", "/cluster", "/jobs", "/trail"]
 )
 def test_a_list_looks_again_by_its_id(path: str) -> None:
     async def scenario(site: ConsoleSite) -> None:
