@@ -8,13 +8,19 @@ from typing import Any
 import typer
 
 from duemq.cli.output import echo_json, echo_table, instant_text
+from duemq.model.printable import escaped
 
 
 def show_story(document: dict[str, Any], as_json: bool) -> None:
-    """Print what each reader did: a row for each event, and one for the state that it is in."""
+    """Print the place of the message in its topic, and what each reader did: a row for each event, and one for the state
+    that it is in."""
     if as_json:
         echo_json(document)
         return
+    place = document["place"]
+    at = f", partition {place['partition']}, offset {place['offset']}" if place else ""
+    without = "" if document["readers"] else "; no reader is known"
+    typer.echo(f"{document['status']}: topic {escaped(document['topic'])}{at}{without}")
     echo_table(("READER", "WHEN", "STATE", "DETAIL"), (row for one in document["readers"] for row in _rows(one)))
     if document["hidden_readers"] or not document["complete"]:
         typer.echo("This is not all: some readers are not for this key, or too much would have to be read.", err=True)

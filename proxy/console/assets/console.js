@@ -160,7 +160,7 @@
       for (const row of table.tBodies[0]?.rows ?? []) [...row.cells].forEach((cell, at) => { cell.dataset.label = names[at] ?? ""; });
     }
   };
-  for (const form of document.querySelectorAll("form.filters[role=search]")) {
+  for (const form of document.querySelectorAll("form.filters[role=search]:not(:has(.search))")) {
     const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet collapse", textContent: "Filter" });
     const show = (is) => { form.classList.toggle("collapsed", !is); button.setAttribute("aria-expanded", String(Boolean(is))); };
     button.addEventListener("click", () => show(form.classList.contains("collapsed")));
