@@ -48,13 +48,13 @@ with Client() as client:
         "committed": client.committed_cursor("t", "shop") == record.cursor,
         "state": [state.status, state.topic, state.key, list(state.labels)],
         "cancelled": [batch[0].cancel().id == batch[0].id],
-        "many": dict(client.cancel_many([one.id for one in batch[:3]]).counts),
-        "filter": dict(client.cancel_many(filter={"topic": "t", "label": "batch"}).counts),
+        "many": client.cancel_many([one.id for one in batch[:3]]).counts["cancelled"],
+        "filter": client.cancel_many(filter={"topic": "t", "label": "batch"}).counts["cancelled"],
         "refused": [
             refusal(client.send, "t", name="kept"), refusal(client.cancel, "kept"), refusal(client.get, "no-such"),
             refusal(client.send, "t", deliver_after="soon"), refusal(client.send, "bad topic"),
         ],
-        "topics": [topic.name for topic in client.topics()],
+        "topics": "t" in [topic.name for topic in client.topics()],
         "shards": client.limits().shards,
     }))
 """
@@ -67,8 +67,8 @@ SEEN = {
     "committed": True,
     "state": ["delivered", "t", "k", ["eu"]],
     "cancelled": [True],
-    "many": {"cancelled": 3},
-    "filter": {"cancelled": 17},
+    "many": 3,
+    "filter": 17,
     "refused": [
         ["NameTaken", "name_taken", "name"],
         ["AlreadyDelivered", "already_delivered", None],
@@ -76,7 +76,7 @@ SEEN = {
         ["BadTime", "bad_time", "deliver_after"],
         ["BadTopic", "bad_topic", "topic"],
     ],
-    "topics": ["t"],
+    "topics": True,
     "shards": 1,
 }
 
