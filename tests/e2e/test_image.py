@@ -59,9 +59,9 @@ def container(kind: str, folder: Path, further: dict[str, str]) -> Iterator[dict
         )  # fmt: skip
     try:
         wait_for(lambda: process.poll() is not None or health_check(variables) == 0, f"the {kind} to be healthy")
-        shown = (folder / "log").read_text()
-        assert process.poll() is None, shown
-        assert ("/console/)" in shown) is (kind in ("serve", "proxy")), shown
+        assert process.poll() is None, (folder / "log").read_text()
+        if kind in ("serve", "proxy"):
+            wait_for(lambda: "/console/)" in (folder / "log").read_text(), "the log to name the console")
         yield variables
     finally:
         process.terminate()
