@@ -62,7 +62,7 @@ DUEMQ_{{ $setting | replace "." "__" | upper }}: {{ $value | quote }}
 {{- define "duemq.pod" -}}
 {{- $values := .root.Values -}}
 {{- $keeps := hasKey .own "storage" -}}
-{{- $health := ternary (list "duemq" "health" "--listen" "0.0.0.0:8789") (list "duemq" "health") (eq .kind "relay") -}}
+{{- $health := ternary (list "duemq" "health" "--listen" (printf "0.0.0.0:%v" .process.port)) (list "duemq" "health") (eq .kind "relay") -}}
 metadata:
   labels: {{- include "duemq.selector" . | nindent 4 }}
   annotations:
