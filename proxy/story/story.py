@@ -60,9 +60,7 @@ class Walk:
                 if sent.status != "delivered":
                     return findings.retry(sent)
                 if (record := await self.records.of(sent)) is None:
-                    return findings.end(
-                        "unknown", f"the record of its retry is not kept in {sent.topic}, or was not found"
-                    )
+                    return findings.end("unknown", f"the record of its retry is not found in {sent.topic}")
                 continue
             else:
                 letter = await self.records.of(sent) if sent.status == "delivered" else None
