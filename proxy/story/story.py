@@ -45,7 +45,7 @@ class Walk:
         record: PlacedRecord | None = first
         for _ in range(_MAX_STEPS):
             assert record is not None
-            position = await self._position(reader, record)  # first: what is sent back is in the log before it moves
+            position = await self._position(reader, record)  # first: it moves after a return is in the log
             sent = await self._sent_back(reader.group, record, position)
             if sent is None:
                 passed = position is not None and _has_passed(position, record.offset)
