@@ -45,8 +45,8 @@ class StoryRetry(Shape):
 
 
 class StoryReader(Shape):
-    """What one reader did. accepted: it is done. waiting: it is not sent yet. retrying: it waits for `retry`.
-    cancelled: its retry was cancelled. unknown: `detail` says why."""
+    """What one reader did. accepted: a destination took it, a group read past it without a failure. waiting: it is not
+    sent yet. retrying: it waits for `retry`. cancelled: its retry was cancelled. unknown: `detail` says why."""
 
     group: str
     destination: str | None = Field(description="Null for a group of consumers.")

@@ -19,7 +19,7 @@ from duemq.cluster.shard_reader import MessageState
 from duemq.model.dead_letters import DESTINATION, origin_of
 from duemq.model.errors import Unavailable
 from duemq.model.job import Job
-from duemq.model.names import NO_NAME, fingerprint, of_redrive, of_return
+from duemq.model.names import fingerprint, of_redrive, of_return
 from duemq.model.record import Headers
 from duemq.proxy.destinations.relay_access import FiguresOf
 from duemq.proxy.gateway.base import Gateway
@@ -45,10 +45,10 @@ class Walk:
         record: PlacedRecord | None = first
         for _ in range(_MAX_STEPS):
             assert record is not None
-            position = await self._position(reader, record)
+            position = await self._position(reader, record)  # first: it moves after a return is in the log
             sent = await self._sent_back(reader.group, record, position)
             if sent is None:
-                passed = position is not None and await self._has_passed(position, record)
+                passed = position is not None and _has_passed(position, record.offset)
                 letter = await self._nameless(reader, record, state.id) if passed else None
                 if letter is None:
                     if position is None and not reader.is_declared and not findings.events:
@@ -60,7 +60,7 @@ class Walk:
                 if sent.status != "delivered":
                     return findings.retry(sent)
                 if (record := await self.records.of(sent)) is None:
-                    return findings.end("unknown", f"the record of its retry is not kept in {sent.topic}")
+                    return findings.end("unknown", f"the record of its retry is not found in {sent.topic}")
                 continue
             else:
                 letter = await self.records.of(sent) if sent.status == "delivered" else None
@@ -83,9 +83,6 @@ class Walk:
             if reader.is_declared:
                 raise
             return None  # the group of a consumer that duemq's user may not read
-
-    async def _has_passed(self, position: GroupPosition, record: PlacedRecord) -> bool:
-        return record.offset < position.offset or contains(_done(position), record.offset)
 
     async def _sent_back(self, group: str, record: PlacedRecord, position: GroupPosition | None) -> MessageState | None:
         """The retry or the dead letter that a reader made of a record."""
@@ -113,7 +110,7 @@ class Walk:
         jobs = [job for job in self._jobs if job.order.kind == "redrive" and job.order.source == letter.topic]
         asked = [(name, fingerprint(job.id.encode())) for job in jobs[:_MAX_JOBS]]
         self._budget.look_up()
-        receipts = await self._gateway.named(asked or [(name, NO_NAME)])
+        receipts = await self._gateway.named(asked or [(name, b"")])
         known = receipts[0]
         if known is None or (redriven := await self._gateway.state(known.id)) is None:
             return None
@@ -129,6 +126,8 @@ class Walk:
         began_at = None if destination is None else destination.began_at
         if passed and not findings.events and began_at and state.delivered_at < began_at:
             return findings.end("unknown", "it was delivered before this destination began to read its topics")
+        if passed and self._budget.is_spent:
+            return findings.end("unknown", "too much would have to be read to know")
         if passed:
             return findings.end("accepted")
         figures: Mapping[str, Any] = (destination and self._figures(destination.name)) or {}
@@ -202,9 +201,10 @@ class _ReaderStory:
         self._life, self._left_out = [], 0
 
 
-def _done(position: GroupPosition) -> Any:
-    note = own_metadata(position.offset, position.note)
-    return done_in(position.offset, note) or decode_ranges(position.note, position.offset)
+def _has_passed(position: GroupPosition, offset: int) -> bool:
+    """Whether a record is done. The note is the metadata of a commit on Kafka, else the ranges by themselves."""
+    done = done_in(position.offset, own_metadata(position.offset, position.note))
+    return offset < position.offset or contains(done or decode_ranges(position.note, position.offset), offset)
 
 
 def _goes_back(reader: Reader, topic: str) -> bool:

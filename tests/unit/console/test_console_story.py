@@ -20,7 +20,13 @@ _REDRIVEN = {
     "job": "j1", "by": "key:ops",
 }  # fmt: skip
 _RETRY = {"id": "r1" * 16, "number": 3, "status": "scheduled", **times("deliver_at", NOW + 60_000)}
-_READER = {"group": "destination.mail", "destination": "mail", "detail": "", "events": [], "retry": None}
+_READER: dict[str, Any] = {
+    "group": "destination.mail",
+    "destination": "mail",
+    "detail": "",
+    "events": [],
+    "retry": None,
+}
 
 
 def rendered(*, visible: bool = True, untold: str = "", readers: Any = (), **fields: Any) -> str:
