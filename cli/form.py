@@ -116,7 +116,7 @@ def _sentence(error: Any) -> tuple[str | None, str]:
             return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"
     if param is not None and (cause := error.__cause__) is not None and hasattr(cause, "errors"):
         return option, f"{option} {_rule_of(param, cause.errors()[0])}"
-    return option, text if option in text.split() else f"{option}: {text}"
+    return option, text if option in text.replace(":", " ").split() else f"{option}: {text}"
 
 
 def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
