@@ -18,7 +18,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import duemq.client
-from duemq.cli.app import command_line
+from duemq.cli.app import _COMMANDS, command_line
 from duemq.cli.form import now_spelled
 from duemq.client import Admin
 
@@ -44,7 +44,10 @@ class Shell:
         self.code, self.out, self.err = -1, "", ""
 
     def __call__(self, *words: str, stdin: bytes | str = b"") -> Shell:
-        result = CliRunner().invoke(command_line(now_spelled(words[0])), words, input=stdin, catch_exceptions=False)
+        only = now_spelled(words[0]) if words else ""
+        result = CliRunner().invoke(
+            command_line(only if only in _COMMANDS else None), words, input=stdin, catch_exceptions=False
+        )
         self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
         return self
 
