@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -24,12 +24,9 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _answered(ctx, incomplete, lambda client: (topic.name for topic in client.topics()))
 
 
-def message_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids and names of scheduled messages, soonest first."""
-    prefix: Any = {"name_prefix": incomplete} if incomplete else {}
-    return _answered(
-        ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST, **prefix).messages)
-    )
+def message_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of scheduled messages, soonest first. The API does not tell the names that senders gave them."""
+    return _answered(ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST).messages))
 
 
 def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
