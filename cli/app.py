@@ -52,7 +52,7 @@ _COMMANDS = {
     "deliver-now": _Command(_MESSAGES, "messages.pending", "deliver_now", "DELIVER_NOW_EXAMPLES"),
     "import": _Command(_MESSAGES, "messages.import_files", "import_file"),
     "tail": _Command(_MESSAGES, "messages.tail", "tail"),
-    "message": _Command(_NOUNS, "", ""),
+    "message": _Command(_NOUNS, "", ""),  # made of the short ones: see `_add`
     "topic": _Command(_NOUNS, "messages.topic", "app"),
     "dlq": _Command(_NOUNS, "messages.dlq", "app"),
     "profile": _Command(_NOUNS, "profiles.command", "app"),

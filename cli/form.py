@@ -61,12 +61,20 @@ class Group(TyperGroup):
             with formatter.section(panel):
                 formatter.write_dl(rows)
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """As typer's, but every error is one line, and with `--json` a document, too."""
         if not standalone_mode:
-            return super().main(args, *rest, standalone_mode=False, **extra)
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
-            code = super().main(args, *rest, standalone_mode=False, **extra)
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:
             _end(error, "--json" in (sys.argv[1:] if args is None else args))
         except typer.Abort:
@@ -78,7 +86,7 @@ class Group(TyperGroup):
 def _end(error: typer.TyperException, as_json: bool) -> NoReturn:
     """End the process for an error of usage."""
     if type(error).__name__ != "NoArgsIsHelpError":
-        option, text = _told(error)
+        option, text = _sentence(error)
         context = getattr(error, "ctx", None)
         see = f" (see {context.command_path} --help)" if context is not None else ""
         typer.secho(f"duemq: {text}{see}", err=True, fg=typer.colors.RED)
@@ -89,7 +97,7 @@ def _end(error: typer.TyperException, as_json: bool) -> NoReturn:
     sys.exit(error.exit_code)
 
 
-def _told(error: Any) -> tuple[str | None, str]:
+def _sentence(error: Any) -> tuple[str | None, str]:
     """The option or argument at fault, if there is one, and a sentence that names it."""
     text = escaped(" ".join(error.message.split())).rstrip(".")
     param = getattr(error, "param", None)
@@ -107,20 +115,20 @@ def _told(error: Any) -> tuple[str | None, str]:
         case "BadOptionUsage":
             return option, f"{option} needs a value" if "requires" in text else f"{option} takes no value"
     if param is not None and (cause := error.__cause__) is not None and hasattr(cause, "errors"):
-        return option, f"{option} {_wanted(param, cause.errors()[0])}"
+        return option, f"{option} {_rule_of(param, cause.errors()[0])}"
     return option, text if option in text.split() else f"{option}: {text}"
 
 
-def _wanted(param: Any, wrong: dict[str, Any]) -> str:
+def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
     """What a parameter takes, and what it was given, by pydantic's account of an error."""
     given = escaped(str(wrong["input"]))
     if choices := param.type_descriptor.choices:
-        return f"is one of {', '.join(map(str, choices))}, not {given!r}"
+        return f"must be one of {', '.join(map(str, choices))}, not {given!r}"
     least, most = param.type_descriptor.parameter_info.min, param.type_descriptor.parameter_info.max
     kind = "a whole number" if wrong["type"].startswith("int") or isinstance(least, int) else "a number"
     bounds = {(False, False): "", (True, False): f", {least} or more", (False, True): f", {most} at most"}
     limits = bounds.get((least is not None, most is not None), f" from {least} to {most}")
-    return f"is {kind}{limits}, not {given!r}"
+    return f"must be {kind}{limits}, not {given!r}"
 
 
 def _make_plain(command: Any) -> None:

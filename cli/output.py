@@ -32,12 +32,16 @@ def echo_json(document: Any) -> None:
 
 
 def echo_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, short: Sequence[str] | None = None, wide: bool = False
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    short: Sequence[str] | None = None,
+    wide: bool | None = None,
 ) -> None:
     """A table in a terminal, as wide as it is; in a pipe one line per row without a heading, for `cut` and `awk`.
 
-    In a terminal the first column and ids are never cut, so that they can be copied; other cells end in … if it is
-    too narrow.
+    In a terminal the first column and ids are never cut, so that they can be copied. Where it is too narrow other cells
+    end in …, or go on in the next line if the command has no --wide (`wide` None).
     `short`: the columns there, in their order. `wide`: all columns, with ms, and no cell cut.
     """
     if not sys.stdout.isatty():
@@ -45,19 +49,20 @@ def echo_table(
             typer.echo("\t".join(row))
         return
     from rich.cells import cell_len
-    from rich.console import Console
+    from rich.console import Console, OverflowMethod
     from rich.table import Table
     from rich.text import Text
 
     places = [columns.index(column) for column in (columns if wide or short is None else short)]
-    cells = [[row[place] if wide else _MS.sub("Z", row[place]) for place in places] for row in rows]
+    cells = [[_MS.sub("Z", row[place]) if wide is False else row[place] for place in places] for row in rows]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, place in enumerate(places):
         whole = number == 0 or columns[place] == "ID"
         least = max((cell_len(row[number]) for row in cells), default=0) if whole else None
         table.add_column(columns[place], min_width=least, no_wrap=whole)
+    overflow: OverflowMethod = "fold" if wide is None else "ellipsis"
     for row in cells:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+        table.add_row(*(Text(cell, no_wrap=wide is not None, overflow=overflow) for cell in row))
     Console(width=_ANY_WIDTH if wide else None).print(table, crop=False)
 
 

@@ -61,8 +61,9 @@ def begin(
     chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     if not chosen:
         raise typer.BadParameter("say which messages: no filter would mean all", param_hint="--topic")
+    wire_kind: str = kind
     if kind in _MOVES:
-        kind = "move-with-expiry" if shift_expiry else _MOVES[kind]
+        wire_kind = "move-with-expiry" if shift_expiry else _MOVES[kind]
         if [at, after, shift].count(None) != 2:
             raise typer.BadParameter("say one of --at, --after and --shift", param_hint="--shift")
     elif at or after or shift or shift_expiry:
@@ -70,7 +71,7 @@ def begin(
     given = {"shift": duration(shift, "--shift", signed=True), "rate": rate, **when(after, at, None, zone)}
     fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
     with connected(url, as_json) as client:
-        raise typer.Exit(begin_job(client, kind, fields, "messages", dry_run, wait, yes, as_json))
+        raise typer.Exit(begin_job(client, wire_kind, fields, "messages", dry_run, wait, yes, as_json))
 
 
 @app.command("ls", epilog=examples("duemq job ls", "duemq job ls --json | jq -r '.jobs[].state'"))

@@ -103,8 +103,8 @@ def test_declared_paused_kept_and_removed(tmp_path: Path) -> None:
         changed = {"rate": 9, "timeout": 3000}
         before |= changed
         assert edited.returncode == 0 and json.loads(edited.stdout)["rate"] == 9 and shown(server) == before
-        told = run("backup", tmp_path / "backups", "--data", data)
-        assert "SHARD\tPENDING\tLAST ENTRY\tAPPLIED BELOW\tDELIVERED UP TO\n0\t" in told.stdout
+        kept = run("backup", tmp_path / "backups", "--data", data)
+        assert "SHARD\tPENDING\tLAST ENTRY\tAPPLIED BELOW\tDELIVERED UP TO\n0\t" in kept.stdout
         assert run("destination", "rm", "shop", "--yes", url=server.url).returncode == 0
         assert run("destination", "show", "shop", url=server.url).returncode == 4
         assert run("destination", "ls", url=server.url).stdout == ""

@@ -263,7 +263,8 @@ def test_https_to_a_plain_server_is_told_as_that(shell: Shell) -> None:
 def test_ids_can_be_copied_at_80_columns(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     ids = [f"AAABohr-LdcAAAAAAAAAAAAAzGSo19T{letter}" for letter in "UV"]
-    more = {"topic": "order-timeouts-of-the-shop", "key": "customer-4711-of-the-shop", "deliver_at_ms": 1924992000123}
+    key = "customer-4711-of-the-shop"
+    more = {"topic": "order-timeouts-of-the-shop", "key": key, "deliver_at_ms": 1924992000123}
     pages = [{"messages": [STATE | more | {"id": one} for one in ids], "cursor": None}]
     for command in (("ls",), ("find", "--key", "k"), ("dlq", "ls")):
         for wide in (False, True):
@@ -276,7 +277,7 @@ def test_ids_can_be_copied_at_80_columns(shell: Shell, monkeypatch: pytest.Monke
             assert all(one in line for one, line in zip(ids, lines[1:], strict=True)), lines
             assert wide or max(map(len, lines)) <= 80, lines
             assert ("2031-01-01T00:00:00.123Z" if wide else "2031-01-01T00:00:00Z ") in lines[1]
-            assert (more["key"] in lines[1]) == wide
+            assert (key in lines[1]) == wide
 
 
 def test_topics_and_dead_letters(shell: Shell) -> None:

@@ -142,7 +142,7 @@ def _anywhere(command: Any, good: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 
 def _name(param: Any) -> str:
     if param.param_type_name == "option":
-        return max(param.opts, key=len)
+        return str(max(param.opts, key=len))
     return str(param.metavar or param.name.upper())
 
 

@@ -16,7 +16,7 @@ import typer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from duemq.cli.session import when
+from duemq.cli.times import when
 from duemq.client.http.errors import RejectedError
 from duemq.client.http.requests import Draft, message_body
 from duemq.model.errors import BadDelayFile, Rejected
@@ -79,8 +79,8 @@ def meaning_of(draft: Callable[[], Any]) -> Meaning:
         made = draft()
     except (Rejected, RejectedError) as error:
         return str(error.code)
-    except typer.BadParameter:
-        return "bad_time"
+    except typer.BadParameter as error:
+        return str(getattr(error.__cause__, "code", "bad_time"))
     return NOW if made.due is None else made.due, made.expires
 
 
