@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -42,7 +42,7 @@ def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Client], Itera
     def run() -> None:
         with suppress(Exception):
             in_force = resolve(typed_options(ctx), os.environ)
-            options = {name: value for name, value in in_force.items() if name != "profile"}
+            options: dict[str, Any] = {name: value for name, value in in_force.items() if name != "profile"}
             with Client(timeout=_WITHIN_S, retries=0, **options) as client:
                 answers.extend(ask(client))
 

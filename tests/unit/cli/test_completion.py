@@ -74,7 +74,7 @@ def test_topics_ids_and_destinations_come_from_the_server(server: str, config_ho
     Answers.keys.clear()
     assert offers(f"duemq --url {server} --api-key the-key tail m", ["mails"])
     assert set(Answers.keys) == {"Bearer the-key"}
-    add = [DUEMQ, "profile", "add", "near", "--url", server]
+    add = [str(DUEMQ), "profile", "add", "near", "--url", server]
     subprocess.run(add, check=True, capture_output=True, timeout=120)
     assert offers("duemq --profile near tail m", ["mails"])
     assert completed("duemq --profile n") == ["near"] == completed("duemq profile use ")
