@@ -24,12 +24,9 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _answered(ctx, incomplete, lambda client: (topic.name for topic in client.topics()))
 
 
-def message_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids and names of scheduled messages, soonest first."""
-    prefix: Any = {"name_prefix": incomplete} if incomplete else {}
-    return _answered(
-        ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST, **prefix).messages)
-    )
+def message_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Ids of scheduled messages, soonest first. The API does not tell the names that senders gave them."""
+    return _answered(ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST).messages))
 
 
 def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -45,7 +42,7 @@ def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterab
     def run() -> None:
         with suppress(Exception):
             in_force = resolve(typed_options(ctx), os.environ)
-            options = {name: value for name, value in in_force.items() if name != "profile"}
+            options: dict[str, Any] = {name: value for name, value in in_force.items() if name != "profile"}
             with Admin(timeout=_WITHIN_S, retries=0, **options) as client:
                 answers.extend(ask(client))
 

@@ -34,7 +34,7 @@ def cancel(
         typer.Argument(
             metavar="ID",
             help="Ids or names; - reads them from stdin, one a line.",
-            autocompletion=completion.message_names,
+            autocompletion=completion.message_ids,
         ),
     ] = None,
     topic: Topic = None,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 IdOrName = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The message's id, or the name you gave it.", autocompletion=completion.message_names
+        metavar="ID", help="The message's id, or the name you gave it.", autocompletion=completion.message_ids
     ),
 ]
 Topic = Annotated[str | None, typer.Option(help="Only of this topic.", autocompletion=completion.topics)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -65,6 +64,8 @@ class Profiles:
     @contextmanager
     def change(cls) -> Iterator[Self]:
         """The profiles, to be changed: they are written at the end of the block, whole and for this user alone."""
+        import fcntl  # no other command needs it, and Windows has none
+
         folder = profiles_path().parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -64,7 +64,7 @@ def offers(line: str, expected: list[str], **variables: str) -> bool:
     return any(completed(line, **variables) == expected for _ in range(20))
 
 
-def test_topics_names_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
+def test_topics_ids_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
     assert offers("duemq tail ", ["orders", "orders.eu", "mails"], DUEMQ_URL=server)
     assert offers("duemq send or", ["orders", "orders.eu"], DUEMQ_URL=server)
     assert offers("duemq ls --topic m", ["mails"], DUEMQ_URL=server)
@@ -74,7 +74,7 @@ def test_topics_names_and_destinations_come_from_the_server(server: str, config_
     Answers.keys.clear()
     assert offers(f"duemq --url {server} --api-key the-key tail m", ["mails"])
     assert set(Answers.keys) == {"Bearer the-key"}
-    add = [DUEMQ, "profile", "add", "near", "--url", server]
+    add = [str(DUEMQ), "profile", "add", "near", "--url", server]
     subprocess.run(add, check=True, capture_output=True, timeout=120)
     assert offers("duemq --profile near tail m", ["mails"])
     assert completed("duemq --profile n") == ["near"] == completed("duemq profile use ")

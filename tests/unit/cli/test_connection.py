@@ -242,7 +242,12 @@ def test_profiles_that_others_can_read_or_write_are_refused(run: Run, config_hom
 
 def test_open_prints_the_console_where_there_is_no_browser(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
+
+    def opens(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr("webbrowser.open", opens)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME", "BROWSER"):
         monkeypatch.delenv(name, raising=False)
     assert run("profile", "add", "prod", "--url", "https://prod/", "--use").exit_code == 0
