@@ -12,7 +12,7 @@ from duemq.model.printable import escaped
 
 
 def show_story(document: dict[str, Any], as_json: bool) -> None:
-    """Print the place of the message in its topic, and what each reader did: a row for each event, and one for the state
+    """Print where the message is in its topic, and what each reader did: a row for each event, and one for the state
     that it is in."""
     if as_json:
         echo_json(document)

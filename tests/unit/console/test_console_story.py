@@ -20,7 +20,7 @@ _REDRIVEN = {
     "job": "j1", "by": "key:ops",
 }  # fmt: skip
 _RETRY = {"id": "r1" * 16, "number": 3, "status": "scheduled", **times("deliver_at", NOW + 60_000)}
-_READER: dict[str, Any] = {
+_READER: Any = {
     "group": "destination.mail",
     "destination": "mail",
     "detail": "",
