@@ -12,9 +12,16 @@ _USE = ("Create", "Read", "Write", "Describe", "DescribeConfigs")
 
 
 def kafka_rights(
-    cluster: str, names: TopicNames, topics: Sequence[str], dead_letter: str, *, makes_topics: bool = True
+    cluster: str,
+    names: TopicNames,
+    topics: Sequence[str],
+    dead_letter: str,
+    groups: Sequence[str] = (),
+    *,
+    makes_topics: bool = True,
 ) -> Iterator[str]:
-    """One line per resource. `topics`: of messages, a last `*` for all that begin so. `makes_topics`: on first use."""
+    """One line per resource. `topics`: of messages, `groups`: of consumers; a last `*` for all that begin so.
+    `makes_topics`: on first use."""
     yield _line("topic", f"{names.prefix}*", _USE)
     for topic in sorted(INTERNAL - {BUFFER}):
         yield _line("topic", names.on_brokers(topic), ["Delete"])  # of records: trimming
@@ -30,6 +37,8 @@ def kafka_rights(
     yield _line("transactional-id", f"duemq-{cluster}-*", ("Write", "Describe"))
     for group in (names.cursors, names.on_brokers("destination.")):
         yield _line("group", f"{group}*", ["Read"])
+    for group in groups:
+        yield _line("group", group, ["Describe"])
     yield _line("cluster", "", ("IdempotentWrite", "DescribeConfigs"))
     yield _line("transactional-id", "*", ["Describe"])  # to name the client that blocks a shard
 

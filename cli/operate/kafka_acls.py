@@ -21,6 +21,12 @@ def kafka_acls(
         list[str] | None,
         typer.Option("--topic", "-t", help="A topic of messages; NAME* for all that begin so. Can be repeated."),
     ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--group", help="A group of consumers that stories of messages tell of; NAME* likewise. Can be repeated."
+        ),
+    ] = None,
     principal: Annotated[
         str | None, typer.Option(help="Who gets the rights. Default: User: and kafka.user, or User:duemq.")
     ] = None,
@@ -46,7 +52,12 @@ def kafka_acls(
     who = principal or f"User:{settings.kafka.user or 'duemq'}"
     names = TopicNames(settings.kafka.prefix or prefix_of(settings.cluster))
     rights = kafka_rights(
-        settings.cluster, names, topic or (), settings.topics.dead_letter, makes_topics=settings.topics.partitions > 0
+        settings.cluster,
+        names,
+        topic or (),
+        settings.topics.dead_letter,
+        group or (),
+        makes_topics=settings.topics.partitions > 0,
     )
     typer.echo("#!/bin/sh\nset -e")
     typer.echo(

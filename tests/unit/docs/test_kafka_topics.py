@@ -21,10 +21,11 @@ def test_all_own_topics_are_listed() -> None:
 
 
 def test_rights_are_printed_for_the_names_of_the_cluster_and_for_topics_of_messages() -> None:
-    own = list(kafka_rights("duemq", TopicNames(), ["orders", "mails.*"], "dead", makes_topics=False))
+    own = list(kafka_rights("duemq", TopicNames(), ["orders", "mails.*"], "dead", ["billing"], makes_topics=False))
     use = "--operation Read --operation Write --operation Describe --operation DescribeConfigs"
     for named in ("orders", "dead", "mails. --resource-pattern-type prefixed"):
         assert f"--topic {named} {use}" in own
+    assert "--group billing --operation Describe" in own
     other = list(kafka_rights("staging", TopicNames("duemq.staging."), ["*"], "duemq.dlq"))
     assert f"--topic '*' --operation Create {use}" in other
     names = {line.split()[1] for line in other} - {"'*'", "--operation"}
