@@ -94,12 +94,7 @@ def test_a_wrong_argument_names_the_method_that_was_called(sentence: str) -> Non
 
 
 def test_what_operates_duemq_is_not_in_the_client_of_senders_and_readers() -> None:
-    for call in (
-        lambda: CLIENT.keys,  # type: ignore[attr-defined]
-        lambda: AsyncClient.drain,  # type: ignore[attr-defined]
-    ):
-        with pytest.raises(AttributeError):
-            call()
+    assert not hasattr(Client, "keys") and not hasattr(AsyncClient, "drain")
     assert len([name for name in dir(Client) if not name.startswith("_")]) < 25
 
 
