@@ -235,7 +235,7 @@ class EmbeddedBus:
 
     async def readers(self, topic: str) -> list[str]:
         self._commits.check()
-        names, prefix = list[str](), layout.cursor_key(topic, CursorName(""))
+        names, prefix = list[str](), layout.cursors_of(topic)
         with translate_errors(f"reading who reads topic {topic}"):
             rows = self._db.iter()
             rows.seek(prefix)

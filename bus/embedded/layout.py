@@ -65,8 +65,13 @@ def epoch_key(committer: str) -> bytes:
 CURSORS = b"c"
 
 
+def cursors_of(topic: str) -> bytes:
+    """The start of the keys of a topic's cursors."""
+    return CURSORS + topic.encode() + b"\0"
+
+
 def cursor_key(topic: str, name: CursorName) -> bytes:
-    return CURSORS + topic.encode() + b"\0" + name.encode()
+    return cursors_of(topic) + name.encode()
 
 
 def read_cursor_key(key: bytes) -> tuple[str, str]:

@@ -51,8 +51,8 @@ def import_file(
             if wait:
                 imports = _wait_until_imported(client, imports, tell)
         except KeyboardInterrupt:
-            handed = f"{len(imports):,} of {len(files):,} files were handed over and will be imported"
-            typer.echo(f"duemq: stopped; {handed}; the same command goes on", err=True)
+            so_far = f"{len(imports):,} of {len(files):,} files were handed over and will be imported"
+            typer.echo(f"duemq: stopped; {so_far}; the same command goes on", err=True)
             raise
     raise typer.Exit(_tell(imports, as_json))
 

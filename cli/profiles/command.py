@@ -50,7 +50,7 @@ def add(
     """
     fields = _fields(dict(given_options()), store_key)
     checked_name(name)
-    with _told(as_json), Profiles.change() as profiles:
+    with _failures(as_json), Profiles.change() as profiles:
         if name in profiles.profiles and not replace:
             raise typer.BadParameter(f"there is a profile {name} already; --replace replaces it", param_hint="NAME")
         profiles.profiles[name] = fields
@@ -67,7 +67,7 @@ def add(
 @app.command("ls", epilog=examples("duemq profile ls", "duemq profile ls --json | jq -r '.profiles[].url'"))
 def list_profiles(as_json: AsJson = False) -> None:
     """List the profiles. The one in use has a star."""
-    with _told(as_json):
+    with _failures(as_json):
         profiles = Profiles.read()
     if as_json:
         echo_json({"profiles": [_document(profiles, name) for name in sorted(profiles.profiles)]})
@@ -82,7 +82,7 @@ def list_profiles(as_json: AsJson = False) -> None:
 @app.command("get", epilog=examples("duemq profile get prod"))
 def get(name: Name, as_json: AsJson = False) -> None:
     """Show a profile. The text of a key is not shown."""
-    with _told(as_json):
+    with _failures(as_json):
         profiles = Profiles.read()
         profiles.fields(name, "NAME")
     if as_json:
@@ -100,7 +100,7 @@ def use_profile(
     """Use a profile from now on, unless an option or the environment names a server."""
     if none == (name is not None):
         raise typer.BadParameter("name a profile, or say --none", param_hint="NAME")
-    with _told(as_json), Profiles.change() as profiles:
+    with _failures(as_json), Profiles.change() as profiles:
         if name is not None:
             profiles.fields(name, "NAME")
         profiles.current = name or ""
@@ -115,7 +115,7 @@ def use_profile(
 @app.command("rm", epilog=examples("duemq profile rm test"))
 def remove(name: Name, as_json: AsJson = False) -> None:
     """Remove a profile. The files that it names stay."""
-    with _told(as_json), Profiles.change() as profiles:
+    with _failures(as_json), Profiles.change() as profiles:
         profiles.fields(name, "NAME")
         del profiles.profiles[name]
         if profiles.current == name:
@@ -158,7 +158,7 @@ def _key_of(fields: dict[str, str]) -> str:
 
 
 @contextmanager
-def _told(as_json: bool) -> Iterator[None]:
+def _failures(as_json: bool) -> Iterator[None]:
     try:
         yield
     except DuemqError as error:

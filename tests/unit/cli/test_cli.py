@@ -257,12 +257,6 @@ def test_an_error_of_the_server_names_the_options(shell: Shell) -> None:
     assert (shell.code, orjson.loads(shell.out)["error"]["detail"]) == (7, detail), "programs know the fields"
 
 
-def test_https_to_a_plain_server_is_told_as_that(shell: Shell) -> None:
-    shell.answers = [httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1016)")]
-    shell("ls", "--url", "https://127.0.0.1:8787")
-    assert shell.err == "duemq: https://127.0.0.1:8787 speaks http, not https; say http:// by --url or DUEMQ_URL\n"
-
-
 def test_ids_can_be_copied_at_80_columns(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     ids = [f"AAABohr-LdcAAAAAAAAAAAAAzGSo19T{letter}" for letter in "UV"]
