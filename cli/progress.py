@@ -16,7 +16,7 @@ Tell = Callable[[str, int, int | None], None]
 """A step, the amount done, and the total (None: not known yet)."""
 
 _FIRST_S: Final = 1.0  # until then the command may have ended
-_MOST_S: Final = 60.0
+_MAX_PAUSE_S: Final = 60.0
 
 
 @contextmanager
@@ -71,5 +71,5 @@ class _Lines:
         of = "" if total is None else f" of {self._text(total)}"
         share = f" ({done * 100 // total} %)" if total else ""
         typer.echo(f"{what}: {self._text(done)}{of}{share}", err=True)
-        self._pause_s = min(2 * self._pause_s, _MOST_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_PAUSE_S)
         self._next_at = now + self._pause_s
