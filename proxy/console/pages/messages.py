@@ -49,25 +49,15 @@ _DONE: Final = {
 
 
 async def get_messages(service: Service, request: Request) -> Response:
-    return await _list(service, request, dead=False)
-
-
-async def get_dead_letters(service: Service, request: Request) -> Response:
-    return await _list(service, request, dead=True)
-
-
-async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     fields = read_query(request, _FIELDS)
     wrong, listed = "", dict[str, Any](messages=[], cursor=None)
     try:
         if ref := fields.get("ref", "").strip():
             state = await call_api(service, request, "GET", f"/v1/messages/{quote(ref, safe='')}")
             return redirect(request, f"messages/{quote(state['id'])}")
-        query = api_filter(fields)
-        if not dead:
-            query |= given({"search": fields.get("search", "").strip()}, "search")
-            query["returns"] = "true" if fields.get("returns") else "false"
-        listed = await _search(service, request, query, dead=dead)
+        query = api_filter(fields) | given({"search": fields.get("search", "").strip()}, "search")
+        query["returns"] = "true" if fields.get("returns") else "false"
+        listed = await _search(service, request, query)
         if is_only_match(listed, query):
             return redirect(request, f"messages/{quote(listed['messages'][0]['id'])}")
     except Rejected as error:  # what was typed stays on the page
@@ -75,7 +65,7 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     shown = {name: value for name, value in fields.items() if name != "cursor"}
     matching = {name: value for name, value in shown.items() if name not in ("search", "returns")}
     return render(
-        request, "messages.html", 400 if wrong else 200, dead=dead, fields=dict.fromkeys(_FIELDS, "") | fields,
+        request, "messages.html", 400 if wrong else 200, fields=dict.fromkeys(_FIELDS, "") | fields,
         wrong=wrong, statuses=STATUSES, messages=[_ABSENT | one for one in listed["messages"]],
         limits=LIMITS, by_job=grant_of(request).allows(Scope.OPERATE),
         filtered=bool(given(fields, *FILTERS)), chosen=bool(given(fields, "status", "returns", *FILTERS)),
@@ -84,14 +74,11 @@ async def _list(service: Service, request: Request, *, dead: bool) -> Response:
     )  # fmt: skip
 
 
-async def _search(service: Service, request: Request, query: dict[str, str], *, dead: bool) -> Any:
+async def _search(service: Service, request: Request, query: dict[str, str]) -> Any:
     """The next page that has something, or how far the search came in its time."""
-    path = "/v1/dlq" if dead else "/v1/messages"
-    if dead:
-        query.pop("status", None)
     until = time.monotonic() + PATIENCE_S
     while True:
-        listed = await call_api(service, request, "GET", path, query)
+        listed = await call_api(service, request, "GET", "/v1/messages", query)
         if listed["messages"] or listed["cursor"] is None or time.monotonic() >= until:
             return listed
         query |= {"cursor": listed["cursor"]}
