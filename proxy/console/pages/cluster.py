@@ -25,10 +25,12 @@ _DONE: Final = {
 async def get_cluster(service: Service, request: Request) -> Response:
     query = read_query(request, ("done",))
     cluster = await call_api(service, request, "GET", "/v1/cluster")
-    figures = {one.node: one for one in service.history.now.figures if one.lateness}
+    grant = grant_of(request)
+    all_figures = () if grant.topics else service.history.now.figures  # they count all topics
+    figures = {one.node: one for one in all_figures if one.lateness}
     nodes = [node | {"figures": _figures_of(node, figures, len(cluster["nodes"]))} for node in cluster["nodes"]]
     return render(
-        request, "cluster/cluster.html", cluster=cluster, nodes=nodes, problems=problems(service, grant_of(request)),
+        request, "cluster/cluster.html", cluster=cluster, nodes=nodes, problems=problems(service, grant),
         done=_DONE.get(query.get("done", ""), ""), alone=len(nodes) < 2,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import format_duration, format_ms
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
+from duemq.proxy.console.caller import sees_payloads
 from duemq.proxy.console.forms import read_form
 from duemq.proxy.console.views import redirect, render
 
@@ -44,7 +45,10 @@ async def post_step(service: Service, request: Request) -> Response:
 async def _page(service: Service, request: Request, reply: Any = None) -> Response:
     """`reply`: what the other side said to a test message."""
     destination = await call_api(service, request, "GET", f"/v1/destinations/{request.path_params['name']}")
-    return render(request, "destinations/destination.html", one=_shown(destination), reply=reply)
+    return render(
+        request, "destinations/destination.html", one=_shown(destination), reply=reply,
+        visible=sees_payloads(service, request),
+    )  # fmt: skip
 
 
 def _shown(destination: dict[str, Any]) -> dict[str, Any]:
