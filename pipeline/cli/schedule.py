@@ -116,6 +116,7 @@ def schedule(
     same unless --strict is given. Run it again with the same --job to go on where it ended.
     """
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.bulk_schedule.ids import write_ids
         from duemq.pipeline.bulk_schedule.job import Options, RowsRejected
         from duemq.pipeline.bulk_schedule.job import schedule as run
         from duemq.pipeline.bulk_schedule.rules import judged
@@ -151,9 +152,10 @@ def schedule(
                     frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
                     source=about, teller=teller,
                 )  # fmt: skip
+                without_id = None
                 if ids is not None:
                     teller.step("writing the ids")
-                    done.ids.write.mode("overwrite").parquet(uri_of(ids))
+                    without_id = done.manifest.accepted - write_ids(done.ids, done.manifest.attempt, uri_of(ids))
         except RowsRejected as error:
             typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
             raise typer.Exit(REFUSED) from error
@@ -161,7 +163,7 @@ def schedule(
             typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
         near = send_soon(spark, done.manifest, columns, url, rules, teller) if soon == "send" else None
-        _tell(done, teller, ids, near, as_json)
+        _tell(done, ids, without_id, near, as_json)
 
 
 def _ms(text: str) -> int:
@@ -220,12 +222,12 @@ def _identity(
     return f"job-{print_of(columns.as_dict(), about)[:16]}", about
 
 
-def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:
+def _tell(done: Scheduled, ids: str | None, without_id: int | None, near: Soon | None, as_json: bool) -> None:
     manifest = done.manifest
     document: dict[str, Any] = {
         "job": manifest.job, "rows": manifest.rows, "scheduled": manifest.accepted, "rejected": manifest.rejected,
         "rejects": manifest.rejects, "files": len(manifest.files), "again": done.again, "forgotten": done.forgotten,
-        "ids": ids,
+        "ids": ids, "without_id": without_id,
     } | ({} if near is None else {"sent": near.sent, "left": near.left, "answers": near.answers})  # fmt: skip
     if as_json:
         echo_json(document)
@@ -235,6 +237,11 @@ def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, a
     if done.forgotten:
         typer.secho(
             f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
+            fg=typer.colors.YELLOW,
+        )
+    if without_id:
+        typer.secho(
+            f"{without_id:,} of them are not in {ids}: the server does not keep their files any more",
             fg=typer.colors.YELLOW,
         )
     if manifest.rejected:
