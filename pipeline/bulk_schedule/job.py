@@ -29,7 +29,7 @@ from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import Server
-from duemq.pipeline.sources.tables import fingerprint
+from duemq.pipeline.sources.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
 
 __all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
@@ -83,7 +83,7 @@ def schedule(
     """
     server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
     folder = JobFolder(stage_of(spark, options.stage, job), job)
-    about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
+    about = f"{schema_of(frame)}\n{source or _rows_of(frame)}"
     printed = print_of(columns.as_dict(), about)
     manifest, again = folder.manifest(), folder.imports() is not None
     if manifest is None:

@@ -236,5 +236,5 @@ def _is_unwritable(of: T.DataType) -> bool:
 
 def reasons(frame: DataFrame) -> DataFrame:
     """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a look before a job."""
-    wrong = F.regexp_extract(F.col(OWN + REASON), r"^[a-z_]+", 0)
+    wrong = F.regexp_extract(F.col(OWN + REASON), r"^(?:the )?([a-z_]+)", 1)
     return frame.groupBy(wrong.alias("field")).agg(F.count("*").alias("rows")).orderBy(F.desc("rows"), "field")

@@ -201,7 +201,7 @@ def _frame(
         return jdbc_table(spark, jdbc, name, options)
     if source is None or jdbc is not None or name is not None:
         raise BadInput("either TABLE is needed, or both of --jdbc and --table")
-    return read_table(spark, source, kind, options)
+    return read_table(spark, source, kind, options, corrupt=True)
 
 
 def _identity(

@@ -104,7 +104,7 @@ def send(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
             labels=labels, expires=expires, name=name, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
-        frame = read_table(spark, source, kind, settings_of(option, "--option"))
+        frame = read_table(spark, source, kind, settings_of(option, "--option"), corrupt=True)
         if dry_run:
             judged_rows, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
             print_look(judged_rows, "sent", as_json)

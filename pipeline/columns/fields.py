@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from duemq.pipeline.columns.instants import check_zone, need_time, shown
-from duemq.pipeline.columns.mapping import HEADERS, HIDDEN, OWN, UNREAD, Columns, column
+from duemq.pipeline.columns.mapping import CORRUPT, HEADERS, HIDDEN, NOT_UTF8, OWN, UNREAD, Columns, column
 from duemq.pipeline.errors import BadInput
 
 _NUMBERS = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
@@ -58,6 +58,11 @@ class _Reader:
         self._problems: list[Column] = []
         if len(self._types) < len(frame.schema.fields):
             raise BadInput("the table has two columns of one name")
+        if CORRUPT in self._types:
+            line = column(CORRUPT)
+            why = F.when(line.contains(NOT_UTF8), "the line is not in its encoding (UTF-8, if none is named)")
+            count = "the line has too few or too many columns"
+            self._problems.append(F.when(line.isNotNull(), why.otherwise(count)))
 
     def type_of(self, name: str, use: str) -> T.DataType:
         if name not in self._types:
