@@ -20,11 +20,14 @@ from duemq.pipeline.cli.columns import (
     Payload,
     PayloadBase64,
     ReaderOptions,
+    Select,
     TableFormat,
     To,
     Topic,
     Unit,
+    Where,
     Zone,
+    chosen,
     columns_of,
     print_look,
 )
@@ -92,6 +95,8 @@ def schedule(
     jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
     option: ReaderOptions = None,
+    where: Where = None,
+    select: Select = None,
     lead: Annotated[
         str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
     ] = "10m",
@@ -133,10 +138,12 @@ def schedule(
             labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
         check_soon(soon, strict, columns)
-        frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
+        frame = chosen(_frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option")), where, select)
         if dry_run:
             with failures_told("Nothing was changed"):
-                print_look(judged(frame, columns, rules, int(time.time() * 1000)), "scheduled", as_json)
+                print_look(
+                    judged(frame, columns, rules, int(time.time() * 1000) + rules.ahead_ms), "scheduled", as_json
+                )
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server imports files from (delay_files.import_from)")
@@ -144,13 +151,14 @@ def schedule(
             if place is not None:
                 destination(spark, place, option_name)
         reader = "" if jdbc else f"{kind or ''} {' '.join(sorted(option or ()))}".strip()
-        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name, reader)
+        reader = "\n".join([reader, *([where or "", *(select or ())] if where or select else [])])
+        job_id, about, earlier = _identity(frame, columns, job, source, (jdbc, jdbc_name), reader)
         again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"
         try:
             with failures_told(again):
                 done = run(
                     frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
-                    source=about, teller=teller,
+                    source=about, earlier=earlier, teller=teller,
                 )  # fmt: skip
                 without_id = None
                 if ids is not None:
@@ -205,21 +213,35 @@ def _frame(
 
 
 def _identity(
-    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None, reader: str
-) -> tuple[str, str]:
-    """The job's id, and what it is made of. `reader`: how the table's files are read."""
+    frame: DataFrame,
+    columns: Columns,
+    job: str | None,
+    source: str | None,
+    database: tuple[str | None, str | None],
+    reader: str,
+) -> tuple[str, str, str | None]:
+    """The job's id, what it is made of, and that as earlier versions say it. `source`: a path, or a name in the
+    catalog; `database`: a URL and a table; `reader`: how the table is read."""
     from duemq.pipeline.bulk_schedule.manifest import print_of
+    from duemq.pipeline.bulk_schedule.plans import plan_of
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources.tables import fingerprint
+    from duemq.pipeline.sources.tables import fingerprint, is_path, jdbc_print, snapshot_of
 
-    about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
-    if about is not None and reader:
-        about = f"{about} {sha256(reader.encode()).hexdigest()}"
-    if job is not None:
-        return job, about or "unknown"
-    if jdbc or about is None:
+    read = f" {sha256(reader.encode()).hexdigest()}" if reader else ""
+    url, name = database
+    if url is not None and name is not None:
+        files, earlier = None, f"{url.partition('?')[0]} {name}{read}"
+        about = f"jdbc {jdbc_print(url, name)}{read}"
+    else:
+        files = fingerprint(frame)
+        earlier = None if files is None else files + read
+        about = earlier or ""
+        if source is not None and not is_path(source):
+            plan = sha256(plan_of(frame).encode()).hexdigest()
+            about = f"{about} {plan} {snapshot_of(frame.sparkSession, source)}"
+    if job is None and files is None:
         raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
-    return f"job-{print_of(columns.as_dict(), about)[:16]}", about
+    return job or f"job-{print_of(columns.as_dict(), earlier or '')[:16]}", about, earlier
 
 
 def _tell(done: Scheduled, ids: str | None, without_id: int | None, near: Soon | None, as_json: bool) -> None:

@@ -98,6 +98,7 @@ def test_a_job_is_done_once_and_another_one_of_its_id_is_refused(spark: SparkSes
     with pytest.raises(RowsRejected, match="4 of 50 rows"):
         schedule(wrong, COLUMNS, "strict", Options(stage, strict=True), Server(url))
     assert JobFolder(FolderStage(stage / "strict"), "strict").manifest() is None
+    assert [path.name for path in (stage / "strict").glob("attempt-*/*")] == ["rejects"], "a copy of the table is left"
     first = schedule(wrong, COLUMNS, "once", Options(stage), Server(url), source="s")
     assert (first.manifest.accepted, first.manifest.rejected) == (46, 4)
     apart = spark.read.parquet(f"file://{first.manifest.rejects}")
@@ -243,8 +244,16 @@ def test_the_table_of_ids_outlives_every_rerun(
     """A server that has loaded one window keeps its file no more: those ids are left out and counted."""
     url, stage = site
     frame, table = rows(spark, 60, prefix="kept"), tmp_path / "ids"
+    asked, listed = list[str](), Admin.imports
+
+    def imports(self: Admin, state: str | None = None, below: str = "") -> Any:
+        asked.append(below)
+        return listed(self, state, below)
+
+    monkeypatch.setattr(Admin, "imports", imports)
     done = schedule(frame, COLUMNS, "kept", Options(stage), Server(url), source="s")
     attempt, uri = done.manifest.attempt, f"file://{table}"
+    assert set(asked) == {f"{stage}/kept/"}, "it lists the imports of others"
     spark.range(3).write.parquet(uri)  # another table
     assert write_ids(done.ids, attempt, uri) == 60
     first = done.manifest.files[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
+from duemq.pipeline.cli.columns import chosen
+from duemq.pipeline.cli.schedule import _identity
 from duemq.pipeline.columns import CORRUPT, OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.migrate import from_csv
 from duemq.pipeline.migrate.files import read_csv
-from duemq.pipeline.sources.tables import fingerprint, jdbc_table, read_table
+from duemq.pipeline.sources.tables import fingerprint, jdbc_table, read_table, schema_of
 from duemq.pipeline.spark.failures import failures_told
 from tests.support.spark.spark_site import spark_tests
 
@@ -120,7 +124,59 @@ def test_names_of_folders_are_text(spark: SparkSession, tmp_path: Path, kind: st
     frame = spark.createDataFrame([("0012", "7")], "customer string, id string")
     frame.write.partitionBy("customer").format(kind).option("header", "true").save(str(tmp_path / "t"))
     if kind == "parquet":  # they are numbers, dates or text there, as Spark's own tables have them
-        with pytest.raises(BadInput, match="customer=0012.* --conf .*partitionColumnTypeInference.enabled=false"):
+        with pytest.raises(BadInput, match=r"customer=0012.* --conf .*partitionColumnTypeInference.enabled=false"):
             read_table(spark, str(tmp_path / "t"))
     else:
         assert read_table(spark, str(tmp_path / "t")).select("customer", "id").collect() == [("0012", "7")]
+
+
+def test_tables_of_a_catalog_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+    """Also if they have no files that could tell."""
+    (tmp_path / "a.csv").write_text(f"due,text\n{DUE},a\n{DUE},b\n")
+    read_table(spark, str(tmp_path / "a.csv")).createOrReplaceTempView("whole")
+    spark.sql("SELECT * FROM whole WHERE text = 'a'").createOrReplaceTempView("part")
+    spark.createDataFrame([(DUE, "c")], "due bigint, text string").createOrReplaceTempView("fileless")
+    spark.sql("SELECT * FROM fileless LIMIT 1").createOrReplaceTempView("first")
+    columns = Columns("due", "text", to="t")
+    names = ("whole", "part", "fileless", "first")
+    prints = {name: _identity(spark.table(name), columns, "nightly", name, (None, None), "")[1] for name in names}
+    assert len(set(prints.values())) == 4
+    again = _identity(spark.table("part"), columns, "nightly", "part", (None, None), "")
+    assert again == ("nightly", prints["part"], fingerprint(spark.table("part")))
+    with pytest.raises(BadInput, match="--job is missing"):
+        _identity(spark.table("first"), columns, None, "first", (None, None), "")
+    about = _identity(spark.table("first"), columns, "j", None, ("jdbc:x://db;password=S3cret", "t"), "")[1]
+    assert about.startswith("jdbc ") and "S3cret" not in about
+
+
+def test_files_beside_a_table_are_no_part_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder %20 [x]"
+    folder.mkdir()
+    for name in ("1.csv", "2.csv"):
+        (folder / name).write_text("id\n7\n")
+    table = read_table(spark, f"{folder}".replace("[", r"\[").replace("]", r"\]") + "/*.csv")
+    before = fingerprint(table)
+    rows = [
+        spark.read.format("binaryFile").load(exact(f"file://{folder}/{name}")).first() for name in ("1.csv", "2.csv")
+    ]
+    text = [f"{row.path} {row.length} {row.modificationTime.timestamp() * 1_000_000:.0f}" for row in rows if row]
+    assert before == sha256("\n".join([schema_of(table), *text]).encode()).hexdigest(), "ids of jobs are made of it"
+    (folder / "3.txt").touch()
+    assert fingerprint(table) == before
+    (folder / "2.csv").unlink()
+    with pytest.raises(BadInput, match="cannot be read"):
+        fingerprint(table)
+
+
+def test_rows_and_columns_are_chosen_and_bad_lines_stay(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"id,due,country\n1,{DUE},FR\n2,{DUE},DE\n3,{DUE}\n")
+    table = read_table(spark, str(tmp_path / "a.csv"), corrupt=True)
+    rows = chosen(table, "country = 'FR'", ["CAST(id AS INT) + 1 AS id", "due"])
+    assert rows.dtypes[0] == ("id", "int")
+    found = judged(rows, Columns("due", "id", to="t"), BulkRules(), DUE - 86_400_000).collect()
+    assert [(row[OWN + "payload"], row[OWN + REASON]) for row in found] == [
+        (b"2", None), (b"4", "the line has too few or too many columns")
+    ]  # fmt: skip
+    assert chosen(table, None, ["*"]).columns == table.columns
+    with pytest.raises(BadInput, match="UNRESOLVED_COLUMN"):
+        chosen(table, "land = 'FR'", None)
