@@ -350,8 +350,9 @@ def import_record(import_id: str) -> Plan[FileImport]:
     return FileImport.from_json(json_of((yield Call("GET", f"/v1/imports/{quoted(import_id)}"))))
 
 
-def imports(state: str | None) -> Plan[Sequence[FileImport]]:
-    body = json_of((yield Call("GET", "/v1/imports", {} if state is None else {"state": state})))
+def imports(state: str | None, below: str) -> Plan[Sequence[FileImport]]:
+    query = {name: value for name, value in (("state", state), ("below", below)) if value}
+    body = json_of((yield Call("GET", "/v1/imports", query)))
     return [FileImport.from_json(item) for item in body["imports"]]
 
 

@@ -315,7 +315,7 @@ class Limits:
     """What a server accepts. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
 
     `imports_files`: whether the server imports files. `max_files`: in one call. `min_lead_ms`: how far ahead of now the
-    window of each must begin.
+    window of each must begin. `now_ms`: the server's clock, epoch ms; None for a server that does not tell.
     """
 
     shards: int
@@ -331,6 +331,7 @@ class Limits:
     max_files: int
     max_file_rows: int
     min_lead_ms: int
+    now_ms: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -340,7 +341,7 @@ class Limits:
             body["shards"], tuple(body["topics"]), body["max_delay_ms"], body["max_payload_bytes"],
             body["max_key_bytes"], body["max_headers"], body["max_headers_bytes"], body["max_batch_items"],
             body["max_batch_bytes"], imports["enabled"], imports["max_files"], imports["max_file_rows"],
-            imports["min_lead_ms"], body,
+            imports["min_lead_ms"], body.get("now_ms"), body,
         )  # fmt: skip
 
 

@@ -112,6 +112,8 @@ class Attempt:
         bad = 0 if apart is None else apart.bad
         rows = sum(file.rows for file in timely_files) + bad
         if bad and self.strict:
+            for window in {file.path.rpartition("/")[0] for file in written_files}:
+                folder.stage.remove(f"{window}/")
             raise RowsRejected(f"{bad:,} of {rows:,} rows were rejected ({rejects}): nothing is scheduled")
         column_map = self.columns.as_dict()
         return JobManifest(

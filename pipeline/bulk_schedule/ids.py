@@ -9,12 +9,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from duemq.client import Admin
+from duemq.client.http.errors import NoIds, UnknownImport
 from duemq.pipeline.bulk_schedule.manifest import JobManifest
 from duemq.pipeline.bulk_schedule.stage import Stage
+from duemq.pipeline.errors import JobFailed
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import hadoop_path
 from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark.connect import is_remote
 from duemq.pipeline.spark.parallel import tasks_for
 
 _MAX: Final = 10_000  # ids per request
@@ -27,9 +34,9 @@ def ids(
     spark: SparkSession, manifest: JobManifest, stage: Stage, imports: Mapping[str, str | None], server: Server
 ) -> DataFrame:
     """One row per message: `id, name, topic, key, due_ms, file, row`. Lazy: the job's files are read, and the server
-    asked for their ids, when it is used, which has to be before their windows are due. Files whose outcome the server
-    has forgotten are left out. `name` is null where none is
-    mapped; `file` is a path below the job's folder and `row` counts from 0."""
+    asked for their ids, when it is used. The server keeps a file until its window is loaded: the rows of files that it
+    does not keep any more are left out. `name` is null where none is mapped; `file` is a path below the job's folder
+    and `row` counts from 0."""
     imported_files = [(file.path, imports[file.path]) for file in manifest.files if imports[file.path] is not None]
     listed = spark.createDataFrame(imported_files, "path string, import string")
 
@@ -49,7 +56,10 @@ def _of_file(client: Admin, local: Path, path: str, file_import: str) -> Iterato
         columns = [name for name in _READ if name in file.schema_arrow.names]
         for batch in file.iter_batches(_MAX, columns=columns, use_threads=False):
             count = batch.num_rows
-            message_ids = client.imported_ids(file_import, first, count)
+            try:
+                message_ids = client.imported_ids(file_import, first, count)
+            except (NoIds, UnknownImport):
+                return
             if len(message_ids) != count:
                 raise ValueError(f"{path} is not the file that was imported: it has more rows")
             name = batch["name"] if "name" in columns else pa.nulls(count, pa.string())
@@ -61,3 +71,37 @@ def _of_file(client: Admin, local: Path, path: str, file_import: str) -> Iterato
                 names=_NAMES,
             )  # fmt: skip
             first += count
+
+
+def write_ids(ids: DataFrame, attempt: str, uri: str) -> int:
+    """Have the table of a job's ids at a URI, and return how many rows it has. A table of this job that is there stays
+    as it is: later the server has fewer ids. Another job's is replaced once this one is complete.
+
+    `attempt`: of the job's manifest. Raises JobFailed.
+    """
+    spark, uri = ids.sparkSession, uri.rstrip("/")
+    written = _rows(spark, uri, attempt)
+    if is_remote(spark):  # it has no Hadoop to rename with
+        if not written:
+            ids.write.mode("overwrite").parquet(uri)
+        return written or _rows(spark, uri, attempt)
+    beside = f"{uri}.{attempt}"
+    (files, place), (_, new), (_, success) = (hadoop_path(spark, of) for of in (uri, beside, f"{beside}/_SUCCESS"))
+    is_complete = files.exists(success)  # an earlier run may have ended before or while it was renamed
+    if written and not (is_complete and _rows(spark, beside, attempt) > written):
+        files.delete(new, True)
+        return written
+    if not is_complete:
+        ids.write.mode("overwrite").parquet(beside)
+    files.delete(place, True)
+    if not files.rename(new, place):
+        raise JobFailed(f"the ids are in {beside}, which cannot be renamed to {uri}")
+    return _rows(spark, uri, attempt)
+
+
+def _rows(spark: SparkSession, uri: str, attempt: str) -> int:
+    """How many ids of a job's attempt are in a table; 0 also if there is no table of ids."""
+    try:
+        return spark.read.parquet(exact(uri)).where(F.col("file").startswith(f"{attempt}/")).count()
+    except AnalysisException:
+        return 0

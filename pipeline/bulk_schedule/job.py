@@ -29,7 +29,7 @@ from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.server import Server
-from duemq.pipeline.sources.tables import fingerprint
+from duemq.pipeline.sources.tables import fingerprint, schema_of
 from duemq.pipeline.spark.progress import Silent, Teller
 
 __all__ = ["Options", "RowsRejected", "Scheduled", "schedule"]
@@ -71,6 +71,7 @@ def schedule(
     *,
     rules: BulkRules | None = None,
     source: str | None = None,
+    earlier: str | None = None,
     teller: Teller | None = None,
     failpoint: Failpoint = no_failpoint,
     clock: Callable[[], int] = lambda: int(time.time() * 1000),
@@ -79,18 +80,21 @@ def schedule(
 
     `source` says what is in the frame, so that another job of the same id is noticed; None: the files that it reads
     (see `fingerprint`) and what is done with them (see `plan_of`), which a value such as the time of day makes another.
-    `rules` None: those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
+    `earlier`: the `source` of these rows by the rules of earlier versions, whose jobs are gone on with. `rules` None:
+    those of the server. Raises BadInput, JobFailed, RowsRejected, and what the client raises.
     """
     server, teller, spark = server or Server(), teller or Silent(), frame.sparkSession
     folder = JobFolder(stage_of(spark, options.stage, job), job)
-    about = f"{frame.schema.json()}\n{source or _rows_of(frame)}"
-    printed = print_of(columns.as_dict(), about)
+    about = f"{schema_of(frame)}\n{source or _rows_of(frame)}"
+    prints = {print_of(columns.as_dict(), one) for one in (about, f"{schema_of(frame)}\n{earlier}")}
     manifest, again = folder.manifest(), folder.imports() is not None
     if manifest is None:
         folder.check()
         rules = rules or BulkRules.of(server.limits())
+        ahead_ms = rules.ahead_ms
         attempt = Attempt(
-            frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint, clock
+            frame, columns, folder, rules, about, options.rejects, options.strict, teller, failpoint,
+            lambda: clock() + ahead_ms,
         )  # fmt: skip
         manifest = attempt.written()
         failpoint("before_manifest")
@@ -98,7 +102,7 @@ def schedule(
         failpoint("manifest")
     else:
         teller.says(f"job {job} was written before: {manifest.accepted:,} rows in {len(manifest.files):,} files")
-    if manifest.print != printed:
+    if manifest.print not in prints:
         raise BadInput(
             f"job {job} was made of another table or with other columns ({folder.stage.place}/manifest.json): another "
             "job needs another id"

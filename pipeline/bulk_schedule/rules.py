@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,19 +35,22 @@ _AGAIN, _TWICE, _HASH = OWN + "again", OWN + "twice", OWN + "hash"
 class BulkRules:
     """`limits` should be those of the server. The window of a message (its half hour) must begin `lead_ms` after the
     start of the job or later, for the files are written until then; it is due no later than `horizon_ms` after it.
-    `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it."""
+    `server_lead_ms`: how long after their hand-over the windows of files must begin, as the server has it. `ahead_ms`:
+    by how much its clock, by which it judges, is ahead of this machine's."""
 
     limits: ImportLimits = field(default_factory=ImportLimits)
     lead_ms: int = LEAD_MS
     horizon_ms: int = 10 * 365 * 86_400_000
     server_lead_ms: int = 120_000
+    ahead_ms: int = 0
 
     @staticmethod
     def of(limits: Limits, lead_ms: int = LEAD_MS) -> BulkRules:
         """The rules by which a server judges. Raises BadInput where it asks for more than `lead_ms`."""
         if lead_ms < limits.min_lead_ms:
             raise BadInput(f"a lead of {lead_ms} ms is too short: the server takes files {limits.min_lead_ms} ms ahead")
-        return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms)
+        ahead_ms = 0 if limits.now_ms is None else limits.now_ms - int(time.time() * 1000)
+        return BulkRules(message_limits(limits), lead_ms, limits.max_delay_ms, limits.min_lead_ms, ahead_ms)
 
 
 def judged(
@@ -55,8 +59,8 @@ def judged(
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be scheduled,
     or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
     None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
-    if REASON in frame.columns:
-        raise BadInput(f"column {REASON}: the table of rejected rows has one of its own; rename yours")
+    if own := next((name for name in frame.columns if name.lower() == REASON), None):  # Spark ignores case
+        raise BadInput(f"column {own}: the table of rejected rows has one of its own; rename yours")
     rows = with_fields(frame, columns)
     if columns.name is not None:
         rows = _with_twice(rows, _counted(rows) if repeated is None else repeated)
@@ -236,5 +240,5 @@ def _is_unwritable(of: T.DataType) -> bool:
 
 def reasons(frame: DataFrame) -> DataFrame:
     """How many rows of a judged frame are wrong in which field: `field`, `rows`. For a look before a job."""
-    wrong = F.regexp_extract(F.col(OWN + REASON), r"^[a-z_]+", 0)
+    wrong = F.regexp_extract(F.col(OWN + REASON), r"^(?:the )?([a-z_]+)", 1)
     return frame.groupBy(wrong.alias("field")).agg(F.count("*").alias("rows")).orderBy(F.desc("rows"), "field")

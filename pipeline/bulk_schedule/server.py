@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -42,8 +42,11 @@ def hand_over(
     became of a file some time after its window. Raises JobFailed where nothing was handed over, or where that cannot be
     known any more; and Rejected as the server does.
     """
-    imports = _by_content(patiently(client.imports))
+    imports = _imports(client, folder)
     missing = [file for file in manifest.files if not _is_in(imports, file)]
+    if missing and (folder.handed_at() is not None or any(_may_be_forgotten(file, clock()) for file in missing)):
+        imports = _imports(client)  # the stage may have been at another path
+        missing = [file for file in manifest.files if not _is_in(imports, file)]
     if not missing:
         folder.record_hand_over(clock())
         failpoint("handed_over")
@@ -99,7 +102,7 @@ def _give(
     except PastDue as error:
         # An answer to the same request may have been lost, and the windows have come near since.
         time.sleep(_AGAIN_S)
-        imports = _by_content(patiently(client.imports))
+        imports = _imports(client)
         if all(_is_in(imports, file) for file in missing):
             return
         late = sum(file.rows for file in missing)
@@ -132,10 +135,12 @@ def imported(
     since = time.monotonic()
     while True:
         # A number, whatever the files are: the nodes that answer have the same files to take in.
-        waiting = patiently(lambda: client.count_imports("pending", f"{folder.stage.path('').rstrip('/')}/"))
+        waiting = patiently(lambda: client.count_imports("pending", _below(folder)))
         teller.share(max(len(files) - waiting, 0), len(files))
         if not waiting:
-            imports = _by_content(patiently(client.imports))
+            imports = _imports(client, folder)
+            if any(file.sha256 not in imports for file in files):
+                imports = _imports(client)
             end_flags = [
                 imports[file.sha256].state in ("imported", "rejected") for file in files if file.sha256 in imports
             ]
@@ -174,8 +179,13 @@ def _may_be_forgotten(file: WrittenFile, now: int) -> bool:
     return file.window + WINDOW_MS <= now + _CLOCKS_MS
 
 
-def _by_content(imports: Iterable[FileImport]) -> dict[str, FileImport]:
-    """The one that counts of each content: a refused one may have come again."""
+def _below(folder: JobFolder) -> str:
+    return f"{folder.stage.path('').rstrip('/')}/"
+
+
+def _imports(client: Admin, folder: JobFolder | None = None) -> dict[str, FileImport]:
+    """The imports of a job, or of all, by their content. Of one content a refused one may have come again."""
+    imports = patiently(lambda: client.imports(below="" if folder is None else _below(folder)))
     by_sha256: dict[str, FileImport] = {}
     for one in imports:
         sha256 = one.raw.get("sha256")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from duemq.pipeline.cli.columns import Zone
+from duemq.pipeline.cli.columns import Where, Zone
 from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, duration_of, echo_json, examples, spark_session
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _NO_ANSWER = "What was decided before stands; run the same again: nothing is don
 
 Table = Annotated[str, typer.Argument(help="A file or folder (Parquet, CSV, JSON, ORC), or a table of the catalog.")]
 Format = Annotated[str | None, typer.Option("--format", help="Of the table: parquet, csv, json or orc.")]
-Where = Annotated[str | None, typer.Option("--where", help="Only rows for which this SQL condition holds.")]
 Id = Annotated[str | None, typer.Option("--id", help="The column with ids, or with names that senders chose.")]
 Key = Annotated[str | None, typer.Option("--key", help="The column with a business key; needs --ids.")]
 Ids = Annotated[str | None, typer.Option("--ids", help="The table that has the ids of a key, such as bulk schedule's.")]

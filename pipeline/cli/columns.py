@@ -48,6 +48,13 @@ TableFormat = Annotated[str | None, typer.Option("--format", help="parquet, csv,
 ReaderOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
 ]
+Where = Annotated[str | None, typer.Option("--where", help="Only rows for which this SQL condition holds.")]
+Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select", metavar="SQL", help="A column, such as 'CAST(at AS BIGINT) AS due', or '*'; again for each."
+    ),
+]
 Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
 
 
@@ -94,6 +101,24 @@ def columns_of(
         header_prefix=HEADER_PREFIX,
         nulls=nulls,
     )
+
+
+def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> DataFrame:
+    """The rows and columns of a table that `--where` and `--select` say. A line that is no row stays: what it says is
+    not known. Raises BadInput for SQL that is none."""
+    from pyspark.sql import functions as F
+
+    from duemq.pipeline.columns import CORRUPT
+    from duemq.pipeline.spark.failures import failures_told
+
+    with failures_told("Nothing was changed"):
+        corrupt = [CORRUPT] if CORRUPT in frame.columns else []
+        if where is not None:
+            frame = frame.where(F.expr(f"({where})") | F.col(CORRUPT).isNotNull() if corrupt else where)
+        if select:
+            frame = frame.selectExpr(*select, *(() if "*" in select else corrupt))
+        frame.schema  # noqa: B018  Connect looks only where it is asked
+    return frame
 
 
 def print_look(judged: DataFrame, verb: str, as_json: bool) -> None:

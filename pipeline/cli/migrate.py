@@ -143,7 +143,8 @@ def csv(
     separator: Annotated[str, typer.Option("--separator", help="Between columns.")] = ",",
     quote: Annotated[str, typer.Option("--quote", help="Around values.")] = '"',
     escape: Annotated[str, typer.Option("--escape", help="Before a quote within a value.")] = '"',
-    encoding: Annotated[str, typer.Option("--encoding", help="Of the file.")] = "UTF-8",
+    encoding: Annotated[str | None, typer.Option(
+        "--encoding", help="Of the file; if it is named, no line is refused for it.", show_default="UTF-8")] = None,
     multiline: Annotated[bool, typer.Option(
         "--multiline/--no-multiline", help="Quoted values may hold line breaks (one task for each file).")] = True,
     master: Master = None, conf: Settings = None, as_json: AsJson = False,

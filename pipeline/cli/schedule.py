@@ -20,11 +20,14 @@ from duemq.pipeline.cli.columns import (
     Payload,
     PayloadBase64,
     ReaderOptions,
+    Select,
     TableFormat,
     To,
     Topic,
     Unit,
+    Where,
     Zone,
+    chosen,
     columns_of,
     print_look,
 )
@@ -92,6 +95,8 @@ def schedule(
     jdbc: Annotated[str | None, typer.Option(help="The URL of a database, in place of TABLE.")] = None,
     jdbc_name: Annotated[str | None, typer.Option("--table", help="The table in that database.")] = None,
     option: ReaderOptions = None,
+    where: Where = None,
+    select: Select = None,
     lead: Annotated[
         str, typer.Option(help="How far ahead a window must begin; at least 2m and what writing takes.")
     ] = "10m",
@@ -116,6 +121,7 @@ def schedule(
     same unless --strict is given. Run it again with the same --job to go on where it ended.
     """
     with spark_session("schedule", master, conf, as_json) as (spark, teller):
+        from duemq.pipeline.bulk_schedule.ids import write_ids
         from duemq.pipeline.bulk_schedule.job import Options, RowsRejected
         from duemq.pipeline.bulk_schedule.job import schedule as run
         from duemq.pipeline.bulk_schedule.rules import judged
@@ -132,10 +138,12 @@ def schedule(
             labels=labels, expires=expires, name=name, order=order, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
         check_soon(soon, strict, columns)
-        frame = _frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option"))
+        frame = chosen(_frame(spark, source, kind, jdbc, jdbc_name, settings_of(option, "--option")), where, select)
         if dry_run:
             with failures_told("Nothing was changed"):
-                print_look(judged(frame, columns, rules, int(time.time() * 1000)), "scheduled", as_json)
+                print_look(
+                    judged(frame, columns, rules, int(time.time() * 1000) + rules.ahead_ms), "scheduled", as_json
+                )
             return
         if stage is None:
             raise BadInput("--stage is missing: a folder that the server imports files from (delay_files.import_from)")
@@ -143,17 +151,19 @@ def schedule(
             if place is not None:
                 destination(spark, place, option_name)
         reader = "" if jdbc else f"{kind or ''} {' '.join(sorted(option or ()))}".strip()
-        job_id, about = _identity(frame, columns, job, jdbc, jdbc_name, reader)
+        reader = "\n".join([reader, *([where or "", *(select or ())] if where or select else [])])
+        job_id, about, earlier = _identity(frame, columns, job, source, (jdbc, jdbc_name), reader)
         again = f"Run it again with --job {job_id} to go on: nothing is scheduled twice"
         try:
             with failures_told(again):
                 done = run(
                     frame, columns, job_id, Options(stage, rejects, link, strict), server, rules=rules,
-                    source=about, teller=teller,
+                    source=about, earlier=earlier, teller=teller,
                 )  # fmt: skip
+                without_id = None
                 if ids is not None:
                     teller.step("writing the ids")
-                    done.ids.write.mode("overwrite").parquet(uri_of(ids))
+                    without_id = done.manifest.accepted - write_ids(done.ids, done.manifest.attempt, uri_of(ids))
         except RowsRejected as error:
             typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
             raise typer.Exit(REFUSED) from error
@@ -161,7 +171,7 @@ def schedule(
             typer.secho(f"duemq: stopped. {again}", err=True, fg=typer.colors.YELLOW)
             raise typer.Exit(130) from None
         near = send_soon(spark, done.manifest, columns, url, rules, teller) if soon == "send" else None
-        _tell(done, teller, ids, near, as_json)
+        _tell(done, ids, without_id, near, as_json)
 
 
 def _ms(text: str) -> int:
@@ -199,33 +209,47 @@ def _frame(
         return jdbc_table(spark, jdbc, name, options)
     if source is None or jdbc is not None or name is not None:
         raise BadInput("either TABLE is needed, or both of --jdbc and --table")
-    return read_table(spark, source, kind, options)
+    return read_table(spark, source, kind, options, corrupt=True)
 
 
 def _identity(
-    frame: DataFrame, columns: Columns, job: str | None, jdbc: str | None, name: str | None, reader: str
-) -> tuple[str, str]:
-    """The job's id, and what it is made of. `reader`: how the table's files are read."""
+    frame: DataFrame,
+    columns: Columns,
+    job: str | None,
+    source: str | None,
+    database: tuple[str | None, str | None],
+    reader: str,
+) -> tuple[str, str, str | None]:
+    """The job's id, what it is made of, and that as earlier versions say it. `source`: a path, or a name in the
+    catalog; `database`: a URL and a table; `reader`: how the table is read."""
     from duemq.pipeline.bulk_schedule.manifest import print_of
+    from duemq.pipeline.bulk_schedule.plans import plan_of
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources.tables import fingerprint
+    from duemq.pipeline.sources.tables import fingerprint, is_path, jdbc_print, snapshot_of
 
-    about = f"{(jdbc or '').partition('?')[0]} {name}" if jdbc else fingerprint(frame)
-    if about is not None and reader:
-        about = f"{about} {sha256(reader.encode()).hexdigest()}"
-    if job is not None:
-        return job, about or "unknown"
-    if jdbc or about is None:
+    read = f" {sha256(reader.encode()).hexdigest()}" if reader else ""
+    url, name = database
+    if url is not None and name is not None:
+        files, earlier = None, f"{url.partition('?')[0]} {name}{read}"
+        about = f"jdbc {jdbc_print(url, name)}{read}"
+    else:
+        files = fingerprint(frame)
+        earlier = None if files is None else files + read
+        about = earlier or ""
+        if source is not None and not is_path(source):
+            plan = sha256(plan_of(frame).encode()).hexdigest()
+            about = f"{about} {plan} {snapshot_of(frame.sparkSession, source)}"
+    if job is None and files is None:
         raise BadInput("--job is missing: whether this table was scheduled before cannot be told by files of it")
-    return f"job-{print_of(columns.as_dict(), about)[:16]}", about
+    return job or f"job-{print_of(columns.as_dict(), earlier or '')[:16]}", about, earlier
 
 
-def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, as_json: bool) -> None:
+def _tell(done: Scheduled, ids: str | None, without_id: int | None, near: Soon | None, as_json: bool) -> None:
     manifest = done.manifest
     document: dict[str, Any] = {
         "job": manifest.job, "rows": manifest.rows, "scheduled": manifest.accepted, "rejected": manifest.rejected,
         "rejects": manifest.rejects, "files": len(manifest.files), "again": done.again, "forgotten": done.forgotten,
-        "ids": ids,
+        "ids": ids, "without_id": without_id,
     } | ({} if near is None else {"sent": near.sent, "left": near.left, "answers": near.answers})  # fmt: skip
     if as_json:
         echo_json(document)
@@ -235,6 +259,11 @@ def _tell(done: Scheduled, teller: Teller, ids: str | None, near: Soon | None, a
     if done.forgotten:
         typer.secho(
             f"{done.forgotten:,} of them were handed over, and the server does not keep any more what became of them",
+            fg=typer.colors.YELLOW,
+        )
+    if without_id:
+        typer.secho(
+            f"{without_id:,} of them are not in {ids}: the server does not keep their files any more",
             fg=typer.colors.YELLOW,
         )
     if manifest.rejected:

@@ -17,11 +17,14 @@ from duemq.pipeline.cli.columns import (
     Payload,
     PayloadBase64,
     ReaderOptions,
+    Select,
     TableFormat,
     To,
     Topic,
     Unit,
+    Where,
     Zone,
+    chosen,
     columns_of,
     print_look,
 )
@@ -73,6 +76,8 @@ def send(
     ] = None,
     kind: TableFormat = None,
     option: ReaderOptions = None,
+    where: Where = None,
+    select: Select = None,
     compare_names: Annotated[bool, typer.Option(help="Reject rows that have one name and differ.")] = True,
     strict: Annotated[
         bool, typer.Option("--strict", help="Send nothing where a row is rejected (exit code 7).")
@@ -104,7 +109,8 @@ def send(
             due=due, payload=payload, payload_base64=payload_base64, topic=topic, to=to, key=key, headers=headers,
             labels=labels, expires=expires, name=name, zone=zone, unit=unit, nulls=nulls,
         )  # fmt: skip
-        frame = read_table(spark, source, kind, settings_of(option, "--option"))
+        table = read_table(spark, source, kind, settings_of(option, "--option"), corrupt=True)
+        frame = chosen(table, where, select)
         if dry_run:
             judged_rows, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
             print_look(judged_rows, "sent", as_json)

@@ -5,6 +5,17 @@ Bulk schedule, send and import make messages of what it reads; mass move reads n
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.columns.fields import with_fields
-from duemq.pipeline.columns.mapping import FIELDS, HEADER_PREFIX, HEADERS, HIDDEN, OWN, UNREAD, Columns, column
+from duemq.pipeline.columns.mapping import CORRUPT, FIELDS, HEADER_PREFIX, HEADERS, HIDDEN, OWN, UNREAD, Columns, column
 
-__all__ = ["FIELDS", "HEADERS", "HEADER_PREFIX", "HIDDEN", "OWN", "UNREAD", "Columns", "column", "with_fields"]
+__all__ = [
+    "CORRUPT",
+    "FIELDS",
+    "HEADERS",
+    "HEADER_PREFIX",
+    "HIDDEN",
+    "OWN",
+    "UNREAD",
+    "Columns",
+    "column",
+    "with_fields",
+]

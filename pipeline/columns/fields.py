@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from duemq.pipeline.columns.instants import check_zone, need_time, shown
-from duemq.pipeline.columns.mapping import HEADERS, HIDDEN, OWN, UNREAD, Columns, column
+from duemq.pipeline.columns.instants import check_zone, is_whole, need_time, shown
+from duemq.pipeline.columns.mapping import CORRUPT, HEADERS, HIDDEN, NOT_UTF8, OWN, UNREAD, Columns, column
 from duemq.pipeline.errors import BadInput
 
-_NUMBERS = (T.LongType, T.IntegerType, T.ShortType, T.ByteType)
 _BASE64 = r"^[A-Za-z0-9+/]*={0,2}\z"
 _AS_JSON = {
     "ignoreNullFields": "false",
@@ -58,6 +59,11 @@ class _Reader:
         self._problems: list[Column] = []
         if len(self._types) < len(frame.schema.fields):
             raise BadInput("the table has two columns of one name")
+        if CORRUPT in self._types:
+            line = column(CORRUPT)
+            why = F.when(line.contains(NOT_UTF8), "the line is not in its encoding (UTF-8, if none is named)")
+            count = "the line has too few or too many columns"
+            self._problems.append(F.when(line.isNotNull(), why.otherwise(count)))
 
     def type_of(self, name: str, use: str) -> T.DataType:
         if name not in self._types:
@@ -83,7 +89,7 @@ class _Reader:
 
     def text(self, name: str, use: str, *, numbers: bool = False) -> Column:
         kind = self.type_of(name, use)
-        if isinstance(kind, T.StringType) or (numbers and isinstance(kind, _NUMBERS)):
+        if isinstance(kind, T.StringType) or (numbers and is_whole(kind)):
             return column(name).cast("string")
         raise BadInput(f"column {name} ({use}) must be a string, not {kind.simpleString()}")
 
@@ -91,7 +97,7 @@ class _Reader:
         kind = self.type_of(name, use)
         if isinstance(kind, T.StringType | T.BinaryType):
             return column(name).cast("binary")
-        if isinstance(kind, _NUMBERS):
+        if is_whole(kind):
             return column(name).cast("string").cast("binary")
         raise BadInput(f"column {name} ({use}) must be a string, binary or a whole number, not {kind.simpleString()}")
 
@@ -99,13 +105,17 @@ class _Reader:
         if isinstance(names, str):
             if self._columns.payload_base64:
                 return self._from_base64(names)
-            if not isinstance(self.type_of(names, "payload"), T.StructType | T.MapType | T.ArrayType):
+            kind = self.type_of(names, "payload")
+            if not isinstance(kind, T.StructType | T.MapType | T.ArrayType):
                 return self.binary(names, "payload")
             value = column(names)
         else:
             for name in names:
                 self.type_of(name, "payload")
             value = F.struct(*map(column, names))
+            kind = T.StructType([T.StructField(name, self._types[name]) for name in names])
+        if _has_floats(kind):
+            self._wrong("payload", _not_finite(kind, value), "NaN and Infinity are no numbers in JSON")
         return F.to_json(value, _AS_JSON).cast("binary")
 
     def _from_base64(self, name: str) -> Column:
@@ -174,6 +184,25 @@ class _Reader:
             self._wrong("labels", ~F.is_valid_utf8(text), "a label is not UTF-8")
         each = F.flatten(F.array_compact(F.array(*(F.split(text, ",") for text in texts))))
         return F.filter(F.transform(each, lambda label: F.trim(label)), lambda label: label != "")
+
+
+def _not_finite(kind: T.DataType, value: Column) -> Column:
+    """Whether a number within a value is NaN or infinite; null for a part of it that is null."""
+    if isinstance(kind, T.DoubleType | T.FloatType):
+        return F.isnan(value) | (F.abs(value) == float("inf"))
+    if isinstance(kind, T.ArrayType):
+        of = kind.elementType
+        return F.exists(value, lambda one: _not_finite(of, one)) if _has_floats(of) else F.lit(False)
+    if isinstance(kind, T.MapType):
+        keys, values = (T.ArrayType(of) for of in (kind.keyType, kind.valueType))
+        return _not_finite(keys, F.map_keys(value)) | _not_finite(values, F.map_values(value))
+    fields = kind.fields if isinstance(kind, T.StructType) else []
+    wrongs = (_not_finite(one.dataType, value.getField(one.name)) for one in fields if _has_floats(one.dataType))
+    return reduce(or_, wrongs, F.lit(False))
+
+
+def _has_floats(kind: T.DataType) -> bool:
+    return any(name in kind.simpleString() for name in ("double", "float"))  # a field's name may be such a word, too
 
 
 def _header(name: Column, value: Column) -> Column:

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DateType, IntegralType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, DateType, DecimalType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from duemq.model.date_time import BadDateTime, parse_date_time
 from duemq.model.timing import FIRST_MS
@@ -44,6 +44,11 @@ class Time(NamedTuple):
     problem: Column
 
 
+def is_whole(kind: DataType) -> bool:
+    """Whether values of the type are whole numbers. Some databases have no other one than decimal(38,0)."""
+    return isinstance(kind, IntegralType) or (isinstance(kind, DecimalType) and kind.scale == 0)
+
+
 def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: str = "ms") -> Time | None:
     """A column of this type as times; None where the type, or the type without a zone, names no moment.
 
@@ -54,7 +59,7 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
     """
     if (time := _read(value, kind, zone, unit)) is None:
         return None
-    early, number = time.ms < FIRST_MS, F.lit(isinstance(kind, IntegralType))
+    early, number = time.ms < FIRST_MS, F.lit(is_whole(kind))
     if isinstance(kind, StringType):
         number = F.trim(value).rlike(_DIGITS)
     in_ms = F.try_multiply(time.ms, F.lit(1000).cast("bigint"))
@@ -67,8 +72,8 @@ def read_time(value: Column, kind: DataType, *, zone: str | None = None, unit: s
 
 
 def _read(value: Column, kind: DataType, zone: str | None, unit: str) -> Time | None:
-    if isinstance(kind, IntegralType):
-        ms = _scaled(value.cast("bigint"), unit)
+    if is_whole(kind):
+        ms = _scaled(value.try_cast("bigint"), unit)
         return Time(ms, F.when(ms.isNull() & value.isNotNull(), f"{unit} is out of range"))
     if isinstance(kind, TimestampType):
         return Time(ceil_ms(F.unix_micros(value)), F.lit(None).cast("string"))

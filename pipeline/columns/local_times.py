@@ -23,6 +23,7 @@ _INFER: Final = {
     "spark.sql.parquet.inferTimestampNTZ.enabled": "true",
 }
 _INT96: Final = "spark.sql.parquet.int96AsTimestamp"
+PARTITION_TYPES: Final = "spark.sql.sources.partitionColumnTypeInference.enabled"
 _ZONE_LETTERS: Final = frozenset("VzOXxZ")
 _UTC: Final = frozenset({
     "UTC", "Etc/UTC", "UCT", "Etc/UCT", "GMT", "Etc/GMT", "GMT0", "Etc/GMT0", "Z", "Zulu", "Etc/Zulu", "Universal",
@@ -36,7 +37,7 @@ def load(spark: SparkSession, reader: DataFrameReader, kind: str, name: str, opt
         return _orc(spark, reader, name)
     if kind == "parquet":
         return _parquet(spark, reader, name)
-    return _text(spark, reader, name, options)
+    return reader.schema(text_schema(spark, reader, name, options)).load(name)
 
 
 def need_java_in_utc(spark: SparkSession, name: str) -> None:
@@ -98,18 +99,19 @@ def _parquet(spark: SparkSession, reader: DataFrameReader, name: str) -> DataFra
     return reader.schema(T.StructType(fields)).load(name)
 
 
-def _text(spark: SparkSession, reader: DataFrameReader, name: str, options: Mapping[str, str]) -> DataFrame:
-    """CSV and JSON with `inferSchema` or `inferTimestamp`."""
+def text_schema(
+    spark: SparkSession, reader: DataFrameReader, name: str | list[str], options: Mapping[str, str]
+) -> T.StructType:
+    """The columns of CSV and JSON, also with `inferSchema` or `inferTimestamp`. Those in names of folders are text."""
     by_name = {option.lower(): value for option, value in options.items()}
     form = by_name.get("timestampformat")
     zoned = form is not None and bool(_ZONE_LETTERS.intersection(_outside_quotes(form)))
     if form is not None and not zoned:
         reader = reader.option("timestampNTZFormat", form)
-    with override(spark, _INFER):
+    with override(spark, _INFER | {PARTITION_TYPES: "false"}):
         frame = reader.load(name)
         # At least one value of a TIMESTAMP has a zone, and others may have none: that is for each row to tell.
-        schema = frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
-    return _pinned(reader, frame, name) if schema == frame.schema else reader.schema(schema).load(name)
+        return frame.schema if zoned else _replaced(frame.schema, T.TimestampType, T.StringType())
 
 
 def _pinned(reader: DataFrameReader, frame: DataFrame, name: str) -> DataFrame:

@@ -14,6 +14,9 @@ from duemq.pipeline.errors import BadInput
 
 OWN: Final = "_duemq_"  # what the columns begin with that are made here, beside the user's
 HIDDEN: Final = "__duemq_"  # columns that a reader of ours puts beside the user's: not named to a user
+CORRUPT: Final = HIDDEN + "corrupt"
+"""The column of `csv_table` with each line that is no row, null for all others."""
+NOT_UTF8: Final = "\N{REPLACEMENT CHARACTER}"  # what Java makes of bytes that are not in the encoding
 FIELDS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels", "expires_ms", "name")
 UNREAD: Final = "unread"
 HEADERS: Final = "array<struct<name:string,value:binary>>"

@@ -8,9 +8,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.pipeline.bulk_schedule.rules import TOPIC
-from duemq.pipeline.columns import HIDDEN, OWN, UNREAD, Columns, column, with_fields
+from duemq.pipeline.columns import CORRUPT, HIDDEN, OWN, UNREAD, Columns, column, with_fields
 
-CORRUPT: Final = HIDDEN + "corrupt"
 SOURCE: Final = HIDDEN + "source"
 _RAW: Final = HIDDEN + "raw"
 
@@ -41,7 +40,6 @@ def from_csv(rows: DataFrame, columns: Columns) -> DataFrame:
     own["headers"] = F.when(~twice, F.map_from_entries(own["headers"]))
     own["headers"] = F.coalesce(own["headers"], F.expr("CAST(map() AS map<string,binary>)"))
     reason = F.coalesce(
-        F.when(F.col(CORRUPT).isNotNull(), "the line has too few or too many columns"),
         F.col(OWN + UNREAD),
         F.when(
             F.coalesce(~own["topic"].rlike(TOPIC), F.lit(True)),

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
 
 from duemq.pipeline.columns import HIDDEN
-from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import pattern_of, readable
-from duemq.pipeline.migrate.csv import CORRUPT, SOURCE
+from duemq.pipeline.migrate.csv import SOURCE
+from duemq.pipeline.sources.tables import csv_table
 
 
 def read_documents(spark: SparkSession, paths: Sequence[str], *, by_line: bool | None = None) -> DataFrame:
@@ -38,27 +37,14 @@ def read_csv(
     separator: str = ",",
     quote: str = '"',
     escape: str = '"',
-    encoding: str = "UTF-8",
+    encoding: str | None = None,
     multiline: bool = True,
 ) -> DataFrame:
-    """All columns as text, by the header; in `SOURCE` the file, in `CORRUPT` a line that does not have as many columns.
-
-    `multiline`: quoted values may hold line breaks, which keeps Spark from reading one file in several tasks. Raises
-    BadInput.
-    """
-    reader = spark.read.options(
-        header="true", sep=separator, quote=quote, escape=escape, encoding=encoding, multiLine=str(multiline).lower(),
-        enforceSchema="false",
-    )  # fmt: skip
-    files = [pattern_of(path) for path in paths]
-    with readable(", ".join(paths)):
-        columns = reader.csv(files).columns
-        if clash := next((name for name in columns if name.startswith(HIDDEN)), None):
-            raise BadInput(f"column {clash}: names that begin with {HIDDEN} are used here, rename it in the file")
-        schema = StructType()
-        for name in (*columns, CORRUPT):
-            schema = schema.add(name, StringType())
-        rows = reader.schema(schema).option("columnNameOfCorruptRecord", CORRUPT).csv(files)
+    """As `csv_table`, and in `SOURCE` the file of each row."""
+    options = {
+        "sep": separator, "quote": quote, "escape": escape, "multiLine": str(multiline).lower(),
+    } | ({} if encoding is None else {"encoding": encoding})  # fmt: skip
+    rows = csv_table(spark, paths, options)
     return rows.select("*", _file("_metadata.file_path").alias(SOURCE))
 
 

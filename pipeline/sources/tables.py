@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import TimestampNTZType
+from pyspark.sql.types import IntegralType, StringType, StructType, TimestampNTZType
 
-from duemq.pipeline.columns import local_times
+from duemq.pipeline.columns import CORRUPT, HIDDEN, column, local_times
+from duemq.pipeline.columns.mapping import NOT_UTF8
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import local_path, pattern_of, readable, uri_of
 
+_NAMES_OF_DATABASES: Final = ("database", "databasename", "instancename", "servicename", "currentschema", "db")
 FORMATS: Final = ("parquet", "orc", "json", "csv")
+_SLASHES: Final = re.compile(":/+")
 _BY_SUFFIX: Final = {
     ".parquet": "parquet", ".orc": "orc", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv",
     ".tsv": "csv",
@@ -25,7 +31,12 @@ _BY_SUFFIX: Final = {
 
 
 def read_table(
-    spark: SparkSession, name: str, kind: str | None = None, options: Mapping[str, str] | None = None
+    spark: SparkSession,
+    name: str,
+    kind: str | None = None,
+    options: Mapping[str, str] | None = None,
+    *,
+    corrupt: bool = False,
 ) -> DataFrame:
     """A file, a folder or a pattern of files, or a table of the catalog.
 
@@ -33,11 +44,11 @@ def read_table(
     (`uri_of`); any other name is one of the catalog. So is none with `kind`.
 
     `kind` is one of FORMATS; without it the name says which it is, or those of the files in the folder. CSV has a
-    header, and its columns are text: an id such as 0012 is no number. `options` of Spark's reader come last. Times in
-    files that do not say their zone are TIMESTAMP_NTZ, or text; a table of the catalog is as it is declared. Raises
-    BadInput.
+    header, and its columns are text: an id such as 0012 is no number; see `csv_table` for `corrupt`. So are columns of
+    CSV and JSON that are in names of folders. `options` of Spark's reader come last. Times in files that do not say
+    their zone are TIMESTAMP_NTZ, or text; a table of the catalog is as it is declared. Raises BadInput.
     """
-    if kind is None and not _is_path(name):
+    if kind is None and not is_path(name):
         with readable(name):
             table = spark.table(name)
             table.schema  # noqa: B018  Connect looks only where it is asked
@@ -46,11 +57,44 @@ def read_table(
         raise BadInput(f"{kind} is not a format of files here; known are {', '.join(FORMATS)}")
     uri = pattern_of(name)
     kind = kind or _kind_of(spark, name, uri)
-    of_csv = {"header": "true", "sep": "\t" if name.endswith(".tsv") else ",", "escape": '"'}
-    chosen = (of_csv if kind == "csv" else {}) | dict(options or {})
+    if kind == "csv":
+        frame = csv_table(spark, [name], {"sep": "\t" if name.endswith(".tsv") else ","} | dict(options or {}))
+        return frame if corrupt else frame.drop(CORRUPT)
+    chosen = dict(options or {})
     reader = spark.read.format(kind).options(**chosen)
     with readable(name):
-        return local_times.load(spark, reader, kind, uri, chosen)
+        frame = local_times.load(spark, reader, kind, uri, chosen)
+        _check_folders(frame)
+    return frame
+
+
+def csv_table(spark: SparkSession, names: Sequence[str], options: Mapping[str, str]) -> DataFrame:
+    """Files and patterns of CSV with a header, and `CORRUPT`: a line with more or fewer columns, and one with bytes
+    that are not in the encoding, unless `options` name that. Files have the same columns in the same order.
+
+    Quoted values may hold line breaks, which keeps Spark from reading one file in several tasks (`multiLine`). Raises
+    BadInput.
+    """
+    chosen = {"header": "true", "escape": '"', "multiLine": "true", "enforceSchema": "false"} | dict(options)
+    reader = spark.read.format("csv").options(**chosen)
+    files = [pattern_of(name) for name in names]
+    with readable(", ".join(names)):
+        try:
+            schema = local_times.text_schema(spark, reader, files, chosen)
+        except (PySparkException, Py4JJavaError) as error:
+            if "matches 0 files" not in str(error):  # of the files it has found, it takes the names for patterns
+                raise
+            schema = local_times.text_schema(spark, reader.option("multiLine", "false"), files, chosen)
+            reader = reader.option("multiLine", chosen["multiLine"])
+        if clash := next((name for name in schema.names if name.startswith(HIDDEN)), None):
+            raise BadInput(f"column {clash}: names that begin with {HIDDEN} are used here, rename it in the file")
+        marked = StructType(list(schema)).add(CORRUPT, StringType())
+        rows = reader.schema(marked).option("columnNameOfCorruptRecord", CORRUPT).load(files)
+    if {"encoding", "charset"} & {option.lower() for option in options}:
+        return rows
+    texts = (column(field.name) for field in schema if isinstance(field.dataType, StringType))
+    line = F.concat_ws(chosen.get("sep", ","), *texts)
+    return rows.withColumn(CORRUPT, F.coalesce(CORRUPT, F.when(line.contains(NOT_UTF8), line)))
 
 
 def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -66,6 +110,27 @@ def jdbc_table(spark: SparkSession, url: str, name: str, options: Mapping[str, s
     return frame
 
 
+def jdbc_print(url: str, name: str) -> str:
+    """A checksum of a database and its table, which neither a password nor a driver's option changes."""
+    base = url.rpartition("@")[2] if url.startswith("jdbc:oracle:") else re.split("[?;]", url)[0]
+    host = re.sub("//[^/]*@", "//", base)
+    pairs = (pair.partition("=") for pair in re.split("[?&;]", url)[1:])
+    named = sorted(f"{key.lower()}={value}" for key, _, value in pairs if key.lower() in _NAMES_OF_DATABASES)
+    return hashlib.sha256("\n".join((host, *named, name)).encode()).hexdigest()
+
+
+def snapshot_of(spark: SparkSession, name: str) -> str:
+    """The current snapshot of an Iceberg or Delta table of the catalog; empty for a table of another kind."""
+    for query, field in ((f"SELECT * FROM {name}.refs WHERE name = 'main'", "snapshot_id"),
+                         (f"DESCRIBE HISTORY {name} LIMIT 1", "version")):  # fmt: skip
+        try:
+            row = spark.sql(query).first()
+        except (PySparkException, Py4JJavaError):
+            continue
+        return "" if row is None else f"{field} {row[field]}"
+    return ""
+
+
 def fingerprint(frame: DataFrame) -> str | None:
     """A checksum that differs where a table has other columns or other files, by their names, sizes and times, whatever
     file system they are on; None for a table without files. Raises BadInput where a file is gone."""
@@ -74,16 +139,38 @@ def fingerprint(frame: DataFrame) -> str | None:
         return None
     spark = frame.sparkSession
     # Spark's reader of binary files lists their statuses in parallel, on every file system that Hadoop knows. Their
-    # content is not read where its column is not asked for.
+    # content is not read where its column is not asked for. Folders are listed many times faster than files by name.
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")  # paths make no partition columns
+    folders = {file.rpartition("/")[0] for file in files}
+    places = folders if len(folders) < len(files) else files
     with readable(f"a file of the table ({files[0]})"):
-        statuses = reader.load([exact(file) for file in files])
-    rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
-    parts = [frame.schema.json(), *sorted(f"{row.path} {row.length} {row.at}" for row in rows)]
+        statuses = reader.load([exact(place) for place in places])
+        rows = statuses.select("path", "length", F.unix_micros("modificationTime").alias("at")).collect()
+    by_path = {_SLASHES.sub(":/", row.path, 1): f"{row.path} {row.length} {row.at}" for row in rows}
+    paths = {_SLASHES.sub(":/", file, 1) for file in files}
+    if gone := next((path for path in paths if path not in by_path), None):
+        raise BadInput(f"a file of the table ({gone}) cannot be read: it is gone")
+    parts = [schema_of(frame), *sorted(by_path[path] for path in paths)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _is_path(name: str) -> bool:
+def schema_of(frame: DataFrame) -> str:
+    """The columns of a table with their types, as jobs are told apart by: without those that a reader of ours adds."""
+    return StructType([field for field in frame.schema if not field.name.startswith(HIDDEN)]).json()
+
+
+def _check_folders(frame: DataFrame) -> None:
+    """Raise BadInput if Spark reads a number from the name of a folder that is the text of another one."""
+    numbers = [re.escape(field.name) for field in frame.schema if isinstance(field.dataType, IntegralType)]
+    changed = re.compile(rf"/(?:{'|'.join(numbers)})=(?:[+-]|0\d)")
+    if numbers and (file := next((file for file in frame.inputFiles() if changed.search(unquote(file))), None)):
+        raise BadInput(
+            f"{unquote(file)}: Spark reads a number from the name of its folder: for the text, set --conf "
+            f"{local_times.PARTITION_TYPES}=false"
+        )
+
+
+def is_path(name: str) -> bool:
     return "/" in name or Path(name).exists() or Path(name).suffix.lower() in _BY_SUFFIX
 
 

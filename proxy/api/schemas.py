@@ -499,6 +499,7 @@ class Limits(Shape):
     max_batch_items: int
     max_batch_bytes: int
     imports: ImportLimits
+    now_ms: Ms = Field(description="The server's clock, epoch ms.")
 
 
 class Drained(Shape):

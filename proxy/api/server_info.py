@@ -46,6 +46,7 @@ async def limits(service: Service, request: Request) -> Response:
             "enabled": importing.enabled, "max_files": MAX_FILES, "max_file_rows": MAX_ROWS,
             "min_lead_ms": importing.lead_ms,
         },
+        "now_ms": service.clock(),
     })  # fmt: skip
 
 

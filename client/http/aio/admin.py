@@ -107,9 +107,9 @@ class AsyncAdmin(AsyncClient):
         """Return the state of an import."""
         return await self._run(operations.import_record(import_id))
 
-    async def imports(self, state: str | None = None) -> Sequence[FileImport]:
-        """Return all imports that are not purged, or those in one state."""
-        return await self._run(operations.imports(state))
+    async def imports(self, state: str | None = None, below: str = "") -> Sequence[FileImport]:
+        """Return all imports that are not purged, or those in one state, whose path begins with `below`."""
+        return await self._run(operations.imports(state, below))
 
     async def count_imports(self, state: str, below: str = "") -> int:
         """Count the imports in a state whose path begins with `below`. Cheap for `pending`."""

@@ -105,9 +105,9 @@ class Admin(Client):
         """Return the state of an import."""
         return self._run(operations.import_record(import_id))
 
-    def imports(self, state: str | None = None) -> Sequence[FileImport]:
-        """Return all imports that are not purged, or those in one state."""
-        return self._run(operations.imports(state))
+    def imports(self, state: str | None = None, below: str = "") -> Sequence[FileImport]:
+        """Return all imports that are not purged, or those in one state, whose path begins with `below`."""
+        return self._run(operations.imports(state, below))
 
     def count_imports(self, state: str, below: str = "") -> int:
         """Count the imports in a state whose path begins with `below`. Cheap for `pending`."""

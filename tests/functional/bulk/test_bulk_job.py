@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -13,9 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from duemq.client import Admin
+from duemq.delay.reads.local_reader import LocalReader
+from duemq.model.errors import Rejected
 from duemq.model.ids import peek
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule import files
+from duemq.pipeline.bulk_schedule.ids import write_ids
 from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, Scheduled, schedule
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.bulk_schedule.rules import BulkRules
@@ -94,6 +98,7 @@ def test_a_job_is_done_once_and_another_one_of_its_id_is_refused(spark: SparkSes
     with pytest.raises(RowsRejected, match="4 of 50 rows"):
         schedule(wrong, COLUMNS, "strict", Options(stage, strict=True), Server(url))
     assert JobFolder(FolderStage(stage / "strict"), "strict").manifest() is None
+    assert [path.name for path in (stage / "strict").glob("attempt-*/*")] == ["rejects"], "a copy of the table is left"
     first = schedule(wrong, COLUMNS, "once", Options(stage), Server(url), source="s")
     assert (first.manifest.accepted, first.manifest.rejected) == (46, 4)
     apart = spark.read.parquet(f"file://{first.manifest.rejects}")
@@ -231,3 +236,41 @@ def test_nothing_to_schedule_is_no_error(spark: SparkSession, site: tuple[str, P
     done = schedule(rows(spark, 5).withColumns(empty), COLUMNS, "none", Options(stage), Server(url))
     assert (done.manifest.rows, done.manifest.rejected, done.manifest.files) == (5, 5, ())
     assert done.ids.count() == 0
+
+
+def test_the_table_of_ids_outlives_every_rerun(
+    spark: SparkSession, site: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has loaded one window keeps its file no more: those ids are left out and counted."""
+    url, stage = site
+    frame, table = rows(spark, 60, prefix="kept"), tmp_path / "ids"
+    asked, listed = list[str](), Admin.imports
+
+    def imports(self: Admin, state: str | None = None, below: str = "") -> Any:
+        asked.append(below)
+        return listed(self, state, below)
+
+    monkeypatch.setattr(Admin, "imports", imports)
+    done = schedule(frame, COLUMNS, "kept", Options(stage), Server(url), source="s")
+    attempt, uri = done.manifest.attempt, f"file://{table}"
+    assert set(asked) == {f"{stage}/kept/"}, "it lists the imports of others"
+    spark.range(3).write.parquet(uri)  # another table
+    assert write_ids(done.ids, attempt, uri) == 60
+    first = done.manifest.files[0]
+    answered = LocalReader.imported_ids
+
+    async def loaded(self: LocalReader, shard: int, offset: int, start: int, most: int) -> bytes | None:
+        found = self._shard(shard).store.imports.get(offset)
+        if found is not None and found.import_command.path.endswith(first.path):
+            raise Rejected("no_ids", "it is not kept any more: its messages are due", "id")
+        return await answered(self, shard, offset, start, most)
+
+    monkeypatch.setattr(LocalReader, "imported_ids", loaded)
+    for kept in (60, 60 - first.rows):
+        again = schedule(frame, COLUMNS, "kept", Options(stage), Server(url), source="s")
+        assert write_ids(again.ids, attempt, uri) == pq.read_table(table).num_rows == kept
+        rmtree(table)
+    assert write_ids(again.ids, attempt, uri) == 60 - first.rows
+    table.rename(f"{table}.{attempt}")  # as if the run had ended before it was renamed
+    assert write_ids(again.ids, attempt, uri) == 60 - first.rows
+    assert [path.name for path in tmp_path.iterdir()] == ["ids"]

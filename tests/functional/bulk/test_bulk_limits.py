@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,14 @@ def test_a_lead_below_the_servers_is_refused() -> None:
     assert BulkRules.of(limits, 120_000).lead_ms == 120_000
     with pytest.raises(BadInput, match="a lead of 119999 ms is too short"):
         BulkRules.of(limits, 119_999)
+
+
+def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tight: tuple[str, Path]) -> None:
+    """A driver whose clock is an hour behind would hand over what the server refuses, and be told to wait longer."""
+    url, stage = tight
+    limits = Server(url).limits()
+    assert limits.now_ms is not None and abs(limits.now_ms - time.time() * 1000) < 60_000
+    ahead = BulkRules.of(replace(limits, now_ms=limits.now_ms + 3_600_000))
+    assert abs(ahead.ahead_ms - 3_600_000) < 60_000 and BulkRules.of(replace(limits, now_ms=None)).ahead_ms == 0
+    done = schedule(table(spark), COLUMNS, "ahead", Options(stage), Server(url), rules=ahead, source="t")
+    assert abs(done.manifest.began - limits.now_ms - 3_600_000) < 60_000

@@ -301,3 +301,30 @@ def test_a_row_is_accepted_by_spark_if_and_only_if_the_server_takes_it(spark: Sp
         assert taken == (reason is None), (message, reason, None if taken else why)
         counts[taken] += 1
     assert min(counts) > 300, "the rows of this test are too much alike"
+
+
+def test_numbers_that_json_does_not_have_are_rejected(spark: SparkSession) -> None:
+    frame = spark.sql(
+        "SELECT id, float('NaN') AS a, array(named_struct('x', 1.5D)) AS b, map('k', 1.0D) AS m FROM range(1) "
+        "UNION ALL "
+        "SELECT 1, 1.0F, array(named_struct('x', double('-Infinity'))), NULL UNION ALL "
+        "SELECT 2, 1.0F, NULL, map('k', double('NaN'), 'l', 2.0D) UNION ALL SELECT 3, 1.0F, array(NULL), map('k', NULL)"
+    ).withColumn("due", F.lit(NOW + 86_400_000))
+    rows = judged(frame, Columns("due", ("a", "b", "m"), to="t"), BulkRules(), NOW).orderBy("id").collect()
+    said = "payload (column a, b, m): NaN and Infinity are no numbers in JSON"
+    assert [row[OWN + REASON] for row in rows] == [said, said, said, None]
+
+
+def test_whole_numbers_of_other_databases(spark: SparkSession) -> None:
+    frame = spark.sql(f"SELECT CAST({NOW + 86_400_000} AS DECIMAL(38, 0)) AS due, CAST(12 AS DECIMAL(38, 0)) AS id "
+                      "UNION ALL SELECT CAST(1e37 AS DECIMAL(38, 0)), 13")  # fmt: skip
+    rows = judged(frame, Columns("due", "id", to="t", key="id", name="id"), BulkRules(), NOW).orderBy("id").collect()
+    good, bad = ({name: row[OWN + name] for name in ("due_ms", "key", "name", REASON)} for row in rows)
+    assert good == {"due_ms": NOW + 86_400_000, "key": b"12", "name": "12", REASON: None}
+    assert "is out of range" in str(bad[REASON])
+
+
+def test_a_column_that_the_rejects_need_is_refused_however_it_is_spelt(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1, "r")], "id string, due bigint, Reason string")
+    with pytest.raises(BadInput, match=r"column Reason: .*rename yours"):
+        judged(frame, Columns("due", "id", to="t"), BulkRules(), 0)

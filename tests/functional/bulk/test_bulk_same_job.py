@@ -151,7 +151,7 @@ class Forgetful:
     def __init__(self, *known: WrittenFile, state: str = "imported") -> None:
         self.known, self.state, self.given = known, state, list[Any]()
 
-    def imports(self, state: str | None = None) -> list[FileImport]:
+    def imports(self, state: str | None = None, below: str = "") -> list[FileImport]:
         return [
             FileImport.from_json({
                 "id": f"0-{number}", "path": f"/x/{file.path}", "state": self.state, "sha256": file.sha256,
