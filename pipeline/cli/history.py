@@ -43,8 +43,12 @@ def history(
     kafka: Bootstrap = "localhost:9092",
     kafka_set: KafkaSettings = None,
     topics: Annotated[
-        str, typer.Option("--topics", metavar="REGEX", help="Target topics, by their whole names; those to come too.")
-    ] = ".*",
+        str | None,
+        typer.Option(
+            "--topics", metavar="REGEX", help="Target topics, by whole names, later ones included; * also takes dlq.*.",
+            show_default="all but dlq.*",
+        ),
+    ] = None,
     dead_letters: Annotated[
         str, typer.Option("--dead-letters", metavar="TOPIC", help="duemq's setting topics.dead_letter.")
     ] = "duemq.dlq",

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.storagelevel import StorageLevel
 
 from duemq.model.errors import DuemqError
-from duemq.model.topic_names import OWN, TopicNames
+from duemq.model.topic_names import OWN
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.formats.base import SCHEMAS
@@ -28,32 +28,47 @@ from duemq.pipeline.sources.ranges import Logs, TopicRange
 from duemq.pipeline.spark.failures import sentence_of
 from duemq.pipeline.spark.progress import Teller
 
-ALL: Final = ".*"
+ALL: Final = "*"
 _GRACE_S, _LOOK_S = 60.0, 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """`topics`: a regular expression for the names of target topics, those to come as well. `most`: records in a batch;
+    """`topics`: a regular expression for whole names of target topics, those to come as well; None for all but dead
+    letters of groups and destinations (`dlq.*`), which a purge trims; `ALL` for these, too. `most`: records in a batch;
     None for no limit. `dead_letters`: the topic of that name in duemq's settings (`topics.dead_letter`)."""
 
     kafka: Kafka
-    topics: str = ALL
+    topics: str | None = None
     most: int | None = 1_000_000
     dead_letters: str = logs.DEAD_LETTERS
 
 
-def pattern(topics: str, dead_letters: str = logs.DEAD_LETTERS, names: TopicNames = TopicNames()) -> str:  # noqa: B008
-    """What Spark subscribes to: these target topics, the ledger and the dead letters, never the commands' topic or what
-    Kafka keeps for itself. Raises BadInput."""
+def pattern(source: LogSource) -> str:
+    """What Spark subscribes to: the ledger, the dead letters and these target topics, never another topic of duemq, of
+    another cluster, or of Kafka itself. Spark looks for it anywhere in a name, so it is anchored."""
+    names, topics = options_of(source.kafka).names, source.topics
+    leads, wanted = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
+        topics, ("", topics)
+    )
+    parts = [re.escape(names.on_brokers(topic)) for topic in (logs.LEDGER, source.dead_letters)]
+    others = [r"__|duemq\.", r"(?:retry|dlq)\.duemq\..+\.destination\."]
+    if names.prefix != OWN:
+        parts.append(rf"{leads}{re.escape(names.prefix)}(?=destination\.)(?:{wanted})")
+        others.append(r"(?:retry\.|dlq\.)?destination\.")
+    return rf"^(?:{'|'.join(parts)}|(?!{'|'.join(others)})(?:{wanted}))$"
+
+
+def subscription(spark: SparkSession, source: LogSource) -> Any:
+    """`pattern` as Java's regular expression. Raises BadInput."""
+    java: Any = spark._jvm
     try:
-        re.compile(topics)
-    except re.error as error:
-        raise BadInput(f"topics: {topics!r} is no regular expression: {error}") from error
-    ours = "|".join(re.escape(names.on_brokers(topic)) for topic in (logs.LEDGER, dead_letters))
-    if topics == ALL and names.prefix != OWN:
-        ours += rf"|{re.escape(names.prefix)}destination\.[^.]+"
-    return rf"(?:{ours})|(?!duemq\.|__)(?:{topics})"
+        if source.topics not in (None, ALL):
+            java.java.util.regex.Pattern.compile(source.topics)
+        return java.java.util.regex.Pattern.compile(pattern(source))
+    except Py4JJavaError as error:
+        why = error.java_exception.getDescription()
+        raise BadInput(f"topics: {source.topics!r} is no regular expression of Java: {why}") from error
 
 
 def records(spark: SparkSession, source: LogSource) -> DataFrame:
@@ -62,9 +77,9 @@ def records(spark: SparkSession, source: LogSource) -> DataFrame:
     Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
     """
     options = reading(source.kafka) | {
-        "subscribePattern": pattern(source.topics, source.dead_letters, options_of(source.kafka).names),
+        "subscribePattern": subscription(spark, source).pattern(),
         "startingOffsets": "earliest",
-    }  # fmt: skip
+    }
     if source.most is not None:
         options["maxOffsetsPerTrigger"] = str(source.most)
     stream = logs.with_own_names(spark.readStream.format("kafka").options(**options).load(), source.kafka)
