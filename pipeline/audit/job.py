@@ -53,13 +53,16 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the frames hold: see `ShardWindow` and `TopicRanges`. `tolerance_ms`: see `violations.violations`."""
+    """What the frames hold: see `ShardWindow` and `TopicRanges`. `tolerance_ms`: see `violations.judged`.
+    `seen_at`: see `window.as_frame`; `longest_retry_ms`: see `changes.decided`."""
 
     windows: Mapping[int, ShardWindow]
     topics: Mapping[str, int]
     anywhere_from: int | None = None
     letters_from: int | None = None
     tolerance_ms: int = 0
+    seen_at: int = 0
+    longest_retry_ms: int = changes.LONGEST_RETRY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +149,11 @@ def judge(
     changed = changes.changes(frames.commands, answers).localCheckpoint()
     deferred = changes.deferrals(entries, changed).localCheckpoint()
     cycles = changes.cycles(frames.entries)
-    summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
+    decided = changes.decided(changed, deferred, cycles, extent.longest_retry_ms)
+    summary = changes.summary(decided).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     topic_hashes = topics.withColumn("topic_hash", F.xxhash64("topic"))
-    shards = window.as_frame(spark, extent.windows)
+    shards = window.as_frame(spark, extent.windows, extent.seen_at)
     all_rows = rows = imported.rows_of(spark, files)
     if files:  # each check reads them, and they may be far away
         all_rows = rows = rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)

@@ -27,7 +27,7 @@ _KAFKA_SEED: Final = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 COMMANDS: Final = (
     "shard int, offset bigint, at bigint, kind string, plain boolean, due bigint, topic string, name string, "
     "expires bigint, first_due bigint, first_offset bigint, first_row bigint, path string, sha256 string, size bigint, "
-    "window bigint, rows bigint, disputed boolean, content bigint, metadata bigint, fingerprint bigint"
+    "window bigint, rows bigint, disputed boolean, tag string, content bigint, metadata bigint, fingerprint bigint"
 )
 PLAIN: Final = COMMANDS.replace("metadata bigint, fingerprint bigint", "metadata binary, fingerprint binary")
 ENTRIES: Final = (

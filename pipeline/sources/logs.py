@@ -90,6 +90,7 @@ def commands(buffer: DataFrame) -> DataFrame:
     * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
       of that message; `due`: when it is due then (null for a cancel or purge);
+      `tag`: of the step of a job that sent it (null for none);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `disputed`: whether another version of the server, or another machine, may call it malformed (`plain_records`);
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
