@@ -21,7 +21,7 @@ MESSAGE: Final = ("shard", "offset", "row")
 
 _CHANGES: Final = ("cancel", "move", "deliver_now", "redrive", "purge")
 LONGEST_RETRY_MS: Final = 86_400_000
-"""The longest pause between two attempts, unless the audit is told another one: `delivery.retry_delays` is in no log."""
+"""The longest pause between attempts, if the audit is not told another one: `delivery.retry_delays` is in no log."""
 _ABOUT_A_MESSAGE: Final = (Answer.OK, Answer.DELIVERED, Answer.CANCELLED_BEFORE, Answer.DEAD, Answer.NOT_DEAD)
 
 
@@ -56,8 +56,8 @@ def cycles(entries: DataFrame) -> DataFrame:
 
 def changes(commands: DataFrame, answers: DataFrame) -> DataFrame:
     """Cancels, moves, deliver-nows and redrives: `shard`, `at`, `command` (its offset), `kind`, `answer`, `n` (of the
-    entry with the answer), `plain`, `by_id`, `tag`, `due`, and the message, `first_due`, `offset` and `row`: null where it was
-    named by a name that nothing in the range has."""
+    entry with the answer), `plain`, `by_id`, `tag`, `due`, and the message, `first_due`, `offset` and `row`: null where
+    it was named by a name that nothing in the range has."""
     change_rows = commands.where(F.col("kind").isin(*_CHANGES)).join(answers, ["shard", "offset"])
     by_id = change_rows.where("first_offset is not null").select(
         "shard", "at", F.col("offset").alias("command"), "kind", "answer", "n", "plain", F.lit(True).alias("by_id"),
@@ -108,9 +108,10 @@ def decided(
     for a message that exists: `right` (an `Answer`), and `forgotten` (then *unknown* is as good). Both null where the
     entry before the answer's is not there, and of what is no answer.
 
-    `exhausted`: an answer EXHAUSTED that no redrive explains: its expiry has to. `wrong_deferral`: see `KINDS`.
-    `happened`: cancel, move, deliver_now, redrive, defer or dead. `reason`: of a death. `due`, `to_offset`, `to_row`: the key it placed the
-    message under. `told_at`: when the entry was made that says so. `command`, `plain`, `by_id`, `answer`, `attempt`.
+    `happened`: cancel, move, deliver_now, redrive, defer or dead. `due`, `to_offset`, `to_row`: the key it placed the
+    message under. `told_at`: when the entry was made that says so. `exhausted`: an answer EXHAUSTED that no redrive
+    explains: its expiry has to. `wrong_deferral`: see `KINDS`. `command`, `plain`, `by_id`, `answer`, `attempt`,
+    `reason` (of a deferral or death).
     """
     ok = F.col("answer") == int(Answer.OK)
     change_events = changes.where("offset is not null").join(cycles, ["shard", "n"], "left").select(
@@ -185,11 +186,10 @@ def _by_terms() -> Column:
     c = F.col
     job = F.split_part("tag", F.lit("/"), F.lit(1))
     of_job = F.exists("_tags", lambda one: (one != c("tag")) & (F.split_part(one, F.lit("/"), F.lit(1)) == job))
+    by_another_step = c("tag").isNotNull() & (of_job | (F.size("_tags") >= MAX_TAGS))
     explained = (
         F.when(c("answer") == int(Answer.REPEATED), F.array_contains("_tags", c("tag")))
-        .when(
-            c("answer") == int(Answer.CHANGED_BEFORE), c("tag").isNotNull() & (of_job | (F.size("_tags") >= MAX_TAGS))
-        )
+        .when(c("answer") == int(Answer.CHANGED_BEFORE), by_another_step)
         .when(c("answer") == int(Answer.PURGED), c("_purged"))
         .otherwise(c("answer") == int(Answer.EXHAUSTED))
     )

@@ -213,14 +213,8 @@ def _buckets(sent: DataFrame, records: DataFrame, apart: DataFrame, topics: Data
     )
     # The latest record may be of another message than the shortest life: then rows are looked at.
     in_time = F.coalesce(c("most_late") <= c("least_life") + MARGIN_MS + tolerance_ms, F.lit(True))
-    return both.select(
-        *_BUCKET,
-        (same & in_time & ~F.coalesce("early", F.lit(False))).alias("equal"),
-        "n",
-        "unread",
-        "pending",
-        "later",
-    )
+    equal = same & in_time & ~F.coalesce("early", F.lit(False))
+    return both.select(*_BUCKET, equal.alias("equal"), "n", "unread", "pending", "later")
 
 
 def _sums(where: str) -> tuple[Column, Column, Column]:

@@ -57,7 +57,7 @@ VIOLATIONS: Final = (
 OVERDUE_MS: Final = 600_000
 """The time after which a due message is overdue. Less is what a shard may take to work off what an outage has left."""
 MARGIN_MS: Final = 60_000
-"""The time that a record may have behind the clock of its cycle: a transaction lies between, and brokers have clocks."""
+"""How far a record's time may be behind that of its cycle: a transaction lies between, and brokers have clocks."""
 
 CONDITIONS: dict[str, str] = {
     "recorded": "records > 0",

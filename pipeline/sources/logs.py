@@ -140,8 +140,8 @@ def entries(ledger: DataFrame) -> DataFrame:
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
     key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `imported`: array of
     `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
-    unread; `base`: the entry that it goes on from, where an operator said so. `problem` says what is wrong with what is
-    no entry; the rest is null then.
+    unread; `base`: the entry that it goes on from, where an operator said so; `topics`: those that its cycle wrote to,
+    null if they are not listed. `problem` says what is wrong with what is no entry; the rest is null then.
     Offsets of cursors above 2**63 - 1, which stand for "all of this millisecond", are 2**63 - 1.
     """
     slim = ledger.select(

@@ -49,8 +49,9 @@ class History:
             due = T + 1_000 * (offset + 1)
             sent: Row = {
                 "shard": shard, "offset": offset, "at": T, "kind": "schedule", "plain": False, "due": due,
-                "topic": ("orders", "mails", "unread")[offset % 3], "expires": due if offset % 11 == 7 else due + 100_000,
-                "content": offset * 7, "metadata": offset * 3, "name": f"n:{offset}" if offset % 10 == 0 else None,
+                "topic": ("orders", "mails", "unread")[offset % 3], "content": offset * 7, "metadata": offset * 3,
+                "expires": due if offset % 11 == 7 else due + 100_000,
+                "name": f"n:{offset}" if offset % 10 == 0 else None,
             }  # fmt: skip
             if offset % 10 == 0:
                 answers.append((offset, int(Answer.ACCEPTED)))
