@@ -35,7 +35,7 @@ from duemq.model.ledger import Answer, DeferredMessage, Entry, OutcomeCounts
 from duemq.model.message import CANCEL, MOVE, Draft, change_frame, schedule_frame
 from duemq.model.names import NO_NAME, fingerprint, of_client
 from duemq.model.record import pack_record
-from duemq.model.row import change_row, dead_frame, frame_in, message_key_in, row_of
+from duemq.model.row import change_row, dead_frame, expires_of, frame_in, message_key_in, row_of
 from duemq.pipeline.cli.command import echo_json, report_errors
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS, LEDGER
@@ -135,13 +135,9 @@ class _History:
                 payload = b'{"order": %d, "text": "%s"}' % (offset, b"x" * 80)
                 name = of_client(f"order-{self._shard}-{offset}") if offset % 20 == 0 else NO_NAME
                 draft = Draft(
-                    topic,
-                    payload,
-                    due,
-                    b"%d" % (offset % 999),
-                    name=name,
-                    fingerprint=fingerprint(payload) if name else b"",
-                )
+                    topic, payload, due, b"%d" % (offset % 999), expires=due if chosen.random() < 0.001 else 0,
+                    name=name, fingerprint=fingerprint(payload) if name else b"",
+                )  # fmt: skip
                 frame = schedule_frame(draft, due)
                 id_ = self._ids.issue_bytes(self._shard, due, offset)
                 waiting[offset] = KEY.pack(due, offset, 0), row_of(frame, id_), topic
@@ -186,8 +182,8 @@ class _History:
             batches: dict[tuple[str, int], list[bytes]] = {}
             deferred = []
             for key, row, topic in cycle:
-                if chosen.random() < 0.001:
-                    deferred.append(DeferredMessage(key, None, 1, "expired"))
+                if 0 < expires_of(row) < stamp:
+                    deferred.append(DeferredMessage(key, None, 0, "expired"))
                     batches.setdefault((DEAD_LETTERS, 0), []).append(dead_frame(row, "expired", 0))
                 else:
                     batches.setdefault((topic, _partition(row)), []).append(frame_in(row))

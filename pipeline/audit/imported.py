@@ -37,20 +37,21 @@ _ATTEMPTS: Final = 4  # an audit does not come again later, as a node does
 _MAX_WORDS: Final = 200  # characters
 _NO_NETWORK: Final = "NETWORK_CONNECTION"  # the AWS SDK's name for a store that does not answer
 ROWS: Final = (
-    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, content bigint, "
-    "metadata bigint"
+    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, counted boolean, expires bigint, "
+    "content bigint, metadata bigint"
 )
 _FILES: Final = (
     "shard int, offset bigint, rows bigint, at bigint, path string, window bigint, size bigint, sha256 string, "
     "why_not string"
 )
 _READ: Final = (
-    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, payload binary, metadata binary"
+    "shard int, offset bigint, row bigint, due bigint, at bigint, topic string, expires bigint, payload binary, "
+    "metadata binary"
 )
-_COLUMNS: Final = ("due_ms", "topic", "payload", "key", "headers", "labels")
+_COLUMNS: Final = ("due_ms", "expires_ms", "topic", "payload", "key", "headers", "labels")
 _READ_SCHEMA: Final = pa.schema([
     ("shard", pa.int32()), ("offset", pa.int64()), ("row", pa.int64()), ("due", pa.int64()), ("at", pa.int64()),
-    ("topic", pa.string()), ("payload", pa.binary()), ("metadata", pa.binary()),
+    ("topic", pa.string()), ("expires", pa.int64()), ("payload", pa.binary()), ("metadata", pa.binary()),
 ])  # fmt: skip
 
 
@@ -176,8 +177,8 @@ def _connected(store: ObjectStore) -> S3FileSystem:
 
 def rows_of(spark: SparkSession, files: Iterable[AuditedFile]) -> DataFrame:
     """One row per message: `shard`, `offset`, `row`, `due`, `at`, `topic`, and `counted` where it is known by its
-    number alone: `due` is then the last millisecond of its window. `content`, `metadata`: see `logs.commands`; null
-    where it is known by its number."""
+    number alone: `due` is then the last millisecond of its window. `expires`, `content`, `metadata`: see
+    `logs.commands`; null where it is known by its number."""
     files = list(files)
     whole = [file for file in files if not file.why_not]
     unreadable = [file for file in files if file.why_not and file.rows > 0]
@@ -194,7 +195,8 @@ def _counted(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
     return _frame(spark, files).select(
         "shard", "offset", F.explode(F.sequence(F.lit(0).cast("bigint"), F.col("rows") - 1)).alias("row"),
         (F.col("window") + (WINDOW_MS - 1)).alias("due"), "at", none.cast("string").alias("topic"),
-        F.lit(True).alias("counted"), none.cast("bigint").alias("content"), none.cast("bigint").alias("metadata"),
+        F.lit(True).alias("counted"),
+        *(none.cast("bigint").alias(name) for name in ("expires", "content", "metadata")),
     )  # fmt: skip
 
 
@@ -203,7 +205,7 @@ def _read(spark: SparkSession, files: Sequence[AuditedFile]) -> DataFrame:
     # columns may have several types.
     read = _frame(spark, files).mapInArrow(partial(_rows, _stores(spark, files)), _READ)
     return read.select(
-        "shard", "offset", "row", "due", "at", "topic", F.lit(False).alias("counted"),
+        "shard", "offset", "row", "due", "at", "topic", F.lit(False).alias("counted"), "expires",
         F.xxhash64(F.coalesce("payload", F.lit(b""))).alias("content"), packed_hash("metadata").alias("metadata"),
     )  # fmt: skip
 
@@ -220,10 +222,13 @@ def _rows(stores: Stores, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Reco
 
 def _messages(file: AuditedFile, first: int, part: pa.RecordBatch) -> pa.RecordBatch:
     size = part.num_rows
+    never = pa.repeat(pa.scalar(0, pa.int64()), size)
+    expires = part["expires_ms"].cast(pa.int64()).fill_null(0) if "expires_ms" in part.schema.names else never
     columns = [
         pa.repeat(pa.scalar(file.shard, pa.int32()), size), pa.repeat(pa.scalar(file.offset, pa.int64()), size),
         pa.array(range(first, first + size), pa.int64()), part["due_ms"].cast(pa.int64()),
         pa.repeat(pa.scalar(file.at, pa.int64()), size), _plain_type(part["topic"]).cast(pa.string()),
+        expires,
         _plain_type(part["payload"]).cast(pa.binary()), _metadata(part),
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=_READ_SCHEMA)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,13 +54,16 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the frames hold: see `ShardWindow` and `TopicRanges`. `tolerance_ms`: see `violations.violations`."""
+    """What the frames hold: see `ShardWindow` and `TopicRanges`. `tolerance_ms`: see `violations.judged`.
+    `seen_at`: see `window.as_frame`; `longest_retry_ms`: see `changes.decided`."""
 
     windows: Mapping[int, ShardWindow]
     topics: Mapping[str, int]
     anywhere_from: int | None = None
     letters_from: int | None = None
     tolerance_ms: int = 0
+    seen_at: int = 0
+    longest_retry_ms: int = changes.LONGEST_RETRY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +150,11 @@ def judge(
     changed = changes.changes(frames.commands, answers).localCheckpoint()
     deferred = changes.deferrals(entries, changed).localCheckpoint()
     cycles = changes.cycles(frames.entries)
-    summary = changes.summary(changes.decided(changed, deferred, cycles)).localCheckpoint()
+    decided = changes.decided(changed, deferred, cycles, extent.longest_retry_ms)
+    summary = changes.summary(decided).localCheckpoint()
     topics = spark.createDataFrame(list(extent.topics.items()), "topic string, known_from bigint")
     topic_hashes = topics.withColumn("topic_hash", F.xxhash64("topic"))
-    shards = window.as_frame(spark, extent.windows)
+    shards = window.as_frame(spark, extent.windows, extent.seen_at)
     all_rows = rows = imported.rows_of(spark, files)
     if files:  # each check reads them, and they may be far away
         all_rows = rows = rows.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
@@ -174,6 +179,7 @@ def audit(
     until: int | None = None,
     topics: Sequence[str] = (),
     tolerance_ms: int = 0,
+    longest_retry_ms: int = changes.LONGEST_RETRY_MS,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
     outcomes_table: bool = False,
@@ -182,13 +188,16 @@ def audit(
     """Audit the duemq on this Kafka, and write tables below `out` (a path of this machine, or a URI): `violations`,
     `lateness`, each Parquet.
 
-    `since`, `until`: of ledger entries, epoch ms. `topics`: topics to read; none for all. `dead_letters`: the
-    topic of these. `outcomes_table`: also write the table `outcomes` with a row per message, which takes two to three
-    times as long. `expected_ids`: a table with a column `id`; each id that is in no log is `missing`. Raises BadInput
-    and Unavailable.
+    `since`, `until`: of ledger entries, epoch ms. `topics`: topics to read; none for those that duemq delivers to,
+    `read.ALL` for all of the Kafka: copies may be anywhere. `longest_retry_ms`: the longest of `delivery.retry_delays`.
+    `dead_letters`: the topic of these. `outcomes_table`: also write the table `outcomes` with a row per message, which
+    takes two to three times as long. `expected_ids`: a table with a column `id`; each id that is in no log is
+    `missing`. Raises BadInput and Unavailable.
     """
     progress = teller or Silent()
-    with gathered(spark, kafka, out, since, until, topics, tolerance_ms, progress, dead_letters) as evidence:
+    with gathered(
+        spark, kafka, out, since, until, topics, tolerance_ms, longest_retry_ms, progress, dead_letters
+    ) as evidence:
         return conclude(spark, evidence, out, progress, outcomes_table, expected_ids)
 
 
@@ -201,6 +210,7 @@ def gathered(
     until: int | None = None,
     topics: Sequence[str] = (),
     tolerance_ms: int = 0,
+    longest_retry_ms: int = changes.LONGEST_RETRY_MS,
     teller: Teller | None = None,
     dead_letters: str = DEAD_LETTERS,
 ) -> Iterator[Gathered]:
@@ -213,12 +223,11 @@ def gathered(
         with step(spark, progress, "reading the ledger"):
             entries = scratch.keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
             windows, findings = window.windows(entries, since, tolerance_ms)
+        now = time.time_ns() // 1_000_000
+        seen_at = now if until is None else min(until, now)
         reading = read.topic_ranges(there, topics, since, until, dead_letters)
-        buffer, windows = _buffer(there, windows, until)
+        buffer, windows = _buffer(there, windows, until, seen_at)
         letters = [reading.letters] if reading.letters else []
-        ranges = [ledger, buffer, *reading.ranges.values(), *letters]
-        for one in ranges:
-            progress.says(f"reading {one}")
         with step(spark, progress, "reading the commands"), override(spark, _SPLIT):
             commands = scratch.keep(logs.own_commands(logs.read_topics(spark, kafka, [buffer])))
             # Most systems have no plain clients: then nothing of it is asked of Python.
@@ -226,6 +235,11 @@ def gathered(
                 commands = scratch.keep(logs.understood(commands))
             else:
                 commands = commands.drop("said")
+        if not topics and (named := _topics(entries, commands)) is not None:
+            reading = reading.within(named)
+        ranges = [ledger, buffer, *reading.ranges.values(), *letters]
+        for one in ranges:
+            progress.says(f"reading {one}")
         with step(spark, progress, "reading what was delivered"):
             delivered = logs.deliveries(logs.read_topics(spark, kafka, reading.ranges.values()))
             frames = Frames(
@@ -234,8 +248,21 @@ def gathered(
                 scratch.keep(_narrow(delivered)),
                 scratch.keep(logs.dead_letters(logs.read_topics(spark, kafka, letters))),
             )
-        extent = Extent(windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms)
+        extent = Extent(
+            windows, reading.known_from, reading.anywhere_from, reading.letters_from, tolerance_ms, seen_at,
+            longest_retry_ms,
+        )  # fmt: skip
         yield Gathered(frames, extent, findings, [*reading.notes, *_notes(windows)], ranges)
+
+
+def _topics(entries: DataFrame, commands: DataFrame) -> set[str] | None:
+    """The topics that duemq was told to deliver to, or has written to; None if an entry does not list these."""
+    written = entries.where("problem is null").select(
+        F.explode(F.coalesce("topics", F.array(F.lit(None).cast("string"))))
+    )
+    rows = written.unionByName(commands.where("topic is not null").select(F.col("topic").alias("col"))).distinct()
+    names = {row.col for row in rows.collect()}
+    return None if None in names else names
 
 
 def _narrow(deliveries: DataFrame) -> DataFrame:
@@ -244,12 +271,13 @@ def _narrow(deliveries: DataFrame) -> DataFrame:
 
 
 def _buffer(
-    there: Logs, windows: Mapping[int, ShardWindow], until: int | None
+    there: Logs, windows: Mapping[int, ShardWindow], until: int | None, seen_at: int
 ) -> tuple[TopicRange, dict[int, ShardWindow]]:
     """What is read of the buffer, and the windows of all its shards.
 
     These are the commands of the range, and where it has no end those behind it, too: they wait to be applied. Of a
-    shard that has no entry in the range all commands are read that none has applied before, up to `until`.
+    shard that has no entry in the range, or none of its last ten minutes, all commands are read that none has applied
+    before, up to `until`.
     """
     with there.connected():
         whole = there.ranges([BUFFER])[BUFFER]
@@ -265,7 +293,9 @@ def _buffer(
     ends = {}
     if until is not None:
         ends = {
-            shard: max(timely.ends[shard] if one.idle else one.applied, starts[shard])
+            shard: max(timely.ends[shard], one.applied)
+            if one.ended_at + violations.OVERDUE_MS < seen_at
+            else max(one.applied, starts[shard])
             for shard, one in shard_windows.items()
         }
     return whole.within(starts, ends), shard_windows

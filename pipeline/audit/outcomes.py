@@ -21,15 +21,17 @@ from duemq.pipeline.audit.changes import MESSAGE
 
 PLACE_BITS: Final = 48
 _EVENTS: Final = {
-    "sent": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint>",
+    "sent": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, expires: bigint>",
     "answered": "struct<answer: int>",
-    "imported": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, counted: boolean>",
+    "imported": "struct<due: bigint, at: bigint, topic: bigint, content: bigint, metadata: bigint, expires: bigint, "
+    "counted: boolean>",
     "changed": "struct<place_due: bigint, place_offset: bigint, place_row: bigint, asked: bigint, asked_at: bigint, "
     "shown: bigint, failures: bigint, cancels: bigint, buried: bigint, redriven: bigint, is_dead: boolean, "
-    "moves: bigint, untrue: bigint, unknown_at: bigint, claims: bigint, untrue_command: bigint, doubtful: bigint>",
+    "moves: bigint, untrue: bigint, unknown_at: bigint, claims: bigint, untrue_command: bigint, doubtful: bigint, "
+    "exhausted: bigint, wrong_deferrals: bigint, expired_at: bigint, least_reason: bigint, most_reason: bigint>",
     "delivered": "struct<at: bigint, topic: bigint, content: bigint, metadata: bigint, id_due: bigint, mac: bigint, "
     "place: bigint, due: bigint, attempt: int>",
-    "letter": "struct<at: bigint, topic: bigint, content: bigint, metadata: bigint>",
+    "letter": "struct<at: bigint, topic: bigint, content: bigint, metadata: bigint, reason: bigint>",
 }
 """What speaks of a message, and what it says."""
 
@@ -61,7 +63,7 @@ def events(
     first = F.lit(0)
     topic = F.when(F.col("topic").isNotNull(), F.xxhash64("topic"))
     schedules = commands.where("kind = 'schedule'").select(
-        "shard", "offset", "due", "at", topic.alias("topic"), "content", "metadata"
+        "shard", "offset", "due", "at", topic.alias("topic"), "content", "metadata", "expires"
     )
     place = F.shiftleft(F.col("partition").cast("bigint"), PLACE_BITS) + F.col("offset")
     delivery_rows = deliveries.select(
@@ -75,7 +77,7 @@ def events(
     letters = dead_letters.where("shard is not null").select(
         "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), "at",
         F.when(whole, destination).alias("topic"), F.when(whole, F.col("content")).alias("content"),
-        F.when(whole, F.col("metadata")).alias("metadata"),
+        F.when(whole, F.col("metadata")).alias("metadata"), F.xxhash64("reason").alias("reason"),
     )  # fmt: skip
     return reduce(
         DataFrame.unionByName,
@@ -104,7 +106,8 @@ def messages(events: DataFrame) -> DataFrame:
         column = c(f"{kind}.{field}")
         return [F.min(column).alias(f"least_{name}"), F.max(column).alias(f"most_{name}")]
 
-    counts = ("cancels", "buried", "redriven", "moves", "untrue", "claims", "doubtful", "failures")
+    counts = ("cancels", "buried", "redriven", "moves", "untrue", "claims", "doubtful", "failures", "exhausted",
+              "wrong_deferrals")  # fmt: skip
     # Shuffled as they are: nearly every message has one event of a kind, so that to group them before would only make
     # wide rows of narrow ones.
     grouped = events.repartition(*MESSAGE).groupBy(*MESSAGE).agg(
@@ -117,14 +120,16 @@ def messages(events: DataFrame) -> DataFrame:
         either("sent.topic", "imported.topic").alias("topic_hash"),
         either("sent.content", "imported.content").alias("content"),
         either("sent.metadata", "imported.metadata").alias("metadata"),
+        either("sent.expires", "imported.expires").alias("expires"),
         *(one(f"changed.{name}").alias(name) for name in (
             "place_due", "place_offset", "place_row", "asked", "asked_at", "shown", "unknown_at", "untrue_command",
+            "expired_at", "least_reason", "most_reason",
         )),
         *(F.coalesce(one(f"changed.{name}"), F.lit(0)).alias(name) for name in counts),
         F.coalesce(F.bool_or("changed.is_dead"), F.lit(False)).alias("is_dead"),
         F.count("changed").alias("changed"),
         F.count("delivered").alias("records"),
-        F.min("delivered.at").alias("delivered_at"),
+        F.min("delivered.at").alias("delivered_at"), F.max("delivered.at").alias("most_delivered_at"),
         *ends("delivered", "topic", "topic"), *ends("delivered", "content", "content"),
         *ends("delivered", "metadata", "metadata"), *ends("delivered", "id_due", "id_due"),
         *ends("delivered", "mac", "mac"), *ends("delivered", "place", "place"), *ends("delivered", "due", "shown"),
@@ -132,7 +137,7 @@ def messages(events: DataFrame) -> DataFrame:
         F.count("letter").alias("letters"),
         F.max("letter.at").alias("letter_at"),
         *ends("letter", "topic", "letter_topic"), *ends("letter", "content", "letter_content"),
-        *ends("letter", "metadata", "letter_metadata"),
+        *ends("letter", "metadata", "letter_metadata"), *ends("letter", "reason", "letter_reason"),
     )  # fmt: skip
     new = (c("sent") > 0) & (c("answer").isNull() | (c("answer") == int(Answer.ACCEPTED)))
     accepts = F.when(new | (c("imported") > 0), 1).otherwise(0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiokafka.structs import TopicPartition
 
@@ -23,6 +23,10 @@ MARGIN_MS = 60_000
 """How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and
 nodes."""
 FOREVER = 2**63 - 1
+OF_GROUPS = "dlq."
+"""What the dead-letter topics of consumer groups begin with."""
+ALL = ("*",)
+"""For `topics`: all of the Kafka, whether or not duemq delivers to them."""
 _BACK = 64  # offsets: of entries, marks of their transactions, and aborted ones
 _PATIENCE_S = 20.0  # longer than the transactions of duemq's cycles may last
 
@@ -48,6 +52,19 @@ class TopicRanges:
         """The `known_from` of messages whose topic is not known; None where not all topics were read."""
         return max(self.known_from.values(), default=-1) if self.all_read else None
 
+    def within(self, topics: Collection[str]) -> TopicRanges:
+        """These topics only."""
+        others = self.ranges.keys() - set(topics)
+        if not others:
+            return self
+        notes = [note for note in self.notes if note.partition(":")[0].partition(" ")[0] not in others]
+        return replace(
+            self, all_read=False,
+            ranges={topic: one for topic, one in self.ranges.items() if topic not in others},
+            known_from={topic: at for topic, at in self.known_from.items() if topic not in others},
+            notes=(*notes, f"not read, for duemq delivers nothing there: {_some(sorted(others))}"),
+        )  # fmt: skip
+
 
 def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange:
     """The range of the ledger, with some entries before it for the base (`window.py`).
@@ -68,11 +85,11 @@ def ledger_range(logs: Logs, since: int | None, until: int | None) -> TopicRange
 def topic_ranges(
     logs: Logs, topics: Sequence[str], since: int | None, until: int | None, dead_letters: str = DEAD_LETTERS
 ) -> TopicRanges:
-    """`topics`: those to read; none for all there are. To be asked after the ledger's range is fixed."""
+    """`topics`: those to read; none, or `ALL`, for all there are. To be asked after the ledger's range is fixed."""
     with logs.connected():
         there = logs.topics()
         existing = [topic for topic in there if not topic.startswith("duemq.") and topic != dead_letters]
-        reading = list(topics) or existing
+        reading = existing if tuple(topics) in ((), ALL) else list(topics)
         if missing := sorted(set(reading) - set(existing)):
             raise BadInput(f"there is no topic {missing[0]} to deliver to")
         left_out = sorted(set(existing) - set(reading))
@@ -95,13 +112,15 @@ def topic_ranges(
     known_from = {}
     for topic, one in ranges.items():
         policy = policies.get(topic)
-        times = (dropped_before(policy, firsts.get((topic, partition)), now) for partition in one.cut)
+        # `duemq dlq purge` deletes from these, which no configuration tells.
+        trusted = None if topic.startswith(OF_GROUPS) else policy
+        times = (dropped_before(trusted, firsts.get((topic, partition)), now) for partition in one.cut)
         known_from[topic] = FOREVER if topic in held_back else max(times, default=-1)
         if policy is not None and policy.compacts:
             known_from[topic] = FOREVER
             notes.append(f"{topic} is compacted: whether a record was there cannot be known")
         elif one.cut and (begin is None or known_from[topic] >= begin):
-            notes.append(_dropped(topic, known_from[topic], policy))
+            notes.append(_dropped(topic, known_from[topic], trusted))
     letters = ranges.pop(dead_letters, None)
     letters_from = known_from.pop(dead_letters, None)
     if left_out:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.changes import MESSAGE
 from duemq.pipeline.audit.lateness import counted
+from duemq.pipeline.audit.violations import MARGIN_MS, OVERDUE_MS
 
 _HASHED: Final = ("shard", "offset", "row", "due", "shown", "attempt", "topic", "content", "metadata")
 _BUCKET: Final = ("shard", "offset_bucket", "row_bucket")
@@ -118,7 +119,7 @@ def _renamed(apart: DataFrame, frame: DataFrame, offset: str, row: str) -> DataF
 
 def _sent(commands: DataFrame, imported: DataFrame) -> DataFrame:
     """The messages whose records are known in advance."""
-    names = ("due", "at", "topic", "content", "metadata")
+    names = ("due", "at", "topic", "content", "metadata", "expires")
     schedules = commands.where("kind = 'schedule'").select(
         "shard", "offset", F.lit(0).cast("bigint").alias("row"), *names
     )
@@ -154,7 +155,9 @@ def _apart(
 ) -> DataFrame:
     """The messages of which more is said than their schedule, and those that a record came of behind the range."""
     c, first = F.col, F.lit(0).cast("bigint")
-    overdue = ~_passed("due", "offset", "row") & (c("offset") < c("applied")) & (c("due") < c("ended_at"))
+    overdue = (~_passed("due", "offset", "row") & (c("offset") < c("applied")) & (c("due") < c("seen_at"))) | (
+        (c("offset") >= c("applied")) & (c("at") + OVERDUE_MS < c("seen_at"))
+    )
     behind = ~_passed("first_due", "first_offset", "first_row") | (c("first_offset") >= c("applied"))
     of_ids = (c("first_offset").alias("offset"), c("first_row").alias("row"))
     parts = (
@@ -189,6 +192,7 @@ def _buckets(sent: DataFrame, records: DataFrame, apart: DataFrame, topics: Data
     left = expected_rows.groupBy(*_BUCKET).agg(
         *_sums("expected"), F.count_if(applied & passed & c("read").isNull()).alias("unread"),
         F.count_if(applied & ~passed).alias("pending"), F.count_if(~applied).alias("later"),
+        F.min(F.when(c("expected") & (c("expires") > 0), c("expires") - c("due"))).alias("least_life"),
     )  # fmt: skip
     shown = records.where("inside").select(
         "shard", F.col("first_offset").alias("offset"), F.col("first_row").alias("row"), c("first_due").alias("due"),
@@ -200,15 +204,17 @@ def _buckets(sent: DataFrame, records: DataFrame, apart: DataFrame, topics: Data
     right = record_rows.groupBy(*_BUCKET).agg(
         *(one.alias(f"seen_{name}") for one, name in zip(_sums("there"), ("n", "x", "y"), strict=True)),
         F.max(c("at") + tolerance_ms < c("due")).alias("early"),
+        F.max(c("at") - c("due")).alias("most_late"),
     )
     both = left.join(right, list(_BUCKET), "full")
     same = reduce(
         Column.__and__,
         (F.coalesce(name, F.lit(0)) == F.coalesce(f"seen_{name}", F.lit(0)) for name in ("n", "x", "y")),
     )
-    return both.select(
-        *_BUCKET, (same & ~F.coalesce("early", F.lit(False))).alias("equal"), "n", "unread", "pending", "later"
-    )
+    # The latest record may be of another message than the shortest life: then rows are looked at.
+    in_time = F.coalesce(c("most_late") <= c("least_life") + MARGIN_MS + tolerance_ms, F.lit(True))
+    equal = same & in_time & ~F.coalesce("early", F.lit(False))
+    return both.select(*_BUCKET, equal.alias("equal"), "n", "unread", "pending", "later")
 
 
 def _sums(where: str) -> tuple[Column, Column, Column]:

@@ -23,7 +23,7 @@ KINDS: Final = {
     "twice": "more than one record",
     "name_twice": "accepted under a name that another message had, and that was not forgotten",
     "early": "a record before it was due",
-    "overdue": "pending although it was due long before the last entry",
+    "overdue": "pending, or not applied yet, although it was due or sent long before the end of the range",
     "after_cancel": "a record, although a cancel was won",
     "after_death": "a record, although it ended in the dead letters",
     "unrecorded": "a record, although the ledger says it was pending still",
@@ -37,13 +37,16 @@ KINDS: Final = {
     "wrong_attempt": "a record that shows another number of attempts in duemq-attempt",
     "lost_letter": "dead or refused by the ledger, and the dead letters have no record",
     "stray_letter": "more dead letters than the ledger has",
-    "altered_letter": "a dead letter with another payload, key, headers or topic than the message",
+    "altered_letter": "a dead letter with another payload, key, headers, topic or reason than the message",
     "refused": "a command that is right, and was called malformed",
     "unanswered": "a command that was applied, and that the ledger has no answer to",
     "false_answer": "an answer that does not fit what was said before it",
     "ledger": "entries that do not fit together, or do not fit the commands",
     "clock_ahead": "a node's clock ahead of the brokers': what was due by it came before its time",
     "lost_commands": "accepted commands that the log dropped before any node had read them, as the ledger says",
+    "after_expiry": "a record, although it had expired",
+    "wrong_death": "dead as expired, although it had no expiry, or that was yet to come",
+    "wrong_deferral": "put off for longer than any pause between attempts, or with another number of attempts",
 }
 """What each kind means. `ledger`, `clock_ahead` and `lost_commands` are about a shard, `refused`, `unanswered` and some
 of `false_answer` about a command, all others about a message."""
@@ -53,6 +56,8 @@ VIOLATIONS: Final = (
 )
 OVERDUE_MS: Final = 600_000
 """The time after which a due message is overdue. Less is what a shard may take to work off what an outage has left."""
+MARGIN_MS: Final = 60_000
+"""How far a record's time may be behind that of its cycle: a transaction lies between, and brokers have clocks."""
 
 CONDITIONS: dict[str, str] = {
     "recorded": "records > 0",
@@ -68,13 +73,15 @@ CONDITIONS: dict[str, str] = {
     "unknown": "never_sent OR forged OR NOT one_id",
     "letters_there": "greatest(asked, accepted_at) > :letters_from",
     "there_then": "imported = 0 OR unknown_at > accepted_at",
+    "stands": "moves = 0 AND redriven = 0",
 }
 """Conditions on a row of `outcomes.outcomes`. Each may use those before it by their names."""
 RULES: dict[str, str] = {
     "lost": "outcome = 'lost'",
     "twice": "records > 1 AND one_id AND part <> 'nowhere'",
     "early": "recorded AND of_range AND before AND (outcome = 'delivered' OR (waiting AND by_then))",
-    "overdue": "of_range AND waiting AND NOT recorded AND key_due + :overdue < ended_at",
+    "overdue": "NOT recorded AND ((of_range AND waiting AND key_due + :overdue < seen_at) "
+    "OR (part = 'later' AND mine AND accepted_at + :overdue < seen_at))",
     "after_cancel": "recorded AND cancels > 0",
     "after_death": "recorded AND outcome = 'dead' AND by_then",
     "unrecorded": "recorded AND mine AND by_then AND NOT unknown AND NOT before AND (waiting OR part = 'later')",
@@ -89,12 +96,16 @@ RULES: dict[str, str] = {
     "stray_letter": "of_range AND letters > buried AND letter_at < ended_at",
     "altered_letter": "of_range AND letters > 0 AND NOT (least_letter_content = content "
     "AND most_letter_content = content AND least_letter_metadata = metadata AND most_letter_metadata = metadata "
-    "AND (redriven > 0 OR (least_letter_topic = topic_hash AND most_letter_topic = topic_hash)))",
+    "AND (redriven > 0 OR (least_letter_topic = topic_hash AND most_letter_topic = topic_hash)) "
+    "AND (letters <> buried OR (least_letter_reason = least_reason AND most_letter_reason = most_reason)))",
     "false_answer": "(of_range AND (untrue > 0 OR (unknown_at IS NOT NULL AND there_then))) "
-    "OR (part = 'range' AND NOT mine AND claims > 0)",
+    "OR (of_range AND exhausted > 0 AND expires = 0) OR (part = 'range' AND NOT mine AND claims > 0)",
+    "after_expiry": "recorded AND of_range AND stands AND expires > 0 AND most_delivered_at > expires + :margin",
+    "wrong_death": "of_range AND expired_at IS NOT NULL AND (expires = 0 OR (stands AND expires >= expired_at))",
+    "wrong_deferral": "of_range AND wrong_deferrals > 0",
 }
 """When a row is a violation of each kind. The kinds that are not here are found by `checks`. A redrive may name another
-topic, so that of what was redriven topics are not judged."""
+topic, so that of what was redriven topics are not judged; it and a move may change an expiry (`stands`)."""
 
 _COLUMNS: Final = (
     "shard", "offset", "row", "part", "outcome", "topic", "accepts", "first_due", "key_due", "key_offset", "key_row",
@@ -112,6 +123,7 @@ def judged(outcomes: DataFrame, letters_from: int | None, tolerance_ms: int = 0)
     """
     values = {
         "tolerance": f"{tolerance_ms}", "overdue": f"{OVERDUE_MS}",
+        "margin": f"{MARGIN_MS + tolerance_ms}",
         "letters_from": "CAST(NULL AS BIGINT)" if letters_from is None else f"{letters_from}",
     }  # fmt: skip
     rules = expanded(RULES, CONDITIONS, values)

@@ -266,14 +266,16 @@ def of_range(entries: DataFrame, shard_windows: Mapping[int, ShardWindow]) -> Da
     return standing(entries).join(F.broadcast(base_rows), "shard").where("n > base_n").drop("base_n")
 
 
-def as_frame(spark: SparkSession, shard_windows: Mapping[int, ShardWindow]) -> DataFrame:
-    """One row per shard, to be joined with messages."""
+def as_frame(spark: SparkSession, shard_windows: Mapping[int, ShardWindow], seen_at: int = 0) -> DataFrame:
+    """One row per shard, to be joined with messages. `seen_at`: up to when (epoch ms) all shards should have worked: at
+    least until the last entry of any."""
+    seen_at = max(seen_at, max((one.ended_at for one in shard_windows.values()), default=0))
     rows = [
-        (one.shard, one.known_from, one.applied, *one.cursor, one.began_at, one.ended_at, one.buffer_end)
+        (one.shard, one.known_from, one.applied, *one.cursor, one.began_at, one.ended_at, one.buffer_end, seen_at)
         for one in shard_windows.values()
     ]
     return spark.createDataFrame(
         rows,
         "shard int, known_from bigint, applied bigint, cursor_due bigint, cursor_offset bigint, cursor_row bigint, "
-        "began_at bigint, ended_at bigint, buffer_end bigint",
+        "began_at bigint, ended_at bigint, buffer_end bigint, seen_at bigint",
     )

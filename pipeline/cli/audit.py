@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from duemq.pipeline.cli.command import (
+    BROKEN,
     AsJson,
     Bootstrap,
     DeadLetters,
     KafkaSettings,
     Master,
     Settings,
+    duration_of,
     echo_json,
     examples,
     reached,
@@ -46,11 +48,19 @@ def audit(
     until: Annotated[str | None, typer.Option("--until", help="Ledger entries before then.")] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topics", help="Read this topic; may be repeated.", show_default="all topics"),
+        typer.Option(
+            "--topics",
+            help="Read this topic; may be repeated. '*': all of the Kafka, where copies may be.",
+            show_default="those that duemq delivers to",
+        ),
     ] = None,
     tolerance_ms: Annotated[
         int, typer.Option("--tolerance", min=0, help="How many ms a record may be early: clocks differ.")
     ] = 0,
+    longest_retry: Annotated[
+        str,
+        typer.Option("--longest-retry", metavar="DURATION", help="The longest of the servers' delivery.retry_delays."),
+    ] = "1d",
     dead_letters: DeadLetters = "duemq.dlq",
     strict: Annotated[
         int | None,
@@ -81,11 +91,13 @@ def audit(
 
     Reads buffer, ledger, topics and dead letters, lists each violation (lost, twice, early, delivered after a won
     cancel, and more), measures lateness, and writes tables (Parquet) and a report (HTML). Ends with 0 where the logs
-    are clean, with 1 where they are violated, or more cannot be known than --strict allows (docs/pipeline/audit.md).
+    are clean, with 1 where they are violated, or more cannot be known than --strict allows, and
+    with 9 where the audit failed (docs/pipeline/audit.md).
     """
     from duemq.model.timing import parse_instant
 
-    with spark_session("audit", master, conf, as_json, kafka=True) as (spark, teller):
+    longest_retry_ms = duration_of(longest_retry, "--longest-retry")
+    with spark_session("audit", master, conf, as_json, kafka=True, failed=BROKEN) as (spark, teller):
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
         from duemq.pipeline.files.uris import below, destination
@@ -98,7 +110,8 @@ def audit(
             spark, reached(bootstrap, kafka_set), folder,
             since=None if since is None else parse_instant(since, "--since", text=True),
             until=None if until is None else parse_instant(until, "--until", text=True),
-            topics=topics or (), tolerance_ms=tolerance_ms, teller=teller, dead_letters=dead_letters,
+            topics=topics or (), tolerance_ms=tolerance_ms, longest_retry_ms=longest_retry_ms, teller=teller,
+            dead_letters=dead_letters,
             outcomes_table=outcomes, expected_ids=None if expected is None else read_table(spark, expected),
         )  # fmt: skip
         html = report(result, f"Audit of duemq on {bootstrap}", time.time_ns() // 1_000_000)

@@ -1,7 +1,8 @@
 """What the commands of `duemq spark` share: options, how a session is had, how progress and errors are told.
 
 Exit codes are those of `duemq` (docs/cli.md): 1 for a failure and for an audit that found violations, 2 for a command
-that was not understood, 7 where the server refused, 8 where it cannot be reached.
+that was not understood, 7 where the server refused, 8 where it cannot be reached. An audit or forecast that fails ends
+with 9, whatever the failure is: 1 is a verdict there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from duemq.pipeline.sources.kafka import JavaKafka
     from duemq.pipeline.spark.progress import Teller
 
-FAILED, REFUSED, UNAVAILABLE = 1, 7, 8
+FAILED, REFUSED, UNAVAILABLE, BROKEN = 1, 7, 8, 9
 
 Url = Annotated[
     str | None,
@@ -109,39 +111,52 @@ def _option_errors(option: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    name: str, master: str | None, conf: list[str] | None, as_json: bool, *, kafka: bool = False
+    name: str,
+    master: str | None,
+    conf: list[str] | None,
+    as_json: bool,
+    *,
+    kafka: bool = False,
+    failed: int = FAILED,
 ) -> Iterator[tuple[SparkSession, Teller]]:
-    """A session and somebody to tell progress to, for one command. Errors of ours end it as `report_errors` does."""
+    """A session and somebody to tell progress to, for one command. Errors end it as `report_errors` does."""
     settings = settings_of(conf)
-    with report_errors(as_json):
+    with report_errors(as_json, failed):
         try:
+            from duemq.pipeline.spark.failures import failures_told
             from duemq.pipeline.spark.session import running
         except ImportError as error:
             raise DuemqError(f"{error.name} is missing: install the extra `duemq[spark]`") from error
         with telling(as_json) as teller:
             teller.step("starting Spark")
             with running(f"duemq {name}", kafka=kafka, master=master, settings=settings) as spark:
-                yield spark, teller
+                with failures_told("It can be run again"):
+                    yield spark, teller
 
 
 @contextmanager
-def report_errors(as_json: bool) -> Iterator[None]:
-    """Report errors of ours as one line on stderr, with `--json` also as a document on stdout, and an exit code."""
+def report_errors(as_json: bool, failed: int = FAILED) -> Iterator[None]:
+    """Report errors as one line on stderr, with `--json` also as a document on stdout, and an exit code: `failed` for
+    what has no other. What is no error of ours keeps its traceback."""
     try:
         yield
-    except DuemqError as error:
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
+    except Exception as error:
+        if not isinstance(error, DuemqError):
+            traceback.print_exc()
         typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
         if as_json:
             echo_json({"error": {"kind": type(error).__name__, "detail": str(error)}})
-        raise typer.Exit(code_of(error)) from error
+        raise typer.Exit(code_of(error, failed)) from error
 
 
-def code_of(error: DuemqError) -> int:
+def code_of(error: Exception, failed: int = FAILED) -> int:
     from duemq.client.http.errors import Unreachable
 
     if isinstance(error, Rejected):
         return REFUSED
-    return UNAVAILABLE if isinstance(error, Unavailable | Unreachable) else FAILED
+    return UNAVAILABLE if isinstance(error, Unavailable | Unreachable) else failed
 
 
 @contextmanager

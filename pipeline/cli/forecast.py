@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from duemq.pipeline.cli.command import (
+    BROKEN,
     AsJson,
     Master,
     Settings,
@@ -70,7 +71,7 @@ def forecast(
     """
     from_ms = time.time_ns() // 1_000_000 if start is None else instant_of(start, "--from")
     until_ms = from_ms + duration_of(length, "--for")
-    with spark_session("forecast", master, conf, as_json) as (spark, teller):
+    with spark_session("forecast", master, conf, as_json, failed=BROKEN) as (spark, teller):
         from duemq.pipeline.files.uris import destination, uri_of
         from duemq.pipeline.forecast.capacity import capacity_of
         from duemq.pipeline.forecast.job import forecast as run

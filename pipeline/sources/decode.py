@@ -27,7 +27,7 @@ _KAFKA_SEED: Final = 0x9747B28C  # org.apache.kafka.common.utils.Utils.murmur2
 COMMANDS: Final = (
     "shard int, offset bigint, at bigint, kind string, plain boolean, due bigint, topic string, name string, "
     "expires bigint, first_due bigint, first_offset bigint, first_row bigint, path string, sha256 string, size bigint, "
-    "window bigint, rows bigint, disputed boolean, content bigint, metadata bigint, fingerprint bigint"
+    "window bigint, rows bigint, disputed boolean, tag string, content bigint, metadata bigint, fingerprint bigint"
 )
 PLAIN: Final = COMMANDS.replace("metadata bigint, fingerprint bigint", "metadata binary, fingerprint binary")
 ENTRIES: Final = (
@@ -38,7 +38,7 @@ ENTRIES: Final = (
     "deferred array<struct<due: bigint, offset: bigint, row: bigint, to_due: bigint, to_offset: bigint, "
     "to_row: bigint, attempt: int, reason: string>>, "
     "imported array<struct<offset: bigint, rows: bigint, reason: string, checksum: string>>, lost_from bigint, "
-    "lost_to bigint, base bigint, problem string"
+    "lost_to bigint, base bigint, topics array<string>, problem string"
 )
 _ID: Final = "shard int, first_due bigint, first_offset bigint, first_row bigint, mac bigint"
 DELIVERIES: Final = (
@@ -103,7 +103,7 @@ _ENTRY_SCHEMA = pa.schema([
     *((name, pa.int64()) for name in ("accepted", "delivered", "cancelled", "dead", "horizon", "end_horizon")),
     ("answers", pa.list_(_ANSWER)), ("deferred", pa.list_(_DEFERRED)), ("imported", pa.list_(_IMPORTED)),
     *((name, pa.int64()) for name in ("lost_from", "lost_to", "base")),
-    ("problem", pa.string()),
+    ("topics", pa.list_(pa.string())), ("problem", pa.string()),
 ])  # fmt: skip
 
 
@@ -156,4 +156,5 @@ def _entry(row: dict[str, Any]) -> dict[str, Any] | None:
         "cancelled": cancelled, "dead": dead, "horizon": entry.horizon, "end_horizon": entry.end_horizon,
         "answers": entry.answers,
         "deferred": deferred, "imported": imported, "lost_from": lost_from, "lost_to": lost_to, "base": entry.base,
+        "topics": entry.topics,
     }  # fmt: skip

@@ -146,7 +146,7 @@ def decoded(records: DataFrame) -> DataFrame:
         F.when(changed, c("_first_offset")).alias("first_offset"),
         F.when(changed, c("_first_row")).alias("first_row"),
         *(F.lit(None).cast(kind).alias(name) for name, kind in none.items()),
-        F.lit(False).alias("disputed"), "content",
+        F.lit(False).alias("disputed"), F.when(changed & (c("_tag_bytes") > 0), c("_tag")).alias("tag"), "content",
         F.when(sent, metadata_hash(c("_key"), c("_labels"), _bytes(c("_middle"), c("_carries")))).alias("metadata"),
         F.when(sent & (c("_name") > 0), fingerprint).alias("fingerprint"),
         "said",

@@ -90,6 +90,7 @@ def commands(buffer: DataFrame) -> DataFrame:
     * of a schedule: `due`, `topic`, `name` (with its prefix; null for none), `expires` (0 for never);
     * of a change: the key its message was first placed under, `first_due`, `first_offset`, `first_row`, or the `name`
       of that message; `due`: when it is due then (null for a cancel or purge);
+      `tag`: of the step of a job that sent it (null for none);
     * of a file: `path`, `sha256`, `size`, `window`, `rows`;
     * `disputed`: whether another version of the server, or another machine, may call it malformed (`plain_records`);
     * `content`: xxhash64 of the payload; `metadata`: of a schedule, xxhash64 of key, labels and the sender's headers
@@ -139,8 +140,8 @@ def entries(ledger: DataFrame) -> DataFrame:
     `answers`: array of `offset`, `answer` (the number of an `Answer`); `deferred`: array of `due`, `offset`, `row` (the
     key it had), `to_due`, `to_offset`, `to_row` (null for the dead letters), `attempt`, `reason`; `imported`: array of
     `offset`, `rows`, `reason`; `lost_from`, `lost_to`: the commands from one offset to below another that were dropped
-    unread; `base`: the entry that it goes on from, where an operator said so. `problem` says what is wrong with what is
-    no entry; the rest is null then.
+    unread; `base`: the entry that it goes on from, where an operator said so; `topics`: those that its cycle wrote to,
+    null if they are not listed. `problem` says what is wrong with what is no entry; the rest is null then.
     Offsets of cursors above 2**63 - 1, which stand for "all of this millisecond", are 2**63 - 1.
     """
     slim = ledger.select(

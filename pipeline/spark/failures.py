@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from duemq.client.http.errors import BY_CODE
@@ -31,7 +31,7 @@ def failures_told(and_then: str) -> Iterator[None]:
         yield
     except AnalysisException as error:
         raise BadInput(str(error).partition("\n")[0].partition(" SQLSTATE:")[0]) from error
-    except (PySparkException, Py4JJavaError) as error:
+    except (PySparkException, Py4JError) as error:
         if (match := _OUR_ERROR.search(str(error))) is not None:
             raise _error_of(match[1], f"{match[2]}. {and_then}") from error
         raise JobFailed(f"Spark could not do its work: {_cause(error)}. {and_then}") from error

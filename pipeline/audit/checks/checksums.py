@@ -71,10 +71,9 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shards, parts, *key = (np.asarray(batch[name]) for name in ("shard", "part", "due", "offset", "row"))
         groups, of = np.unique(np.stack((shards, parts), axis=1), axis=0, return_inverse=True)
         mixed = _mixed(*(numbers.astype(np.uint64) for numbers in key))
-        high, low = (
-            np.bincount(of.reshape(-1), half.astype(np.float64), len(groups)).astype(np.int64)
-            for half in (mixed >> np.uint64(32), mixed & np.uint64(0xFFFF_FFFF))
-        )
+        high, low = np.zeros((2, len(groups)), np.int64)
+        np.add.at(high, of.reshape(-1), (mixed >> np.uint64(32)).astype(np.int64))
+        np.add.at(low, of.reshape(-1), (mixed & np.uint64(0xFFFF_FFFF)).astype(np.int64))
         counts = np.bincount(of.reshape(-1), minlength=len(groups))
         yield pa.RecordBatch.from_arrays(
             [pa.array(groups[:, 0].astype(np.int32)), *map(pa.array, (groups[:, 1], high, low, counts))], schema=schema

@@ -86,7 +86,8 @@ def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> No
     out = tmp_path / "audit"
     settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=4")
     done = subprocess.run(
-        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json", "--outcomes"],
+        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(out), *settings, "--json", "--outcomes",
+         "--topics", "*"],
         capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -106,3 +107,27 @@ def test_what_is_violated_is_told(past: Past, copied: str, tmp_path: Path) -> No
     page.feed((out / "report.html").read_text())
     assert page.links == [] and page.open == []
     assert "2 violations" in page.text and copied in page.text
+
+
+def test_copies_in_other_topics_are_not_looked_for_unless_asked(past: Past, copied: str, tmp_path: Path) -> None:
+    done = audited(past, tmp_path / "audit")
+    assert done.returncode == 0, done.stderr
+    said = orjson.loads(done.stdout)
+    assert COPIES not in said["read"] and "orders" in said["read"]
+    assert any(COPIES in note and "not read" in note for note in said["notes"])
+
+
+def test_a_failure_of_spark_is_no_violation(past: Past, tmp_path: Path) -> None:
+    done = audited(past, tmp_path / "audit", "--conf", "spark.driver.maxResultSize=1")
+    assert done.returncode == 9, done.stderr
+    error = orjson.loads(done.stdout)["error"]
+    assert error["kind"] == "JobFailed" and "maxResultSize" in error["detail"]
+    assert len(done.stderr.splitlines()) < 20, done.stderr
+
+
+def audited(past: Past, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    settings = ("--master", "local[2]", "--conf", "spark.driver.memory=1g", "--conf", "spark.sql.shuffle.partitions=4")
+    return subprocess.run(
+        [str(DUEMQ), "spark", "audit", "--kafka", past.bootstrap, "--out", str(folder), *settings, *more, "--json"],
+        capture_output=True, text=True, timeout=300, env=environment() | {JARS_VARIABLE: str(spark_jars())},
+    )  # fmt: skip

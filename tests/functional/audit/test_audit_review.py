@@ -81,7 +81,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
             "shard": 0, "offset": 12, "at": T - 10**7, "kind": "import", "plain": True, "path": str(file),
             "sha256": sha256, "size": file.stat().st_size, "window": T, "rows": 2, "content": 0,
         },
-        schedule(13, T + 7_000, 16), schedule(14, T + 8_000, 17),
+        schedule(13, T + 7_000, 16) | {"expires": T + 7_001}, schedule(14, T + 8_000, 17),
     ]  # fmt: skip
     answer = Answer
     of_file = checksum([make_key(T + 10, 12, 0), make_key(T + 20, 12, 1)]) & CHECKSUM_MASK
@@ -94,7 +94,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
         ]),
         entry(1, 15, (T + 7_500, LAST, 0), T + 10**9, 3, accepted=11, delivered=7, dead=1, checksum=f"{pending:016x}",
             answers=[(9, int(answer.MALFORMED)), (10, int(answer.MALFORMED)), (12, int(answer.FILE_PENDING))],
-            deferred=[(T + 7_000, 13, 0, None, None, None, 3, "expired")], imported=[(12, 2, "", f"{of_file:016x}")],
+            deferred=[(T + 7_000, 13, 0, None, None, None, 0, "expired")], imported=[(12, 2, "", f"{of_file:016x}")],
         ),
     ]  # fmt: skip
     deliveries = [
@@ -103,7 +103,7 @@ def history(spark: SparkSession, folder: Path) -> Gathered:
         record(11, T + 6_000, 0, 15, T + 6_000, due=T + 1, attempt=9), record(12, T + 10, 0, 999, T + 11),
         record(12, T + 20, 1, 998, T + 21),
     ]  # fmt: skip
-    letter = record(13, T + 7_000, 0, 777, T + 7_001, topic="duemq.dlq", offset=0, attempt=3, reason="expired",
+    letter = record(13, T + 7_000, 0, 777, T + 7_001, topic="duemq.dlq", offset=0, attempt=1, reason="expired",
                     topic_state="orders", shortened=False)  # fmt: skip
     frames = Frames(
         frame_of(spark, decode.ENTRIES, entries), frame_of(spark, decode.COMMANDS, commands),

@@ -45,6 +45,8 @@ from tests.support.audit.audit_record_faults import (
     wrong_partition,
     wrong_topic,
 )
+from tests.support.audit.audit_term_faults import FAULTS as OF_TERMS
+from tests.support.audit.audit_term_faults import told_of_a_waiting_message
 from tests.support.audit.audit_worlds import Found, Record, World, of_command, of_shard
 
 Failpoint = Callable[[random.Random, World], list[Found]]
@@ -52,37 +54,20 @@ Failpoint = Callable[[random.Random, World], list[Found]]
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _again(world: World, chosen: random.Random, of: Record, answer: Answer) -> list[Found]:
-    """A cancel that came too late is one of another message, and its answer this one."""
-    shard = of["shard"]
-    spare = [one for one in world.told("cancel", Answer.CANCELLED_BEFORE) if one["shard"] == shard]
-    victim = world.take_command(chosen, spare)
-    world.used.add((shard, of["offset"]))
-    victim.update(first_due=of["due"], first_offset=of["offset"], first_row=0)
-    world.answer((shard, victim["offset"]), answer)
-    return [of_command("false_answer", of)]
-
-
-def _waiting_with_a_spare_cancel(world: World, chosen: random.Random) -> Record:
-    spare = {one["shard"]: one["offset"] for one in world.told("cancel", Answer.CANCELLED_BEFORE)}
-    waiting = [one for one in world.waiting() if one["shard"] in spare and one["offset"] < spare[one["shard"]]]
-    return world.take_command(chosen, waiting)
-
-
 def delivered_though_it_waits(chosen: random.Random, world: World) -> list[Found]:
-    return _again(world, chosen, _waiting_with_a_spare_cancel(world, chosen), Answer.DELIVERED)
+    return told_of_a_waiting_message(chosen, world, Answer.DELIVERED)
 
 
 def unknown_though_it_waits(chosen: random.Random, world: World) -> list[Found]:
-    return _again(world, chosen, _waiting_with_a_spare_cancel(world, chosen), Answer.UNKNOWN)
+    return told_of_a_waiting_message(chosen, world, Answer.UNKNOWN)
 
 
 def dead_though_it_waits(chosen: random.Random, world: World) -> list[Found]:
-    return _again(world, chosen, _waiting_with_a_spare_cancel(world, chosen), Answer.DEAD)
+    return told_of_a_waiting_message(chosen, world, Answer.DEAD)
 
 
 def cancelled_though_it_waits(chosen: random.Random, world: World) -> list[Found]:
-    return _again(world, chosen, _waiting_with_a_spare_cancel(world, chosen), Answer.CANCELLED_BEFORE)
+    return told_of_a_waiting_message(chosen, world, Answer.CANCELLED_BEFORE)
 
 
 def delivered_before_it_was(chosen: random.Random, world: World) -> list[Found]:
@@ -331,7 +316,7 @@ FAULTS: tuple[Failpoint, ...] = (
     answered_for_nobody, known_without_a_first, cancelled_by_a_name_of_nothing, refused, refused_schedule,
     refused_name, unanswered, unanswered_name, malformed_accepted, answered_nothing, answered_twice, name_twice,
     repeat_of_nothing, repeat_of_another, conflict_with_itself, exchanged, overdue, unrecorded, wrong_checksum,
-    wrong_checksum_of_a_file, wrong_count, wrong_pending,
+    wrong_checksum_of_a_file, wrong_count, wrong_pending, *OF_TERMS,
 )  # fmt: skip
 """Each is put into a world of its own."""
 TOGETHER: tuple[Failpoint, ...] = (

@@ -156,3 +156,20 @@ def test_a_thousand_topics_are_asked_about_with_as_many_requests_as_one(monkeypa
     one: dict[str, Any] = requests(1)
     assert one == requests(1_000)
     assert (one["topics"], one["configs"], one["opened"]) == (1, 1, 1) and one["offsets"] <= 7
+
+
+def test_of_dead_letters_of_groups_duemq_may_have_purged_any_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = kafka(records([1]), **KEPT).topic("dlq.billing", records([NOW - HOUR], start=6), **WEEK)
+    logs.topic("dlq.mails", records([], start=6), **WEEK).topic("dlq.whole", records([OLD]), **WEEK)
+    found = topic_ranges(logs.answers(monkeypatch), [], None, None)
+    assert found.known_from == {"orders": -1, "dlq.billing": NOW - HOUR, "dlq.mails": FOREVER, "dlq.whole": -1}
+    assert [note.partition(":")[0] for note in found.notes] == ["dlq.billing", "dlq.mails"]
+
+
+def test_topics_that_duemq_does_not_deliver_to_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = kafka(records([1]), **KEPT).topic("huge", records([OLD], start=5), **WEEK).answers(monkeypatch)
+    every = topic_ranges(logs, ["*"], None, None)
+    assert set(every.ranges) == {"orders", "huge"} and every.all_read and every.within(["orders", "huge"]) is every
+    mine = every.within(["orders", "gone"])
+    assert (set(mine.ranges), mine.known_from, mine.anywhere_from) == ({"orders"}, {"orders": -1}, None)
+    assert mine.notes == ("not read, for duemq delivers nothing there: huge",)
