@@ -3,7 +3,7 @@ make messages. And what a dry run of these prints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -47,6 +47,9 @@ Name = Annotated[str | None, typer.Option("--name", help="A column of your own u
 TableFormat = Annotated[str | None, typer.Option("--format", help="parquet, csv, json or orc.")]
 ReaderOptions = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of Spark's reader.")
+]
+Past = Annotated[
+    Literal["reject", "send"], typer.Option("--past", help="Reject times more than a day past, or deliver these now.")
 ]
 Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
 
