@@ -12,15 +12,14 @@ from typing import Annotated, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from duemq.bench.spark import schedule
 from duemq.bench.spark.server import serving
 from duemq.client import Client, Draft, EpochMs, Message
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.bulk_change import Targets, mass_cancel, mass_move
-from duemq.pipeline.bulk_change.requests import ChangeClient
+from duemq.pipeline.bulk_change import ChangeClient, ChangeResult, Targets, cancel, move
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.files.uris import uri_of
@@ -63,11 +62,11 @@ def mass(
             teller.step("moving and cancelling by the SDK alone")
             figures |= _alone(client, ids.slice(messages))
             teller.step("warming up")
-            mass_move(rows.limit(_WARM), targets, server, "due_ms", _HOUR_MS).collect()
+            move(rows.limit(_WARM), targets, server, "due_ms", _HOUR_MS)
             for name, status, work in (
-                ("move", "moved", lambda: mass_move(rows, targets, server, "due_ms", _HOUR_MS)),
-                ("cancel", "cancelled", lambda: mass_cancel(rows, targets, server)),
-                ("cancel again", "cancelled", lambda: mass_cancel(rows, targets, server)),
+                ("move", "moved", lambda: move(rows, targets, server, "due_ms", _HOUR_MS)),
+                ("cancel", "cancelled", lambda: cancel(rows, targets, server)),
+                ("cancel again", "cancelled", lambda: cancel(rows, targets, server)),
             ):
                 teller.step(name)
                 figures[f"{name}, messages/s"] = int(messages / _seconds(work, status, messages))
@@ -113,9 +112,9 @@ def _alone(client: Client, ids: pa.Table) -> dict[str, int]:
     }
 
 
-def _seconds(work: Callable[[], DataFrame], status: str, messages: int) -> float:
+def _seconds(work: Callable[[], ChangeResult], status: str, messages: int) -> float:
     began = time.perf_counter()
-    counts = {row["status"]: row["count"] for row in work().groupBy("status").count().collect()}
+    counts = work().counts
     took = time.perf_counter() - began
     if counts != {status: messages}:
         raise JobFailed(f"not all {messages:,} are {status}: {counts}")

@@ -1,8 +1,8 @@
 """Cancel and move messages in bulk: by a join with any table, through the command log, with an answer for each row."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
-from duemq.pipeline.bulk_change.job import STATUSES, mass_cancel, mass_move
+from duemq.pipeline.bulk_change.job import STATUSES, ChangeResult, cancel, move
 from duemq.pipeline.bulk_change.messages import Targets
 from duemq.pipeline.bulk_change.requests import ChangeClient
 
-__all__ = ["STATUSES", "ChangeClient", "Targets", "mass_cancel", "mass_move"]
+__all__ = ["STATUSES", "ChangeClient", "ChangeResult", "Targets", "cancel", "move"]

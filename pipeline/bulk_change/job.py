@@ -1,21 +1,26 @@
-"""Mass cancel and mass move: the rows of a table with an answer for each.
+"""Mass cancel and mass move: each message that the rows of a table name is changed, and each row gets an answer.
 
-The commands are sent when the answers are computed. Computed twice, they are sent twice, which changes nothing: the
-answers are the same as long as no message comes due in between.
+A job may be run again after any end. That changes nothing: the answers are the same as long as no message comes due in
+between.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from duemq.pipeline.bulk_change.messages import TARGET, Targets
-from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, ChangeClient, cancelling, moving
+from duemq.pipeline.bulk_change.requests import ANSWERS_DDL, Batches, ChangeClient, cancelling, moving
 from duemq.pipeline.bulk_change.slots import Slots
 from duemq.pipeline.columns.instants import check_zone, need_time, shown
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.files.uris import uri_of
+from duemq.pipeline.spark.progress import Silent, Teller, step
 
 STATUSES: Final = (
     "cancelled", "moved", "already_delivered", "already_cancelled", "already_dead", "unknown", "pending", "refused",
@@ -27,47 +32,67 @@ _DUE: Final = "__duemq_due"
 _WHY_NOT: Final = "__duemq_why_not"
 
 
-def mass_cancel(rows: DataFrame, targets: Targets, server: ChangeClient, connections: int = CONNECTIONS) -> DataFrame:
-    """The rows and what became of each: `status`, `at_ms` and `detail`.
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """`counts`: how many rows have each status, without those of 0. `answers`: the URI of the table of answers, if
+    there is one."""
 
-    `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in time: ask
-    again); `at_ms`: when it ended (epoch ms). Each message is asked about once, however many rows name it, by at most
-    `connections` requests at the same time from each machine of the cluster. Raises BadInput; a job in which the server
-    did not answer fails with `Unavailable`.
+    counts: Mapping[str, int]
+    answers: str | None = None
+
+
+def cancel(
+    rows: DataFrame,
+    targets: Targets,
+    server: ChangeClient,
+    *,
+    answers: str | None = None,
+    connections: int = CONNECTIONS,
+    teller: Teller | None = None,
+) -> ChangeResult:
+    """Cancel the messages that the rows name. Each is asked about once, however many rows name it, by at most
+    `connections` requests at the same time from each machine of the cluster.
+
+    `answers`: a new folder (a path of this machine, or a URI) that gets the rows as Parquet, with `status`, `at_ms` and
+    `detail`. `status`: cancelled (now or before), already_delivered, already_dead, unknown, or pending (not known in
+    time: ask again); `at_ms`: when it ended (epoch ms). Raises BadInput; a job in which the server did not answer fails
+    with `Unavailable`.
     """
     target_rows = _with_targets(rows, targets)
-    messages = in_order(
-        target_rows.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct(), connections
-    )
-    return _joined(
-        target_rows, messages.mapInArrow(cancelling(server, _slots(server, connections)), ANSWERS_DDL), targets
-    )
+    messages = target_rows.where(F.col(TARGET).isNotNull()).select(F.col(TARGET).alias("id")).distinct()
+    work = cancelling(server, _slots(server, connections))
+    return _changed(target_rows, in_order(messages, connections), work, targets, answers, "cancelling", teller)
 
 
-def mass_move(
+def move(
     rows: DataFrame,
     targets: Targets,
     server: ChangeClient,
     to: str,
     by_ms: int = 0,
+    *,
+    answers: str | None = None,
     connections: int = CONNECTIONS,
     zone: str | None = None,
-) -> DataFrame:
+    past: bool = False,
+    teller: Teller | None = None,
+) -> ChangeResult:
     """Move messages to the time that the SQL expression `to` gives of their row, shifted by `by_ms`. `zone` is that of
     times without one (see `read_time`).
 
-    Answers as `mass_cancel`: `status` moved with the new due time as `at_ms`, already_cancelled with the time of the
-    cancel, or refused with the reason: no time, or a message that is named with several times. What is due in the past
-    is delivered at once.
+    As `cancel`: `status` moved with the new due time as `at_ms`, already_cancelled with the time of the cancel, or
+    refused with the reason: no time, one more than a day past unless `past` says that it is meant, or a message that is
+    named with several times. A message whose new time is past is delivered at once.
     """
     target_rows = _with_targets(rows, targets)
-    messages = in_order(new_times(target_rows, to, by_ms, zone), connections)
-    return _joined(target_rows, messages.mapInArrow(moving(server, _slots(server, connections)), ANSWERS_DDL), targets)
+    messages = new_times(target_rows, to, by_ms, zone)
+    work = moving(server, _slots(server, connections), past)
+    return _changed(target_rows, in_order(messages, connections), work, targets, answers, "moving", teller)
 
 
 def new_times(target_rows: DataFrame, to: str, by_ms: int = 0, zone: str | None = None) -> DataFrame:
     """One row for each message that rows with a `TARGET` name: `id`, `due_ms` and `refused`, which is why it has no new
-    time, or null. See `mass_move`. Raises BadInput."""
+    time, or null. See `move`. Raises BadInput."""
     if zone is not None:
         check_zone(target_rows.sparkSession, zone)
     value = F.expr(to)
@@ -106,6 +131,25 @@ def _with_targets(rows: DataFrame, targets: Targets) -> DataFrame:
     if clashes := [name for name in ADDED if name in rows.columns]:
         raise BadInput(f"column {clashes[0]}: the answers have one of that name; rename that of the table")
     return targets.of(rows)
+
+
+def _changed(
+    target_rows: DataFrame,
+    messages: DataFrame,
+    work: Callable[[Batches], Batches],
+    targets: Targets,
+    folder: str | None,
+    what: str,
+    teller: Teller | None,
+) -> ChangeResult:
+    spark, uri = target_rows.sparkSession, None if folder is None else uri_of(folder)
+    answered = _joined(target_rows, messages.mapInArrow(work, ANSWERS_DDL), targets)
+    with step(spark, teller or Silent(), what):
+        if uri is not None:  # read again to be counted: computed twice, the commands would be sent twice
+            answered.write.parquet(uri)
+            answered = spark.read.schema(answered.schema).parquet(exact(uri))
+        counts = {row["status"]: row["count"] for row in answered.groupBy("status").count().collect()}
+    return ChangeResult({status: counts[status] for status in STATUSES if status in counts}, uri)
 
 
 def _joined(target_rows: DataFrame, answers: DataFrame, targets: Targets) -> DataFrame:

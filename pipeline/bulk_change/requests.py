@@ -19,6 +19,7 @@ from duemq.client.http.times import EpochMs
 from duemq.client.http.values import CancelResult, MoveResult
 from duemq.model.timing import why_implausible
 from duemq.pipeline.bulk_change.slots import Slots
+from duemq.pipeline.columns.past import why_long_past
 from duemq.pipeline.sources import server
 
 T = TypeVar("T")
@@ -118,8 +119,12 @@ def cancelling(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batche
     return cancel
 
 
-def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
-    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about."""
+def moving(server: ChangeClient, slots: Slots, past: bool = False) -> Callable[[Batches], Batches]:
+    """A function for `mapInArrow` that moves, from `MOVE_SCHEMA` to `ANSWERS`. What is `refused` is not asked about.
+    `past`: times more than a day ago are meant."""
+
+    def why_not(due: int) -> str | None:
+        return why_implausible(due) or (None if past else why_long_past(due, int(time.time() * 1000)))
 
     def move(batches: Batches) -> Batches:
         with server.client() as client:
@@ -132,7 +137,7 @@ def moving(server: ChangeClient, slots: Slots) -> Callable[[Batches], Batches]:
             for batch in batches:
                 for start in range(0, batch.num_rows, server.batch):
                     ids, dues, refused = (column.to_pylist() for column in batch.slice(start, server.batch).columns)
-                    refused = [why or why_implausible(due) for due, why in zip(dues, refused, strict=True)]
+                    refused = [why or why_not(due) for due, why in zip(dues, refused, strict=True)]
                     requests = [(id_, due) for id_, due, why in zip(ids, dues, refused, strict=True) if why is None]
                     replies = iter(answers(requests, ask, server.patience_s))
                     yield _answered(

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from duemq.pipeline.cli.columns import Where, Zone
+from duemq.pipeline.cli.columns import Past, Where, Zone
 from duemq.pipeline.cli.command import AsJson, Master, Settings, Url, duration_of, echo_json, examples, spark_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame, SparkSession
 
     from duemq.pipeline.bulk_change import ChangeClient, Targets
@@ -67,15 +65,15 @@ def cancel(
     """
     _check(id_, key, ids)
     with _session("cancel", master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.bulk_change import mass_cancel
+        from duemq.pipeline.bulk_change import cancel as run
 
         rows, targets = _rows(spark, table, table_format, where), _destinations(spark, id_, key, ids, ids_key)
         if dry_run:
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        server, folder = _server(url, batch, patience), _folder(spark, answers)
-        report = _answered(spark, teller, "cancelling", lambda: mass_cancel(rows, targets, server, connections), folder)
-    _tell(*report, as_json)
+        server, folder, since = _server(url, batch, patience), _folder(spark, answers), time.monotonic()
+        done = run(rows, targets, server, answers=folder, connections=connections, teller=teller)
+    _tell(done.counts, time.monotonic() - since, as_json)
 
 
 def move(
@@ -84,7 +82,7 @@ def move(
         "--to", help="When: a column or SQL expression; epoch ms, a TIMESTAMP, or a date-time as text.",
         show_default="due_ms, where --by is given")] = None,
     by: Annotated[str | None, typer.Option("--by", help="Shift that by so much: 2h, 1d12h, -30m.")] = None,
-    zone: Zone = None, where: Where = None, table_format: Format = None, answers: Answers = None,
+    zone: Zone = None, past: Past = "reject", where: Where = None, table_format: Format = None, answers: Answers = None,
     dry_run: DryRun = False, connections: Connections = 8, batch: Batch = 5_000, patience: Patience = 300.0,
     url: Url = None, master: Master = None, conf: Settings = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -99,16 +97,21 @@ def move(
         raise typer.BadParameter("say when: --to, or --by to shift from the column due_ms", param_hint="--to")
     by_ms = _shift(by)
     with _session("move", master, conf, as_json) as (spark, teller):
-        from duemq.pipeline.bulk_change import mass_move
+        from duemq.pipeline.bulk_change import move as run
+        from duemq.pipeline.bulk_change.job import new_times
 
         rows, targets = _rows(spark, table, table_format, where), _destinations(spark, id_, key, ids, ids_key)
-        server, when = _server(url, batch, patience), to or "due_ms"
-        moved = mass_move(rows, targets, server, when, by_ms, connections, zone)
+        when = to or "due_ms"
         if dry_run:
+            new_times(targets.of(rows), when, by_ms, zone)  # raises BadInput
             _tell_dry(spark, teller, targets.of(rows), as_json)
             return
-        report = _answered(spark, teller, "moving", lambda: moved, _folder(spark, answers))
-    _tell(*report, as_json)
+        server, folder, since = _server(url, batch, patience), _folder(spark, answers), time.monotonic()
+        done = run(
+            rows, targets, server, when, by_ms, answers=folder, connections=connections, zone=zone,
+            past=past == "send", teller=teller,
+        )  # fmt: skip
+    _tell(done.counts, time.monotonic() - since, as_json)
 
 
 @contextmanager
@@ -167,28 +170,6 @@ def _server(url: str | None, batch: int, patience_s: float) -> ChangeClient:
     return ChangeClient(base, os.environ.get("DUEMQ_API_KEY"), tls=tls_files(), batch=batch, patience_s=patience_s)
 
 
-def _answered(
-    spark: SparkSession, teller: Teller, what: str, ask: Callable[[], DataFrame], folder: str | None
-) -> tuple[dict[str, int], float]:
-    """How many rows there are of each status, and in how many seconds. Computed once: what is counted is written."""
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    from duemq.pipeline.bulk_change import STATUSES
-    from duemq.pipeline.spark.progress import step
-
-    observation = Observation()
-    counts = [F.count_if(F.col("status") == status).alias(status) for status in STATUSES]
-    answers = ask().observe(observation, *counts)
-    since = time.monotonic()
-    with step(spark, teller, what):
-        if folder is None:
-            answers.write.format("noop").mode("overwrite").save()
-        else:
-            answers.write.parquet(folder)
-    return {status: count for status, count in observation.get.items() if count}, time.monotonic() - since
-
-
 def _tell_dry(spark: SparkSession, teller: Teller, target_rows: DataFrame, as_json: bool) -> None:
     from pyspark.sql import functions as F
 
@@ -204,7 +185,7 @@ def _tell_dry(spark: SparkSession, teller: Teller, target_rows: DataFrame, as_js
         typer.echo(f"{rows:,} rows name {messages:,} messages; {no_id_rows:,} rows have no id. Nothing was asked.")
 
 
-def _tell(counts: dict[str, int], seconds: float, as_json: bool) -> None:
+def _tell(counts: Mapping[str, int], seconds: float, as_json: bool) -> None:
     if as_json:
         echo_json({"counts": counts, "seconds": round(seconds, 3)})
     else:

@@ -3,7 +3,7 @@ make messages. And what a dry run of these prints."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -54,6 +54,9 @@ Select = Annotated[
     typer.Option(
         "--select", metavar="SQL", help="A column, such as 'CAST(at AS BIGINT) AS due', or '*'; again for each."
     ),
+]
+Past = Annotated[
+    Literal["reject", "send"], typer.Option("--past", help="Reject times more than a day past, or deliver these now.")
 ]
 Order = Annotated[str | None, typer.Option("--order", help="Columns that order what is due in one millisecond.")]
 

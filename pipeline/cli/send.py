@@ -14,6 +14,7 @@ from duemq.pipeline.cli.columns import (
     Key,
     Labels,
     Nulls,
+    Past,
     Payload,
     PayloadBase64,
     ReaderOptions,
@@ -71,6 +72,7 @@ def send(
     expires: Expires = None,
     zone: Zone = None,
     unit: Unit = "ms",
+    past: Past = "reject",
     rejects: Annotated[
         str | None, typer.Option(help="A folder for the rows that cannot be sent.", show_default="they are counted")
     ] = None,
@@ -91,7 +93,7 @@ def send(
     conf: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send all rows of a table, due at any time, each once under its name however often the command is run or ended.
+    """Send all rows of a table, due soon or later, each once under its name however often the command is run or ended.
 
     A message can be looked up, moved and cancelled by its name as soon as it is sent. Rows that break a rule are
     counted and written to --rejects with the reason; the others are sent all the same unless --strict is given.
@@ -112,7 +114,9 @@ def send(
         table = read_table(spark, source, kind, settings_of(option, "--option"), corrupt=True)
         frame = chosen(table, where, select)
         if dry_run:
-            judged_rows, _ = looked_at(sendable(frame, columns, now=int(time.time() * 1000)), columns, compare_names)
+            now = int(time.time() * 1000)
+            judged_rows = sendable(frame, columns, now=now, past=past == "send")
+            judged_rows, _ = looked_at(judged_rows, columns, compare_names, now)
             print_look(judged_rows, "sent", as_json)
             return
         try:
@@ -120,7 +124,7 @@ def send(
                 done = run(
                     frame, columns, reached(kafka, kafka_set),
                     rejects=None if rejects is None else destination(spark, rejects, "--rejects"), strict=strict,
-                    compare_names=compare_names, teller=teller,
+                    compare_names=compare_names, past=past == "send", teller=teller,
                 )  # fmt: skip
         except RowsRejected as error:
             typer.secho(f"duemq: {error}", err=True, fg=typer.colors.RED)
@@ -133,12 +137,15 @@ def send(
 
 def _tell(done: SendResult, as_json: bool) -> None:
     document: dict[str, Any] = {
-        "rows": done.rows, "sent": done.sent, "rejected": done.rejected, "rejects": done.rejects, "shards": done.shards
+        "rows": done.rows, "sent": done.sent, "rejected": done.rejected, "rejects": done.rejects, "shards": done.shards,
+        "overdue": done.overdue,
     }  # fmt: skip
     if as_json:
         echo_json(document)
         return
     typer.echo(f"{done.sent:,} of {done.rows:,} rows are sent to {done.shards} shards")
+    if done.overdue:
+        typer.echo(f"{done.overdue:,} of them were due already")
     if done.rejected:
         where = done.rejects or "say --rejects to see them"
         typer.secho(f"{done.rejected:,} rows were rejected: {where}", fg=typer.colors.YELLOW)

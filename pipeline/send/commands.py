@@ -21,20 +21,27 @@ HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
 def commands_of(
-    frame: DataFrame, columns: Columns, shards: int, rules: BulkRules | None = None, now: int | None = None
+    frame: DataFrame,
+    columns: Columns,
+    shards: int,
+    rules: BulkRules | None = None,
+    now: int | None = None,
+    past: bool = False,
 ) -> DataFrame:
     """`key`, `value`, `headers`, `partition` and `topic` for Spark's Kafka sink, `.write` or `.writeStream`: a command
     for each row that can be sent. The others are those of `rejects_of`.
 
-    `columns`: with `name`. `shards`: how many the cluster has, see `shards_of`. `rules`, `now`: see `sendable`. Of rows
-    that have one name and differ, the first counts that the shard reads. Raises BadInput.
+    `columns`: with `name`. `shards`: how many the cluster has, see `shards_of`. `rules`, `now`, `past`: see `sendable`.
+    Of rows that have one name and differ, the first counts that the shard reads. Raises BadInput.
     """
-    return commands(sendable(frame, columns, rules, now), columns, shards)
+    return commands(sendable(frame, columns, rules, now, past), columns, shards)
 
 
-def rejects_of(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
+def rejects_of(
+    frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
+) -> DataFrame:
     """The rows that cannot be sent, as they are, and the `reason` of each. Arguments as in `commands_of`."""
-    return rejected(sendable(frame, columns, rules, now))
+    return rejected(sendable(frame, columns, rules, now, past))
 
 
 def shard_of(name: Column, shards: int) -> Column:

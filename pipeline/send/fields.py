@@ -10,10 +10,12 @@ from duemq.pipeline.columns import FIELDS, OWN, Columns
 from duemq.pipeline.send.rules import sendable
 
 
-def fields_of(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
+def fields_of(
+    frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
+) -> DataFrame:
     """The columns that `format("duemq")` writes, of the rows of a table that can be sent; the others are those of
     `rejects_of`. Arguments as in `commands_of`."""
-    return fields(sendable(frame, columns, rules, now))
+    return fields(sendable(frame, columns, rules, now, past))
 
 
 def fields(judged_rows: DataFrame) -> DataFrame:

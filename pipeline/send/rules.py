@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from duemq.model.rules import NAME, NAME_BYTES, NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged
 from duemq.pipeline.columns import OWN, Columns, column, with_fields
+from duemq.pipeline.columns.past import LONG_PAST, LONG_PAST_MS
 from duemq.pipeline.errors import BadInput
 
 TIME_HEADERS: Final = ("x-delay", "DELAY")
@@ -28,12 +29,15 @@ _PADDED = rf"^{_SPACE}|{_SPACE}\z"
 _SHOWN = 60  # characters of a wrong value
 
 
-def sendable(frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None) -> DataFrame:
+def sendable(
+    frame: DataFrame, columns: Columns, rules: BulkRules | None = None, now: int | None = None, past: bool = False
+) -> DataFrame:
     """The frame with the parts of each message (see `with_fields`), and `_duemq_reason`: why a row cannot be sent, or
     null. All of it is JVM expressions on one row, so it works on streams.
 
     `rules`: its lead does not matter. `now`: epoch ms; None takes the time when a batch of a stream is made for what
-    has expired, and the time of this call for the horizon. Raises BadInput, also without a column of names.
+    has expired or is long past, and the time of this call for the horizon. `past`: rows due more than a day ago are
+    meant. Raises BadInput, also without a column of names.
     """
     if columns.name is None:
         raise BadInput("a column of names is missing: by its name a message that is sent twice is accepted once")
@@ -44,22 +48,18 @@ def sendable(frame: DataFrame, columns: Columns, rules: BulkRules | None = None,
     name = column(columns.name).cast("string")
     judged_rows = judged(frame, replace(columns, name=None), any_lead, began).withColumn(OWN + "name", name)
     clock = F.unix_millis(F.current_timestamp()) if now is None else F.lit(now)
-    early, late = (
-        [F.when(wrong, F.concat(*sentence)) for wrong, sentence in wrongs]
-        for wrongs in (_before_others(columns), _wrongs(columns, clock))
-    )
-    return judged_rows.withColumn(OWN + REASON, F.coalesce(*early, F.col(OWN + REASON), *late))
+    wrongs = [F.when(wrong, F.concat(*sentence)) for wrong, sentence in _wrongs(columns, clock, past)]
+    return judged_rows.withColumn(OWN + REASON, F.coalesce(F.col(OWN + REASON), *wrongs))
 
 
 Wrong = tuple[Column, list[Column]]
 
 
-def _before_others(columns: Columns) -> Iterator[Wrong]:
-    due = F.col(OWN + "due_ms")
-    yield due < 0, [F.lit(f"{columns.source('due_ms')}: "), due.cast("string"), F.lit(" is before 1970 (epoch ms)")]
-
-
-def _wrongs(columns: Columns, clock: Column) -> Iterator[Wrong]:
+def _wrongs(columns: Columns, clock: Column, past: bool) -> Iterator[Wrong]:
+    if not past:
+        due = F.col(OWN + "due_ms")
+        about = F.lit(f"{columns.source('due_ms')}: ")
+        yield due < clock - LONG_PAST_MS, [about, due.cast("string"), F.lit(f" {LONG_PAST}")]
     name = F.col(OWN + "name")
     about = F.lit(f"{columns.source('name')}: ")
     yield name.isNull(), [about, F.lit("is null; every message needs one")]

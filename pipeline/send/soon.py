@@ -97,7 +97,7 @@ def send_soon(
         sendable(named, replace(columns, name=_NAME), rules, manifest.began), columns, equal=False
     )
     with step(spark, teller, "sending what is due too soon"):
-        sent = fields(judged_rows).mapInArrow(posting(Writing(server_at(url))), ANSWERS_DDL)
+        sent = fields(judged_rows).mapInArrow(posting(Writing(server_at(url), past=True)), ANSWERS_DDL)
         bad = judged_rows.where(F.col(OWN + REASON).isNotNull()).select(
             F.col(OWN + "name").alias("name"), F.lit(_REJECTED).alias("status"), F.col(OWN + REASON).alias("detail")
         )

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
@@ -35,32 +36,37 @@ def send_stream(
     every: str | None = None,
     once: bool = False,
     shards: int | None = None,
+    past: bool = False,
     rules: BulkRules | None = None,
 ) -> StreamingQuery:
     """Start a query that sends the rows of a stream, each once under its name. `checkpoint`: a folder of its own.
     Folders are paths of this machine, or URIs.
 
-    `rejects`: a folder that gets a folder `batch=N` for each batch with rejected rows; None only counts them, see
-    `METRICS`. `every`: the least time between two batches, such as `1 second`; None is one after the other. `once`:
-    what is there now, and end. `shards`, `rules`: see `send`. Raises BadInput, Unavailable and BadConfig.
+    `rejects`: a folder that gets `query=ID/batch=N` for each batch with rejected rows, ID as in the checkpoint; None
+    only counts them, see `METRICS`. `every`: the least time between two batches, such as `1 second`; None is one after
+    the other. `once`: what is there now, and end. `shards`, `past`, `rules`: see `send`. Raises BadInput, Unavailable
+    and BadConfig.
     """
     if not frame.isStreaming:
         raise BadInput("this frame is no stream: send() sends a table")
     shards, options = shards or shards_of(kafka), writing(kafka)
     if rejects is None:
         counts = F.count("*").alias("rows"), F.count(OWN + REASON).alias("rejected")
-        judged_rows = sendable(frame, columns, rules).observe(METRICS, *counts)
+        judged_rows = sendable(frame, columns, rules, past=past).observe(METRICS, *counts)
         query = commands(judged_rows, columns, shards, buffer_of(kafka)).writeStream.format("kafka").options(**options)
     else:
         sendable(frame, columns, rules)  # raises BadInput now, not in the first batch
         root, of = uri_of(rejects), shards
+        metadata = exact(below(uri_of(checkpoint), "metadata"))
 
         def one(batch: DataFrame, number: int) -> None:
-            judged_rows = sendable(batch, columns, rules)
+            judged_rows = sendable(batch, columns, rules, past=past)
             commands(judged_rows, columns, of, buffer_of(kafka)).write.format("kafka").options(**options).save()
             bad = rejected(judged_rows)
             if not bad.isEmpty():
-                bad.write.mode("overwrite").parquet(below(root, f"batch={number}"))
+                query = batch.sparkSession.read.schema("id string").json(metadata).first()
+                assert query is not None
+                bad.write.mode("overwrite").parquet(below(root, f"query={query.id}/batch={number}"))
 
         query = frame.writeStream.foreachBatch(one)
     if once:

@@ -15,26 +15,31 @@ from duemq.pipeline.columns import FIELDS, OWN, Columns
 
 
 class TableCheck(NamedTuple):
-    """Rows, how many of them are rejected, and how many names are there several times (0 where that was not asked)."""
+    """Rows, how many of them are rejected, how many of the others are due by now, and how many names are there several
+    times (0 if that was not asked)."""
 
     rows: int
     rejected: int
+    overdue: int
     repeated: int = 0
 
 
-def look(judged_rows: DataFrame, *, names: bool = True) -> TableCheck:
-    """Check what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name."""
-    rows, bad = F.count("*").alias("rows"), F.count(OWN + REASON).alias("bad")
+def look(judged_rows: DataFrame, now: int, *, names: bool = True) -> TableCheck:
+    """Check what `sendable` made of a table. It is read once; what is shuffled of a row is a hash of its name. `now`:
+    epoch ms."""
+    is_overdue = F.col(OWN + REASON).isNull() & (F.col(OWN + "due_ms") <= now)
+    counts = [F.count("*"), F.count(OWN + REASON), F.count_if(is_overdue)]
+    columns = [count.alias(name) for count, name in zip(counts, TableCheck._fields, strict=False)]
     if not names:
-        totals = judged_rows.agg(rows, bad).first()
+        totals = judged_rows.agg(*columns).first()
         assert totals is not None
-        return TableCheck(totals["rows"], totals["bad"])
+        return TableCheck(*totals)
     name = F.col(OWN + "name")
-    by_name = judged_rows.groupBy(F.when(name.isNotNull(), F.xxhash64(name)).alias("of")).agg(rows, bad)
-    repeated = F.count_if(F.col("of").isNotNull() & (F.col("rows") > 1)).alias("repeated")
-    totals = by_name.agg(F.sum("rows").alias("rows"), F.sum("bad").alias("bad"), repeated).first()
+    by_name = judged_rows.groupBy(F.when(name.isNotNull(), F.xxhash64(name)).alias("of")).agg(*columns)
+    repeated = F.count_if(F.col("of").isNotNull() & (F.col("rows") > 1))
+    totals = by_name.agg(F.sum("rows"), F.sum("rejected"), F.sum("overdue"), repeated).first()
     assert totals is not None
-    return TableCheck(totals["rows"] or 0, totals["bad"] or 0, totals["repeated"])
+    return TableCheck(*(total or 0 for total in totals))
 
 
 def without_ambiguous(judged_rows: DataFrame, columns: Columns, *, equal: bool = True) -> DataFrame:

@@ -31,9 +31,11 @@ class DuemqSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> Lister:
-        if schema != SCHEMA:
-            raise BadInput(f"the columns are {SCHEMA.simpleString()}: give no schema of your own")
-        return Lister(reading(self.options))
+        known = {(field.name, field.dataType): at for at, field in enumerate(SCHEMA)}
+        columns = [known.get((field.name, field.dataType)) for field in schema]
+        if None in columns:
+            raise BadInput(f"a schema has some of these columns: {SCHEMA.simpleString()}")
+        return Lister(reading(self.options), [at for at in columns if at is not None])
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         check(schema)
@@ -41,7 +43,7 @@ class DuemqSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         check(schema)
-        return StreamWriter(writing(_appending(overwrite, self.options)))
+        return StreamWriter(writing(_appending(overwrite, self.options), stream=True))
 
 
 def _appending(overwrite: bool, options: T) -> T:

@@ -39,14 +39,14 @@ class ShardRange(InputPartition):
 
 
 class Lister(DataSourceReader):
-    """Reads by the list API: the columns of `SCHEMA`.
+    """Reads by the list API: `columns` of `SCHEMA`, by their places.
 
     There is no one moment that all of it shows: a message that is moved or ends meanwhile is seen as it was or as it
     is, or in neither range. Nothing is pushed down (`pushFilters` of Spark 4.3 gives wrong results): use the options.
     """
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, columns: Sequence[int]) -> None:
+        self._reading, self._columns = reading, columns
 
     def partitions(self) -> Sequence[ShardRange]:
         reading = self._reading
@@ -70,7 +70,8 @@ class Lister(DataSourceReader):
                     lambda at=at, query=query: client.page(at, page_size=reading.page, **query),  # type: ignore[misc]
                     reading.patience_s,
                 )
-                yield from (_row(partition.shard, state) for state in page.messages)
+                for row in (_row(partition.shard, state) for state in page.messages):
+                    yield tuple(row[at] for at in self._columns)
                 if (cursor := page.cursor) is None:
                     return
 

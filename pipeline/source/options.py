@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from duemq.client.http.connection import http_options, tls_files
 from duemq.model.errors import Rejected
-from duemq.model.timing import WINDOW_MS, parse_duration, parse_instant
+from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.files.uris import local_path, uri_of
 from duemq.pipeline.sources.server import Server
 
 STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -25,9 +27,10 @@ MAX_RANGES: Final = 10_000  # of time, for each shard
 _SOME_RANGES: Final = 48  # where no length is given
 _SHARED: Final = ("url", "api_key", "timeout", "patience")
 _READ: Final = (*_SHARED, "what", "since", "until", "window", "topic", "key", "label", "page")
-_WRITE: Final = (*_SHARED, "batch", "refused")
+_WRITE: Final = (*_SHARED, "batch", "past", "refused")
 _SPARKS: Final = frozenset(("checkpointlocation", "queryname", "path"))
 _PAGE, _BATCH = 1_000, 5_000
+_DOUBLINGS: Final = 16  # of ranges that begin at the one end that is given: the last begins after years
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,18 @@ class Reading:
     patience_s: float = 300.0
 
     def ranges(self) -> list[tuple[int | None, int | None]]:
-        """Ranges of due times: [since, until) in parts, and one where an end is open."""
+        """Ranges of due times: [since, until) in parts. If one end is open, each is twice as long as the one before it,
+        seen from the other end; if both are, there is one."""
         if self.since is None or self.until is None:
-            return [(self.since, self.until)]
+            first = self.window or WINDOW_MS
+            lengths = [0, *(first << doubling for doubling in range(_DOUBLINGS))]
+            if self.since is not None:
+                starts = [at for length in lengths if (at := self.since + length) < LAST_MS]
+                return list(zip(starts, [*starts[1:], None], strict=True))
+            if self.until is not None:
+                ends = [at for length in lengths if (at := self.until - length) > FIRST_MS]
+                return list(zip([*ends[1:], None], ends, strict=True))
+            return [(None, None)]
         span = max(self.until - self.since, 0)
         length = self.window or -(-span // _SOME_RANGES // WINDOW_MS) * WINDOW_MS or WINDOW_MS
         starts = [self.since, *range(self.since - self.since % length + length, self.until, length)]
@@ -60,12 +72,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """`batch`: messages in one request, at most 10,000. `skip`: rows that the server refuses are only counted."""
+    """`batch`: messages in one request, at most 10,000. `skip`: rows that are refused are only counted. `refused`: the
+    folder for those of a stream. `past`: rows due more than a day ago are meant."""
 
     server: Server
     batch: int = _BATCH
     patience_s: float = 300.0
     skip: bool = False
+    refused: Path | None = None
+    past: bool = False
 
 
 def reading(options: Mapping[str, str]) -> Reading:
@@ -81,14 +96,22 @@ def reading(options: Mapping[str, str]) -> Reading:
     )  # fmt: skip
 
 
-def writing(options: Mapping[str, str]) -> Writing:
+def writing(options: Mapping[str, str], *, stream: bool = False) -> Writing:
     """Raises BadInput."""
     values = _own_options(options, _WRITE)
-    refused = values.get("refused", "fail")
-    if refused not in ("fail", "skip"):
+    refused, past = values.get("refused", "fail"), values.get("past", "reject")
+    if past not in ("reject", "send"):
+        raise BadInput(f"option past: {past!r} is not one of reject, send")
+    folder = local_path(uri_of(refused)) if stream and "/" in refused else None
+    if folder is None and stream and refused != "skip":
+        raise BadInput(
+            "option refused: a stream needs a folder that all executors see under the same path, such as "
+            "/shared/refused, or skip: one row that is refused would end each run"
+        )
+    if folder is None and refused not in ("fail", "skip"):
         raise BadInput(f"option refused: {refused!r} is not one of fail, skip")
     batch, patience_s = _number(values, "batch", _BATCH, 10_000), _seconds(values, "patience", 300.0)
-    return Writing(_server(values), batch, patience_s, refused == "skip")
+    return Writing(_server(values), batch, patience_s, refused == "skip", folder, past == "send")
 
 
 def _own_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,9 +14,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from duemq.client import ABSENT, Draft
 from duemq.client.http.blocking.message import BatchResult
 from duemq.model.timing import why_implausible
+from duemq.pipeline.columns.past import why_long_past
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.source.options import Writing
 from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
+from duemq.pipeline.source.refused import RefusedRows
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
 _MAX_REASONS: Final = 5  # refusals that an error tells
@@ -34,7 +37,7 @@ class Written(WriterCommitMessage):
     refused: int = 0
     reasons: tuple[str, ...] = ()
 
-    def plus(self, name: str | None, answer: PostResult) -> None:
+    def plus(self, name: bytes | None, answer: PostResult) -> None:
         if answer.status == ACCEPTED:
             self.accepted += 1
         elif answer.status == REPEATED:
@@ -42,15 +45,20 @@ class Written(WriterCommitMessage):
         else:
             self.refused += 1
             if len(self.reasons) < _MAX_REASONS:
-                self.reasons = (*self.reasons, f"{name}: {answer.detail}")
+                shown = None if name is None else name.decode(errors="replace")
+                self.reasons = (*self.reasons, f"{shown}: {answer.detail}")
 
 
 def write(batches: Iterable[pa.RecordBatch], writing: Writing) -> Written:
     """Write the rows of one task. Raises what the client does where nothing is answered any more."""
-    done = Written()
+    done, refused = Written(), None if writing.refused is None else RefusedRows.of_task(writing.refused)
     with writing.server.client() as client:
-        for name, answer in answered(batches, client.send_batch, writing):
-            done.plus(name, answer)
+        for row, answer in _answered_rows(batches, client.send_batch, writing):
+            done.plus(row["name"], answer)
+            if refused is not None and answer.status == REFUSED:
+                refused.add(row, str(answer.detail))
+    if refused is not None:
+        refused.flush()
     return done
 
 
@@ -68,15 +76,15 @@ def posting(writing: Writing) -> Callable[[Iterator[pa.RecordBatch]], Iterator[p
 
 
 def settle(messages: Iterable[Any], writing: Writing) -> None:
-    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless told to skip
-    them."""
+    """What the driver does once all tasks are done. Raises JobFailed for rows that were refused, unless they are in a
+    folder or to be skipped."""
     done = [one for one in messages if isinstance(one, Written)]
     refused, total = sum(one.refused for one in done), sum(one.accepted + one.repeated + one.refused for one in done)
     if not refused:
         return
     reasons = "; ".join([reason for one in done for reason in one.reasons][:_MAX_REASONS])
     sentence = f"{refused:,} of {total:,} rows were refused, the others are scheduled ({reasons})"
-    if not writing.skip:
+    if not writing.skip and writing.refused is None:
         raise JobFailed(sentence)
     log.warning("%s", sentence)
 
@@ -111,13 +119,20 @@ def answered(
     batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
 ) -> Iterator[tuple[str | None, PostResult]]:
     """The name of each row and what became of it, in order."""
+    for row, answer in _answered_rows(batches, send, writing):
+        yield row["name"].decode(errors="replace") if row["name"] is not None else None, answer
+
+
+def _answered_rows(
+    batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
+) -> Iterator[tuple[dict[str, Any], PostResult]]:
     for rows in _parts(batches, writing.batch):
-        drafts = [_draft(row) for row in rows]
+        now = int(time.time() * 1000)
+        drafts = [_draft(row, None if writing.past else now) for row in rows]
         sent = [draft for draft in drafts if isinstance(draft, Draft)]
         answers = iter(posted(sent, send, writing.patience_s))
         for row, draft in zip(rows, drafts, strict=True):
-            name = row["name"].decode(errors="replace") if row["name"] is not None else None
-            yield name, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
+            yield row, next(answers) if isinstance(draft, Draft) else PostResult(REFUSED, draft)
 
 
 def _parts(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[dict[str, Any]]]:
@@ -141,8 +156,8 @@ def _bytes(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _draft(row: dict[str, Any]) -> Draft | str:
-    """The message, or why JSON cannot say it."""
+def _draft(row: dict[str, Any], now: int | None) -> Draft | str:
+    """The message, or why it cannot be sent. `now`: epoch ms; None: long past times are meant."""
     what = "a column"
     try:
         for what in ("name", "topic", "due_ms", "payload"):
@@ -164,6 +179,8 @@ def _draft(row: dict[str, Any]) -> Draft | str:
     for what in ("due_ms", "expires_ms"):
         if (ms := row.get(what)) is not None and (wrong := why_implausible(ms)) is not None:
             return f"{what}: {wrong}"
+    if now is not None and (wrong := why_long_past(row["due_ms"], now)) is not None:
+        return f"due_ms: {wrong}"
     return Draft(
         topic, row["payload"], key, headers, labels, deliver_at=row["due_ms"], name=name,
         expires_at=ABSENT if (expires := row.get("expires_ms")) is None else expires,

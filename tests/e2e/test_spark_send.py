@@ -178,7 +178,8 @@ def test_a_stream_is_sent_and_its_rejects_are_kept_or_counted(
             assert [one for one in seen if one["rows"]] == [{"rows": 30, "rejected": 1}] * 2
     if kept:
         table = pq.read_table(tmp_path / "rejects")
-        assert table["text"].to_pylist() == ["text 3"] * 2 and "due_ms" in table["reason"][0].as_py()
+        assert table["text"].to_pylist() == ["text 3"] * 4 and "due_ms" in table["reason"][0].as_py()
+        assert len(set(table["query"].to_pylist())) == 2 and set(table["batch"].to_pylist()) == {0, 1}
     for part in range(2):
         assert {
             site.server.call("GET", f"/v1/messages/{prefix}{part}:{n}").status_code for n in range(30) if n != 3
@@ -234,7 +235,8 @@ def test_the_command_counts_sends_and_rejects(site: Site, tmp_path: Path) -> Non
         assert done.returncode == 0, done.stderr
         said = done.stdout.splitlines()
         assert said[0] == f"49 of 50 rows are sent to {SHARDS} shards", run
-        assert said[1].startswith("1 rows were rejected: file:///") and "sending to 3 shards" in done.stderr
+        assert said[1] == "49 of them were due already"
+        assert said[2].startswith("1 rows were rejected: file:///") and "sending to 3 shards" in done.stderr
     assert pq.read_table(tmp_path / "rejects")["n"].to_pylist() == [0, 0]
     found = arrived(site.server, "cli", 49)
     assert found == {f'{{"n":{n},"customer":"c{n % 3}"}}': 1 for n in range(1, 50)}

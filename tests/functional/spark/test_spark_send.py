@@ -17,6 +17,7 @@ from duemq.model.plain import Malformed
 from duemq.model.rules import NAME_RULE
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, rejected
 from duemq.pipeline.columns import OWN, Columns
+from duemq.pipeline.columns.past import LONG_PAST
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
 from duemq.pipeline.send.rules import TIME_HEADERS
@@ -58,9 +59,9 @@ def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkS
     rules = BulkRules(LIMITS)
     by_row = {repr(row): row for row in given}
     sent = 0
-    records = commands_of(frame, ALL, SHARDS, rules, NOW)
+    records = commands_of(frame, ALL, SHARDS, rules, NOW, past=True)
     assert records.columns == ["key", "value", "headers", "partition", "topic"]
-    told = [row.asDict() for row in sendable(frame, ALL, rules, NOW).select(OWN + REASON).collect()]
+    told = [row.asDict() for row in sendable(frame, ALL, rules, NOW, past=True).select(OWN + REASON).collect()]
     reasons = [one[OWN + REASON] for one in told]
     good = [row for row, reason in zip(given, reasons, strict=True) if reason is None]
     for row, record in zip(good, records.collect(), strict=True):
@@ -82,7 +83,7 @@ def test_the_server_reads_what_the_row_says_or_the_row_is_rejected(spark: SparkS
     for row, reason, other in zip(given, reasons, others_reasons, strict=True):
         assert other is None or reason is not None, row
     kinds = {reason.partition(":")[0] for reason in own.values()}
-    assert kinds == {"due_ms (column due)", "name", "headers", "labels", "expires_ms (column expires)"}
+    assert kinds == {"name", "headers", "labels", "expires_ms (column expires)"}
     frame.unpersist()
 
 
@@ -97,8 +98,13 @@ def one(spark: SparkSession, **given: Any) -> str | None:
 
 
 def test_a_reason_names_the_column_and_the_rule(spark: SparkSession) -> None:
-    assert one(spark) is None and one(spark, due=0) is None and one(spark, expires=NOW, labels=["a b"]) is None
-    assert one(spark, due=-1) == "due_ms (column due): -1 is before 1970 (epoch ms)"
+    assert one(spark) is None and one(spark, expires=NOW, labels=["a b"]) is None
+    for lost in (0, -1):
+        assert one(spark, due=lost) == f"due_ms (column due): '{lost}' is before March 1973: a time that got lost"
+    seconds = f"due_ms (column due): '{NOW // 1000}' looks like seconds; ms are {NOW}"
+    assert one(spark, due=NOW // 1000) == seconds
+    assert one(spark, due=NOW - 86_400_000) is None
+    assert one(spark, due=NOW - 86_400_001) == f"due_ms (column due): {NOW - 86_400_001} {LONG_PAST}"
     assert one(spark, name=None) == "name: is null; every message needs one"
     assert one(spark, name="a b/é") is None and one(spark, name="a\nb") == f"name: must have {NAME_RULE}, not 'a\nb'"
     assert one(spark, name="é" * 100) is None and (one(spark, name="é" * 101) or "").startswith("name: must have")
@@ -120,8 +126,9 @@ def test_what_cannot_be_sent_at_all_is_refused(spark: SparkSession) -> None:
         commands_of(frame, Columns("due", "body", to="t", name="due"), 0)
     with pytest.raises(BadInput, match="is no stream"):
         send_stream(frame, Columns("due", "body", to="t", name="due"), "nowhere:1", "/c", rejects=None)
-    number = commands_of(frame, Columns("due", "body", to="t", name="due"), 5).first()
-    assert number is not None and number.headers[1] == ("duemq-name", b"1") and number.key is None
+    numbers = spark.createDataFrame([(NOW, "x")], "due bigint, body string")
+    number = commands_of(numbers, Columns("due", "body", to="t", name="due"), 5).first()
+    assert number is not None and number.headers[1] == ("duemq-name", str(NOW).encode()) and number.key is None
 
 
 def test_columns_that_are_named_so_are_headers_too(spark: SparkSession) -> None:
@@ -148,7 +155,8 @@ def test_rejects_have_their_own_columns_and_a_reason(spark: SparkSession) -> Non
 def ambiguous(frame: DataFrame, **more: Any) -> list[tuple[Any, ...]]:
     columns = Columns("due", "body", to="t", key="key", name="name")
     told = without_ambiguous(sendable(frame, columns, now=NOW), columns, **more)
-    assert look(told, names=False) == look(told)._replace(repeated=0) == (frame.count(), rejected(told).count(), 0)
+    counted = (frame.count(), rejected(told).count(), 0, 0)
+    assert look(told, NOW - 1, names=False) == look(told, NOW - 1)._replace(repeated=0) == counted
     assert not [name for name in told.columns if name.startswith(OWN) and name[len(OWN) :] in ("of", "rows", "least")]
     return sorted((tuple(row) for row in rejected(told).collect()), key=repr)
 
@@ -169,9 +177,10 @@ def test_rows_of_one_name_that_differ_are_rejected_and_equal_ones_are_not(spark:
     assert len(strictly) == len(unlike) + 3 + 3
     clean = spark.createDataFrame([(NOW, "x", None, f"n{n}") for n in range(5)], schema)
     assert ambiguous(clean) == []
-    repeated = [look(sendable(one, Columns("due", "body", to="t", name="name"), now=NOW)) for one in (frame, clean)]
-    assert repeated == [(len(unlike) + 7, 3, 5), (5, 0, 0)]
-    assert look(sendable(clean.limit(0), Columns("due", "body", to="t", name="name"), now=NOW)) == (0, 0, 0)
+    columns = Columns("due", "body", to="t", name="name")
+    repeated = [look(sendable(one, columns, now=NOW), NOW) for one in (frame, clean)]
+    assert repeated == [(len(unlike) + 7, 3, len(unlike) + 3, 5), (5, 0, 5, 0)]
+    assert look(sendable(clean.limit(0), columns, now=NOW), NOW) == (0, 0, 0, 0)
 
 
 def test_kafka_is_told_to_wait_for_all_replicas_and_to_log_in(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from duemq.model.ids import peek
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.send import fields_of, shards_at
-from duemq.pipeline.source import DuemqSource
 from duemq.pipeline.source.fields import check
 from duemq.pipeline.source.listing import SCHEMA
 from duemq.pipeline.source.options import Writing
@@ -33,8 +32,8 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[str]:
-    spark.dataSource.register(DuemqSource)
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """No test here registers the format: Spark finds the module `pyspark_duemq` by itself."""
     with proxy_site(tmp_path_factory.mktemp("source") / "data") as url:
         yield url
 
@@ -90,16 +89,28 @@ def test_pending_ended_and_dead_messages_are_read_by_shard_and_window(spark: Spa
 
 
 def test_dead_letters_are_read_with_their_reasons(spark: SparkSession, url: str) -> None:
-    at = EpochMs(int(time.time() * 1000) + 3_000)
     with Client(url) as client:
-        dead = client.send("dying", b"x", deliver_at=at, expires_at=at)
-        dead.reschedule(deliver_at=EpochMs(at + 200))  # past what it is good for
-        while client.get(dead.id).state.status != "dead":
-            time.sleep(0.05)
+        for _ in range(1_000):  # good for the ms at which it is due alone: dead, unless the server hits it
+            at = EpochMs(int(time.time() * 1000) + 500)
+            one = client.send("dying", b"x", deliver_at=at, expires_at=at)
+            while (status := client.get(one.id).state.status) == "scheduled":
+                time.sleep(0.05)
+            if status == "dead":
+                break
     (row,) = read(spark, url, topic="dying", what="dead").collect()
-    assert (row.id, row.status, row.expires_ms, row.delivered_ms) == (dead.id, "dead", at, None)
-    assert row.reason and row.dead_ms >= at
-    assert [one.id for one in read(spark, url, topic="dying", what="ended").collect()] == [dead.id]
+    assert (row.id, row.status, row.expires_ms, row.delivered_ms) == (one.id, "dead", at, None)
+    assert row.reason == "expired" and row.dead_ms >= at
+    assert one.id in {row.id for row in read(spark, url, topic="dying", what="ended").collect()}
+
+
+def test_columns_that_are_not_in_a_schema_are_not_made(spark: SparkSession, url: str) -> None:
+    with Client(url) as client:
+        ids = {client.send("narrow", b"x", key="k", deliver_after="1h").id for _ in range(3)}
+    some = spark.read.schema("key binary, id string").format("duemq").options(url=url, topic="narrow").load()
+    assert {(bytes(row.key), row.id) for row in some.collect()} == {(b"k", id_) for id_ in ids}
+    for schema in ("id int", "id string, name string"):
+        with pytest.raises(AnalysisException, match="a schema has some of these columns"):
+            spark.read.schema(schema).format("duemq").options(url=url).load().collect()
 
 
 def test_an_option_that_is_wrong_is_told_before_anything_is_read(spark: SparkSession, url: str) -> None:
@@ -147,7 +158,8 @@ def test_a_stream_is_written_once_although_its_batch_is_repeated(spark: SparkSes
             f"file://{source}/*"
         )  # fmt: skip
         query = (
-            stream.writeStream.format("duemq").option("url", url).option("checkpointLocation", f"file://{tmp_path}/{checkpoint}")
+            stream.writeStream.format("duemq").options(url=url, refused=f"{tmp_path}/refused")
+            .option("checkpointLocation", f"file://{tmp_path}/{checkpoint}")
             .trigger(availableNow=True).start()
         )  # fmt: skip
         assert query.awaitTermination(300)
@@ -156,6 +168,36 @@ def test_a_stream_is_written_once_although_its_batch_is_repeated(spark: SparkSes
     run("second")  # from the start, as if nothing had been committed
     with Client(url) as client:
         assert sum(1 for _ in client.list(topic="streamed")) == 180
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_stream_goes_on_past_a_row_that_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """The row stands in a table, by its query and batch: two queries do not overwrite each other's."""
+    source = tmp_path / "source"
+    frame = messages(spark, 20, "bad-", "passed")
+    topic = F.when(F.col("name") == "bad-3", "duemq.no").otherwise(F.col("topic"))
+    due = F.when(F.col("name") == "bad-4", 978_307_200_000).otherwise(F.col("due_ms"))
+    frame.withColumns({"topic": topic, "due_ms": due}).coalesce(1).write.parquet(f"file://{source}/0")
+
+    def run(checkpoint: str) -> None:
+        stream = spark.readStream.schema(frame.schema).parquet(f"file://{source}/*")
+        query = (
+            stream.writeStream.format("duemq").options(url=url, refused=f"{tmp_path}/refused")
+            .option("checkpointLocation", f"file://{tmp_path}/{checkpoint}").trigger(availableNow=True).start()
+        )  # fmt: skip
+        assert query.awaitTermination(300)
+
+    run("first")
+    messages(spark, 5, "later-", "passed").write.parquet(f"file://{source}/1")
+    run("first")
+    with Client(url) as client:
+        assert sum(1 for _ in client.list(topic="passed")) == 23
+    run("second")
+    refused = spark.read.parquet(f"file://{tmp_path}/refused")
+    found = {(row.name, row.topic, bytes(row.payload), row.reason[:7]) for row in refused.collect()}
+    assert found == {("bad-3", "duemq.no", b"payload 3", "topic m"), ("bad-4", "passed", b"payload 4", "due_ms:")}
+    assert refused.count() == 4 and refused.select("query").distinct().count() == 2
+    assert {row.batch for row in refused.collect()} == {0}
 
 
 def test_what_the_server_refuses_fails_the_write_after_all_others_are_sent(spark: SparkSession, url: str) -> None:

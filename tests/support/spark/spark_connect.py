@@ -82,17 +82,21 @@ class ConnectServer:
 
 
 def cancel(spark: SparkSession, server: str, table: str) -> Any:
-    from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_cancel
+    from duemq.pipeline.bulk_change import ChangeClient, Targets
+    from duemq.pipeline.bulk_change import cancel as run
 
-    rows = spark.read.parquet(f"file://{table}")
-    return _plain(mass_cancel(rows, Targets("id"), ChangeClient(server, batch=7), connections=3))
+    rows, answers = spark.read.parquet(f"file://{table}"), f"{table}-cancelled"
+    run(rows, Targets("id"), ChangeClient(server, batch=7), answers=answers, connections=3)
+    return _plain(spark.read.parquet(f"file://{answers}"))
 
 
 def move(spark: SparkSession, server: str, table: str, ids: str) -> Any:
-    from duemq.pipeline.bulk_change import ChangeClient, Targets, mass_move
+    from duemq.pipeline.bulk_change import ChangeClient, Targets
+    from duemq.pipeline.bulk_change import move as run
 
     rows, known = spark.read.parquet(f"file://{table}"), spark.read.parquet(f"file://{ids}")
-    return _plain(mass_move(rows, Targets("order", known), ChangeClient(server), "due_ms", by_ms=1))
+    run(rows, Targets("order", known), ChangeClient(server), "due_ms", by_ms=1, answers=f"{table}-moved")
+    return _plain(spark.read.parquet(f"file://{table}-moved"))
 
 
 def judge(spark: SparkSession, table: str, now: str) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from duemq.model.timing import WINDOW_MS
+from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.source.options import MAX_RANGES, reading, writing
 
@@ -36,7 +38,15 @@ def test_ranges_meet_and_cover_what_is_asked() -> None:
         return str(DAY + ms)
 
     assert reading({}).ranges() == [(None, None)]
-    assert reading({"since": at(5)}).ranges() == [(DAY + 5, None)]
+    for one_sided in (reading({"since": at(5)}).ranges(), reading({"until": at(5)}).ranges()[::-1]):
+        assert 10 < len(one_sided) < 20 and one_sided[0][0] in (DAY + 5, None) and one_sided[-1][1] in (DAY + 5, None)
+        assert [last for _, last in one_sided[:-1]] == [first for first, _ in one_sided[1:]]
+        assert sum(None in ends for ends in one_sided) == 1
+    assert reading({"since": at(0), "window": "1h"}).ranges()[:3] == [
+        (DAY, DAY + 3_600_000), (DAY + 3_600_000, DAY + 2 * 3_600_000), (DAY + 2 * 3_600_000, DAY + 4 * 3_600_000)
+    ]  # fmt: skip
+    assert reading({"since": str(LAST_MS)}).ranges() == [(LAST_MS, None)]
+    assert reading({"until": str(FIRST_MS)}).ranges() == [(None, FIRST_MS)]
     assert reading({"since": at(5), "until": at(5)}).ranges() == []
     assert reading({"since": at(6), "until": at(5)}).ranges() == []
     for since, until, window in ((5, 6, None), (0, WINDOW_MS, None), (5, 40 * DAY_MS, None), (7, DAY_MS, "1h"),
@@ -78,6 +88,19 @@ def test_what_cannot_be_is_refused_by_its_name(options: dict[str, str], sentence
 def test_options_of_writing() -> None:
     found = writing({"url": "http://a", "batch": "7", "refused": "skip", "checkpointlocation": "c"})
     assert (found.batch, found.skip, writing({}).skip, writing({}).batch) == (7, True, False, 5_000)
-    for options in ({"refused": "no"}, {"batch": "10001"}, {"batch": "0"}, {"since": "1"}):
+    assert writing({"past": "send"}).past and not writing({}).past
+    for options in ({"refused": "no"}, {"batch": "10001"}, {"batch": "0"}, {"since": "1"}, {"past": "no"},
+                    {"refused": "/a/folder"}):  # fmt: skip
         with pytest.raises(BadInput, match=f"option {next(iter(options))}"):
             writing(options)
+
+
+def test_no_row_can_stop_a_stream_for_ever() -> None:
+    """`fail` is the default for tables. A stream would fail again at each start."""
+    for refused in ({}, {"refused": "fail"}, {"refused": "s3a://bucket/refused"}):
+        with pytest.raises(BadInput, match="option refused: a stream needs a folder .* or skip"):
+            writing({"url": "http://a"} | refused, stream=True)
+    assert writing({"refused": "skip"}, stream=True).skip
+    found = writing({"refused": "/shared/refused"}, stream=True)
+    assert (found.refused, found.skip) == (Path("/shared/refused"), False)
+    assert writing({"refused": "file:///shared/refused"}, stream=True).refused == Path("/shared/refused")

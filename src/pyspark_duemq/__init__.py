@@ -1,0 +1,8 @@
+"""Spark takes the `DefaultSource` of modules named `pyspark_*`: `format("duemq")` needs no registration."""
+
+from contextlib import suppress
+
+with suppress(ImportError):  # without the extra `spark`; an error here would end the search for all other sources, too
+    from duemq.pipeline.source import DuemqSource as DefaultSource
+
+    __all__ = ["DefaultSource"]
