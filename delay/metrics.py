@@ -147,12 +147,13 @@ class Observer:
 
 @dataclass(slots=True)
 class TieringCounts:
-    """Windows of a shard that were sealed into delay files, loaded, and rewritten, since the shard was opened;
+    """Windows of a shard that were sealed into delay files, loaded, rewritten, and joined, since the shard was opened;
     `failures`: of that work, and of taking files in."""
 
     sealed: int = 0
     loaded: int = 0
     rewritten: int = 0
+    joined: int = 0
     failures: int = 0
 
     def count_failure(self) -> None:
@@ -235,7 +236,9 @@ class NodeCollector(Collector):
         sealed = GaugeMetricFamily("duemq_sealed_messages", "Messages held in delay files", labels=["shard"])
         files = GaugeMetricFamily("duemq_delay_files", "Delay files in use", labels=["shard"])
         windows = CounterMetricFamily(
-            "duemq_sealed_windows", "Windows sealed into delay files, loaded, rewritten", labels=["shard", "how"]
+            "duemq_sealed_windows",
+            "Windows sealed into delay files, loaded, rewritten, joined",
+            labels=["shard", "how"],
         )
         failures = CounterMetricFamily(
             "duemq_tiering_failures", "Attempts to seal, load, rewrite or take in files that failed", labels=["shard"]
@@ -258,6 +261,7 @@ class NodeCollector(Collector):
                 ("seal", shard.delay_files.sealed),
                 ("load", shard.delay_files.loaded),
                 ("rewrite", shard.delay_files.rewritten),
+                ("join", shard.delay_files.joined),
             ):
                 windows.add_metric([*label, work], count)
             failures.add_metric(label, shard.delay_files.failures)

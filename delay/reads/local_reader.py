@@ -160,21 +160,26 @@ class LocalReader:
             raise Unavailable(f"{import_record.import_command.path} is being imported")
         if import_record.state == REJECTED:
             raise Rejected("no_ids", f"{import_record.import_command.path} was rejected: {import_record.reason}", "id")
-        files = store.delay_files.of(import_record.import_command.window)
-        delay_file = next((file for file in files if file.about.offset == command_offset), None)
-        if delay_file is None:
-            raise Rejected(
-                "no_ids", f"{import_record.import_command.path} is not kept any more: its messages are due", "id"
-            )
+        command, codec = import_record.import_command, local_shard.replica.ids
+        rows = range(first, min(first + most, command.rows))
+        if not rows:
+            return b""
         from duemq.storage.delay_files.imported_file import ids_of  # pyarrow: see about.py
 
-        path, about = store.path / delay_file.name, delay_file.about
-        try:
-            return await in_thread(ids_of, path, about, local_shard.replica.ids, first, most)
-        except DamagedFile as error:
-            if delay_file in store.delay_files.of(import_record.import_command.window):
-                local_shard.lose(store, error)
-            raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
+        for file in sorted(store.delay_files.of(command.window), key=lambda file: file.about.offset is None):
+            if file.about.offset not in (None, command_offset):
+                continue
+            try:
+                found = await in_thread(ids_of, store.path / file.name, file.about, codec, command_offset, rows)
+            except DamagedFile as error:
+                if file in store.delay_files.of(command.window):
+                    local_shard.lose(store, error)
+                raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
+            if found is not None:
+                return found
+        raise Rejected(
+            "no_ids", f"{command.path} is not kept any more: its messages are due, or many of them were cancelled", "id"
+        )
 
     async def search(self, query: Query, after: Mapping[int, bytes]) -> Mapping[int, SearchPart]:
         await asyncio.gather(*map(self._catch_up, after))

@@ -1,4 +1,4 @@
-"""Sealing far windows of a shard into delay files, and loading those that near, while the shard goes on.
+"""Sealing far windows of a shard into delay files, joining these, and loading those that near, while the shard goes on.
 
 Every replica does this for itself: what is pending does not change by it, so the ledger does not speak of it.
 """
@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
@@ -21,13 +21,20 @@ from duemq.delay.shard.replica import Replica
 from duemq.delay.threads import in_thread
 from duemq.delay.tiering.endings import CompletionTimer, complete_part, complete_windows
 from duemq.delay.tiering.tiering_policy import SettleTracker, TieringPolicy, runs_of
-from duemq.model.errors import Rejected, Unavailable
+from duemq.model.errors import DamagedFile, Rejected, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
 from duemq.model.import_command import cut
 from duemq.model.rocksdb_errors import translate_errors
 from duemq.storage.backup.checkpoint import make_checkpoint
 from duemq.storage.delay_files.catalog import FOLDER, CatalogFile, remove
-from duemq.storage.delay_files.transitions import begin_load, bounds, commit_load, commit_rewrite, commit_seal
+from duemq.storage.delay_files.transitions import (
+    begin_load,
+    bounds,
+    commit_join,
+    commit_load,
+    commit_rewrite,
+    commit_seal,
+)
 from duemq.storage.jobs.jobs import LoadJob, RewriteJob, SealJob, abouts_of, job_file
 from duemq.storage.jobs.tiering_job import Work, in_process
 from duemq.storage.shard.change_journal import Journal
@@ -67,6 +74,7 @@ class TieringWorker:
         self._counts = counts or TieringCounts()
         self._load_event = asyncio.Event()  # set, and made anew, with every window that was loaded
         self._settle_tracker = SettleTracker(policy.settle_ms)
+        self._join_tracker = SettleTracker(policy.join_ms)
         self._completion_timer = CompletionTimer(policy.settle_ms)
         self._loop = Loop(
             "far", self._turn, f"shard {shard}", expected=(Unavailable, Rejected), first_s=_AGAIN_S,
@@ -97,18 +105,29 @@ class TieringWorker:
         await self._load_event.wait()
 
     async def step(self) -> bool:
-        """Load, seal or rewrite some windows, if any are to be; False if not."""
+        """Load, seal, rewrite or join some windows, if any are to be; False if not."""
         async with self._order:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
-                await self._load(store, windows)
+                await self._with_few_files(store, windows, self._load)
             elif windows := self._settle_tracker.among(
                 policy.worth_it(store.delay_files, self._replica.wheel.all_totals(), now), now
             ):
                 await self._seal(store, windows)
             elif windows := policy.to_rewrite(store.delay_files, now):
-                await self._rewrite(store, windows)
+                await self._with_few_files(store, windows, self._rewrite)
+            elif windows := self._join_tracker.among(policy.worth_joining(store.delay_files, now), now):
+                return await self._join(store, windows)
             return bool(windows)
+
+    async def _with_few_files(
+        self, store: ShardStore, windows: Sequence[int], work: Callable[[ShardStore, Sequence[int]], Awaitable[None]]
+    ) -> None:
+        """Do what reads all files of a window at once, or join them first where they are too many."""
+        if crowded := self._policy.crowded(store.delay_files, windows):
+            await self._join(store, crowded, crowded=True)
+        else:
+            await work(store, windows)
 
     async def _complete_some(self) -> bool:
         """Read what is kept of some messages that were cancelled in files; False if there is none, or not yet."""
@@ -238,6 +257,51 @@ class TieringWorker:
         self._counts.rewritten += len(windows)
         self._tell("rewrote", windows, sum(file.about.rows for file in new_files))
 
+    # --- joining --------------------------------------------------------------------------------------------------
+
+    async def _join(self, store: ShardStore, windows: Sequence[int], *, crowded: bool = False) -> bool:
+        """Make many files of the first of the windows that has some few; False if none has.
+
+        What is dropped stays in the new file: what the store says of it goes on, and so do the ids of an import.
+        """
+        for window in windows:
+            files = await in_thread(_with_sizes, store.path, list(store.delay_files.of(window)))
+            if groups := self._policy.joins(files, crowded=crowded):
+                await self._join_groups(store, window, groups)
+                return True
+            self._join_tracker.forget(window)
+        return False
+
+    async def _join_groups(self, store: ShardStore, window: int, groups: Sequence[Sequence[CatalogFile]]) -> None:
+        numbers = range(number := store.delay_files.next_number(window), number + len(groups))
+        paths = [store.path / CatalogFile.name_of(window, number) for number in numbers]
+        done: list[CatalogFile] = []
+        old_paths: list[Path] = []
+        try:
+            async with self._dropped_keys(store, ()) as nothing_dropped:
+                jobs = [
+                    (window, str(path), [job_file(store.path, file) for file in group])
+                    for path, group in zip(paths, groups, strict=True)
+                ]
+                answers = await self._work(RewriteJob(self._shard, self._secret, str(nothing_dropped), jobs))
+            self._failpoint("joined")
+            async with self._at_rest:
+                for about, number, group in zip(abouts_of(answers), numbers, groups, strict=True):
+                    assert about is not None
+                    file = CatalogFile(about, number)
+                    old_paths += commit_join(store, group, file)
+                    done.append(file)
+                    self._failpoint("replaced")
+                    await asyncio.sleep(0)
+                await in_thread(store.flush)
+            self._failpoint("settled")
+            await in_thread(remove, old_paths)
+            self._failpoint("removed")
+        finally:
+            remove(paths[len(done) :])
+        self._counts.joined += 1
+        self._tell(f"joined {len(old_paths)} files, with", [window], sum(file.about.rows for file in done))
+
     # --- what these have in common --------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -281,6 +345,18 @@ class TieringWorker:
 def _files_of(answers: Sequence[Any], numbers: dict[int, int]) -> list[CatalogFile]:
     """The files that a process wrote, under these numbers of their windows."""
     return [CatalogFile(about, numbers[about.window]) for about in abouts_of(answers) if about is not None]
+
+
+def _with_sizes(folder: Path, files: Sequence[CatalogFile]) -> list[tuple[int, CatalogFile]]:
+    """Files with how many bytes they have. Blocks. Raises DamagedFile."""
+    sizes: list[tuple[int, CatalogFile]] = []
+    for file in files:
+        path = folder / file.name
+        try:
+            sizes.append((path.stat().st_size, file))
+        except OSError as error:
+            raise DamagedFile(f"delay file {path} is missing: {error}", str(path)) from error
+    return sizes
 
 
 async def _present_keys(

@@ -1,15 +1,19 @@
-"""Which windows of a shard are sealed into delay files, rewritten, and loaded, and when."""
+"""Which windows of a shard are sealed into delay files, rewritten, joined, and loaded, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from duemq.model.timing import WINDOW_MS, window_of
-from duemq.storage.delay_files.catalog import DelayFileCatalog
+from duemq.storage.delay_files.catalog import CatalogFile, DelayFileCatalog
 
 _MAX_WINDOWS = 64
 _MAX_ROWS = 2_000_000  # about ten seconds of sealing
+_JOIN_TOGETHER = 64  # files that are open at a time, each with a row group of up to 4 MiB
+_JOIN_BYTES = 64 << 20  # of files that become one
+_SMALL_BYTES = 1 << 20
 _GROWN = 1.01  # a window that has so many times the messages it had still grows
 
 
@@ -20,7 +24,9 @@ class TieringPolicy:
     `rows`: windows with fewer messages in RocksDB stay there. `windows`: how many windows ahead of now are never
     sealed. `ahead_ms`: how long before its start a window is loaded. `settle_ms`: how long hardly any messages have to
     have come for a window before it is sealed. `rewrite_share`: the share of cancelled and moved messages in the files
-    of a window from which on these are rewritten, unless they are fewer than `rewrite_rows`.
+    of a window from which on these are rewritten, unless they are fewer than `rewrite_rows`. `join_files`: how many
+    small files of a window are joined, `join_ms`: how long no file has to have come for it before. `merge_files`: if a
+    window has more files, some are joined before it is loaded or rewritten.
     """
 
     rows: int = 5_000
@@ -29,6 +35,9 @@ class TieringPolicy:
     settle_ms: int = 10_000
     rewrite_share: float = 0.5
     rewrite_rows: int = 1_000
+    join_files: int = 16
+    join_ms: int = 600_000
+    merge_files: int = 512
 
     def worth_it(self, delay_files: DelayFileCatalog, totals: Mapping[int, int], now: int) -> dict[int, int]:
         """The far windows with messages enough out of files, and how many. `totals`: pending per window."""
@@ -66,6 +75,41 @@ class TieringPolicy:
             sorted(empty or (window for window in dead if delay_files.drop_count(window) >= self.rewrite_rows)),
             delay_files.rows,
         )
+
+    def worth_joining(self, delay_files: DelayFileCatalog, now: int) -> dict[int, int]:
+        """The far windows with many files, and how many."""
+        nearest = self._nearest(now)
+        return {
+            window: count
+            for window in delay_files.windows()
+            if (count := len(delay_files.of(window))) >= self.join_files
+            and window >= nearest
+            and window not in delay_files.loading
+        }
+
+    def crowded(self, delay_files: DelayFileCatalog, windows: Iterable[int]) -> list[int]:
+        """Those of the windows that have too many files to read them at once."""
+        return [window for window in windows if len(delay_files.of(window)) > self.merge_files]
+
+    def joins(self, files: Sequence[tuple[int, CatalogFile]], *, crowded: bool) -> list[list[CatalogFile]]:
+        """Which of a window's files, each with its size (bytes), become one: small ones, and larger ones only together
+        with as much again, so that a message is written few times. In a crowded window, as many as are too many."""
+        ascending = sorted(files, key=itemgetter(0))
+        small: list[CatalogFile] = []
+        if crowded:
+            excess = len(files) - self.merge_files
+            small = [file for _, file in ascending[: excess + excess // 32 + 2]]
+        else:
+            total = 0
+            for size, file in ascending:
+                if size > max(total, _SMALL_BYTES) or total + size > _JOIN_BYTES:
+                    break
+                small.append(file)
+                total += size
+            if len(small) < self.join_files:
+                return []
+        count = -(-len(small) // _JOIN_TOGETHER)
+        return [small[len(small) * at // count : len(small) * (at + 1) // count] for at in range(count)]
 
     def _nearest(self, now: int) -> int:
         return window_of(now) + (self.windows + 1) * WINDOW_MS

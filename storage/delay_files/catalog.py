@@ -253,6 +253,15 @@ class DelayFileCatalog:
         self._note_change()
         return [self.folder / file.name for file in files]
 
+    def replace(self, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
+        """Exchange files of a window for one with the same messages; the paths of the old ones."""
+        old_files = set(files)
+        of_window = self._windows[new_file.about.window]
+        self._windows[new_file.about.window] = [file for file in of_window if file not in old_files] + [new_file]
+        self.reader.forget(files)
+        self._note_change()
+        return [self.folder / file.name for file in files]
+
     def _note_change(self) -> None:
         self.version += 1
         self.first = self._starts[0] if self._starts else None

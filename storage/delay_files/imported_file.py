@@ -29,6 +29,7 @@ from duemq.model.record import pack_headers
 from duemq.model.row import PLAIN_DUES, plain_row, row_of
 from duemq.storage.delay_files.about import About, Part
 from duemq.storage.delay_files.key_index import ImportedKeys, key_columns_of
+from duemq.storage.delay_files.sealed_file import DelayFile
 from duemq.storage.imports.columns import SCHEMA, has_form
 
 MAX_TOPICS: Final = 1_000
@@ -45,20 +46,22 @@ def dues(path: Path) -> Iterator[npt.NDArray[np.int64]]:
             yield batch["due_ms"].to_numpy()
 
 
-def ids_of(path: Path, about: About, ids: IdCodec, first: int, most: int) -> bytes:
-    """The ids of up to `most` rows of an imported file, from row `first` on, joined. Raises DamagedFile."""
-    assert about.offset is not None
+def ids_of(path: Path, about: About, ids: IdCodec, offset: int, rows: range) -> bytes | None:
+    """The ids of rows of the file that the command at `offset` imported, one after the other; None unless all are in
+    this file: that one, or one it was joined into. Raises DamagedFile."""
+    due_times = DelayFile(path).dues_of(offset, rows) if about.offset is None else _dues_of(path, rows)
+    return b"".join(ids.issue_many(about.shard, due_times, offset, rows.start)) if len(due_times) == len(rows) else None
+
+
+def _dues_of(path: Path, rows: range) -> npt.NDArray[np.int64]:
     with _sound(path), pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
         starts = list(accumulate(counts, initial=0))
-        last = min(first + most, about.rows)
-        if first >= last:
-            return b""
-        groups = range(bisect_right(starts, first) - 1, bisect_left(starts, last))
+        groups = range(bisect_right(starts, rows.start) - 1, bisect_left(starts, rows.stop))
         table = file.read_row_groups(list(groups), columns=["due_ms"], use_threads=False)
-        skip = first - starts[groups.start]
-        due_times = table["due_ms"].to_numpy()[skip : skip + last - first]
-    return b"".join(ids.issue_many(about.shard, due_times, about.offset, first))
+        skip = rows.start - starts[groups.start]
+        due_times: npt.NDArray[np.int64] = table["due_ms"].to_numpy()[skip : skip + len(rows)]
+    return due_times
 
 
 def checksum_of(path: Path, offset: int) -> int:

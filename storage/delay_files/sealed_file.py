@@ -265,6 +265,17 @@ class DelayFile:
                 f"delay file {self.path} does not hold what it says: its content's checksum is wrong", str(self.path)
             )
 
+    def dues_of(self, offset: int, rows: range) -> npt.NDArray[np.int64]:
+        """The due times (ms) of those of the rows that the command at `offset` imported and the file has, by row."""
+        parts = [np.empty(0, np.int64)]
+        for group in range(len(self._firsts)):
+            statistics = self._metadata.row_group(group).column(1).statistics
+            if statistics is None or statistics.min <= offset <= statistics.max:
+                keys = self._key_array(group)
+                chosen = (keys["offset"] == offset) & (keys["row"] >= rows.start) & (keys["row"] < rows.stop)
+                parts.append(keys["due"][chosen].astype(np.int64))
+        return np.concatenate(parts)
+
     def close(self) -> None:
         self._file.close()
 

@@ -9,6 +9,8 @@ load:    dropped keys -> SST written -> marker, flush -> ingested -> batch: tabl
          -> files unlinked
 rewrite: dropped keys -> new file written, synced, named -> batch: old files and their dropped keys out of the table,
          new file in -> flush -> old files unlinked; where nothing is left, without the new file
+join:    new file with all messages of some files written, synced, named -> batch: these files out of the table, the
+         new one in -> flush -> old files unlinked. Dropped messages stay in the file, so nothing else changes
 
 Between the ingestion and the last batch of a load the rows are in both places. They are the same rows, and readers ask
 for dropped keys first. A load that is begun again after a crash (its marker tells) takes the rows of all dropped keys
@@ -17,11 +19,12 @@ out: an SST of the time before may have brought them back.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rocksdict import WriteBatch
 
+from duemq.model.errors import CorruptStore
 from duemq.model.key import first_key_at
 from duemq.model.timing import WINDOW_MS
 from duemq.storage.delay_files.catalog import CatalogFile
@@ -101,6 +104,20 @@ def commit_rewrite(
     if file is not None:
         store.delay_files.add(file, len(dropped_keys))
     return paths
+
+
+def commit_join(store: ShardStore, files: Sequence[CatalogFile], new_file: CatalogFile) -> list[Path]:
+    """From now on `new_file` holds what these files of its window held. To be flushed before they are removed."""
+    if sum(file.about.rows for file in files) != new_file.about.rows:
+        raise CorruptStore(
+            f"{store.path / new_file.name} has {new_file.about.rows} messages, and not those of its files"
+        )
+    batch = WriteBatch(raw_mode=True)
+    for file in files:
+        batch.delete(file.row)
+    batch.put(new_file.row, new_file.about.encode())
+    store.change(batch)
+    return store.delay_files.replace(files, new_file)
 
 
 def _forget(store: ShardStore, window: int, batch: WriteBatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from duemq.client import Admin
 from duemq.client.http.errors import Forbidden, NoIds, PastDue, RejectedError, UnknownImport
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.model.ids import peek
 from duemq.model.import_command import ImportCommand, shard_of_content
 from duemq.model.timing import WINDOW_MS
@@ -61,6 +62,31 @@ def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tm
             client.imported_ids("77-0")
         for query in ("first=-1", "max=0", "max=10001", "most=1"):
             assert http.get(f"/v1/imports/{found[3].id}/ids?{query}").json()["code"] == "bad_query"
+
+
+@pytest.mark.slow
+def test_files_that_were_joined_have_the_ids_and_states_that_they_had(tmp_path: Path) -> None:
+    shared, data, window = tmp_path / "shared", tmp_path / "data", ahead(5)
+    files = [write(shared / f"{n}.parquet", window, str(n)) for n in range(9)]
+    joins = TieringPolicy(join_files=2, join_ms=0)
+    with proxy_site(data, joins) as url, httpx.Client(base_url=url, timeout=300) as http, Admin(url) as client:
+        found = client.import_files([said(one) for one in files], link=True)
+        assert [settled(http, one.id)["state"] for one in found] == ["imported"] * 9
+        shards = {one.raw["shard"] for one in found}
+        while len(list(data.glob("shards/*/far/*/*.parquet"))) > len(shards):
+            time.sleep(0.02)
+        assert list(data.glob("shards/*/far/*/0*.parquet")), "all shards of this test have one file"
+
+        ids = [client.imported_ids(one.id) for one in found]
+        assert [[peek(id_)[3] for id_ in some] for some in ids] == [list(range(20))] * 9
+        assert [client.get(id_).state.payload for id_ in ids[8]] == [b"%d 8" % n for n in range(20)]
+        client.cancel(ids[3][4])
+        assert client.get(ids[3][4]).state.status == "cancelled"
+        assert client.imported_ids(found[3].id, 3, 2) == ids[3][3:5]
+        assert client.imported_ids(found[3].id, 20) == []
+        assert {one.id: one.state for one in client.imports()} == {one.id: "imported" for one in found}
+        again = client.import_files([said(one) for one in files])
+        assert [(one.id, one.duplicate) for one in again] == [(one.id, True) for one in found]
 
 
 @pytest.mark.slow

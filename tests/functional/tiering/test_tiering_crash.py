@@ -1,4 +1,4 @@
-"""A node is killed at every step of sealing, rewriting and loading three windows in one run, and goes on."""
+"""A node is killed at every step of sealing, rewriting and loading three windows, and of joining files, and goes on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ STEPS = {
     "seal": ["checkpoint", "written", "committed", "committed", "committed", "flushed"],
     "rewrite": ["listed", "rewritten", "replaced", "replaced", "replaced", "settled", "removed"],
     "empty": ["listed", "rewritten", "replaced", "replaced", "replaced", "settled", "removed"],
+    "join": ["joined", "replaced", "settled", "removed"],
     "load": ["begun", "sst", "ingested", "loaded", "loaded", "loaded", "unlinked"],
 }
 
@@ -41,6 +42,13 @@ async def prepare(node: SimNode, work: str, base: int) -> None:
     if work != "seal":
         while await node.delay_files.step():
             pass
+    if work == "join":
+        await world.produce([Draft("one", b"more %d" % n, window + n) for window in windows for n in range(COUNT)])
+        await settle(node)
+        assert await node.delay_files.step(), "each window has two sealed files"
+        pending = [key for key in world.oracle.pending if window_of(due_of(key)) in windows]
+        await world.produce([Change(CANCEL, key, 0) for key in pending[::3]])
+        await settle(node)
     if work in ("rewrite", "empty"):
         pending = [key for key in world.oracle.pending if window_of(due_of(key)) in windows]
         share = 1 if work == "empty" else 2
@@ -54,7 +62,7 @@ async def prepare(node: SimNode, work: str, base: int) -> None:
 async def test_a_kill_at_any_step_leaves_each_message_in_one_place(work: str, tmp_path: Path) -> None:
     world = World(
         tmp_path, CycleLimits(dead_letter_topic="dlq"), {"one": 1, "dlq": 1},
-        delay_files=TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1),
+        delay_files=TieringPolicy(rows=COUNT, settle_ms=0, rewrite_rows=1, join_files=2, join_ms=0),
     )  # fmt: skip
     await world.start(1)
     (node,) = world.nodes

@@ -24,6 +24,7 @@ from duemq.delay.api.internal_http import create_internal_app
 from duemq.delay.core.disk_watermarks import NEVER
 from duemq.delay.node import Node, NodeOptions
 from duemq.delay.node_backend import NodeBackend
+from duemq.delay.tiering.tiering_policy import TieringPolicy
 from duemq.election.single import SingleElection
 from duemq.model.ids import IdCodec
 from duemq.proxy.app import create_app
@@ -65,7 +66,12 @@ def importing(folder: Path) -> ImportPolicy:
 
 @asynccontextmanager
 async def running_node(
-    folder: Path, log: MemoryLog, url: str, shards: int = SHARDS, least_s: float = 0.002
+    folder: Path,
+    log: MemoryLog,
+    url: str,
+    shards: int = SHARDS,
+    least_s: float = 0.002,
+    delay_files: TieringPolicy = TieringPolicy(),  # noqa: B008
 ) -> AsyncIterator[Node]:
     """A node that is master of all shards of the log."""
 
@@ -73,7 +79,7 @@ async def running_node(
         return MemoryBus(log)
 
     opened = Folder.open(folder, shards)
-    options = NodeOptions(linger_s=least_s, marks=NEVER, importing=importing(folder))
+    options = NodeOptions(linger_s=least_s, marks=NEVER, importing=importing(folder), delay_files=delay_files)
     node = Node(opened, open_bus, SingleElection(shards, url), options, CollectorRegistry(), wall_clock)
     stop = asyncio.Event()
     task = asyncio.create_task(node.run(stop), name="node")
@@ -86,10 +92,10 @@ async def running_node(
         opened.close()
 
 
-async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> None:
+async def _serve(folder: Path, started: Future[str], stop: asyncio.Event, delay_files: TieringPolicy) -> None:
     log = MemoryLog()
     (door_listener, door_url), (listener, url) = bound(), bound()
-    async with running_node(folder, log, door_url) as node, asyncio.TaskGroup() as group:
+    async with running_node(folder, log, door_url, delay_files=delay_files) as node, asyncio.TaskGroup() as group:
         internal = Server(create_internal_app(NodeBackend(node, _ANSWER_S), CollectorRegistry(), TOKEN), door_listener)
         group.create_task(internal.run_here(), name="internal")
         bus, registry = MemoryBus(log), CollectorRegistry()
@@ -120,7 +126,7 @@ async def _serve(folder: Path, started: Future[str], stop: asyncio.Event) -> Non
 
 
 @contextmanager
-def proxy_site(folder: Path) -> Iterator[str]:
+def proxy_site(folder: Path, delay_files: TieringPolicy = TieringPolicy()) -> Iterator[str]:  # noqa: B008
     """The URL of the proxy."""
     started: Future[str] = Future()
     handles: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
@@ -129,7 +135,7 @@ def proxy_site(folder: Path) -> Iterator[str]:
         stop = asyncio.Event()
         handles.append((asyncio.get_running_loop(), stop))
         try:
-            await _serve(folder, started, stop)
+            await _serve(folder, started, stop, delay_files)
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)

@@ -61,6 +61,50 @@ def test_windows_with_a_share_of_dead_messages_are_rewritten_and_empty_ones_befo
     assert POLICY.to_rewrite(table(rows, dropped | {5: 8}), NOW) == [start(5)]
 
 
+def files_of(sizes: list[int]) -> list[tuple[int, CatalogFile]]:
+    return [(size, CatalogFile(About(0, start(3), 1, "", "", "", offset=at))) for at, size in enumerate(sizes)]
+
+
+def test_small_files_of_a_far_window_are_joined_some_at_a_time() -> None:
+    files = files_of([1_000] * 130 + [2 << 20])
+    groups = POLICY.joins(files, crowded=False)
+    assert [len(group) for group in groups] == [43, 43, 44], "no group has more files than are open at a time"
+    assert [file for group in groups for file in group] == [file for _, file in files[:130]], "nor the large one"
+    assert POLICY.joins(files[:15], crowded=False) == []
+    delay_files = table({3: 1, 9: 1})
+    for _, file in files:
+        delay_files.add(file)
+    assert POLICY.worth_joining(delay_files, NOW) == {start(3): 132}
+    assert POLICY.worth_joining(delay_files, NOW + WINDOW_MS) == {}, "it is near"
+
+
+def test_a_message_is_written_few_times_by_joins() -> None:
+    sizes, written = list[int](), 0
+    for _ in range(1_000):
+        sizes.append(500_000)
+        while groups := POLICY.joins(files_of(sizes), crowded=False):
+            for group in groups:
+                joined = [sizes[file.about.offset or 0] for file in group]
+                written += sum(joined)
+                for size in joined:
+                    sizes.remove(size)
+                sizes.append(sum(joined))
+    assert written <= 6 * 1_000 * 500_000
+    assert len(sizes) < 40
+
+
+def test_a_crowded_window_loses_as_many_files_as_are_too_many() -> None:
+    policy = TieringPolicy(merge_files=100)
+    for count in (101, 200, 4_000):
+        files = files_of([1 << 30] * count)
+        left = count - sum(len(group) - 1 for group in policy.joins(files, crowded=True))
+        assert 96 * policy.merge_files // 100 - count // 32 <= left <= policy.merge_files
+    delay_files = table({3: 1})
+    for _, file in files[:100]:
+        delay_files.add(file)
+    assert policy.crowded(delay_files, [start(3), start(4)]) == [start(3)]
+
+
 def test_a_dropped_message_counts_once_and_is_forgotten_with_its_window() -> None:
     delay_files = table({3: 2, 4: 2})
     delay_files.drop([make_key(start(3), 1, 0), make_key(start(4), 2, 0), make_key(start(4), 3, 0)])
