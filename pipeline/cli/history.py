@@ -45,7 +45,9 @@ def history(
     topics: Annotated[
         str | None,
         typer.Option(
-            "--topics", metavar="REGEX", help="Target topics, by whole names, later ones included; * also takes dlq.*.",
+            "--topics",
+            metavar="REGEX",
+            help="Target topics, by whole names, later ones included; * also takes dlq.*.",
             show_default="all but dlq.*",
         ),
     ] = None,
