@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -43,6 +43,12 @@ class LogSource:
     most: int | None = 1_000_000
     dead_letters: str = logs.DEAD_LETTERS
 
+    @property
+    def options(self) -> dict[str, str | None]:
+        """What decides which rows a history has."""
+        prefix = options_of(self.kafka).names.prefix
+        return {"topics": self.topics, "dead_letters": self.dead_letters, "prefix": prefix}
+
 
 def pattern(source: LogSource) -> str:
     """What Spark subscribes to: the ledger, the dead letters and these target topics, never another topic of duemq, of
@@ -66,8 +72,8 @@ def subscription(spark: SparkSession, source: LogSource) -> Any:
         if source.topics not in (None, ALL):
             java.java.util.regex.Pattern.compile(source.topics)
         return java.java.util.regex.Pattern.compile(pattern(source))
-    except Py4JJavaError as error:
-        why = error.java_exception.getDescription()
+    except PySparkException as error:
+        why = str(error).partition("\n")[0]
         raise BadInput(f"topics: {source.topics!r} is no regular expression of Java: {why}") from error
 
 
@@ -180,7 +186,11 @@ def run(
     A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
     again then.
     """
-    table.begin()
+    wanted = subscription(spark, source)
+    table.begin(source.options)
+    if others := sorted(topic for topic in table.topics() if not wanted.matcher(topic).find()):
+        table.leave(others)
+        teller.says(f"not read any more: {', '.join(others)}")
     writer = HistoryWriter(table, source, teller)
     stream = records(spark, source).writeStream.foreachBatch(writer.add).option("checkpointLocation", table.checkpoint)
     every = f"{int(every_s * 1_000)} milliseconds"

@@ -2,11 +2,14 @@
 
 deliveries/, outcomes/     as the format lays them out (`formats/`)
 _checkpoint/            Spark's: up to where the topics were read
+_options.json           what the job was begun with that decides which rows there are
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -22,6 +25,8 @@ from duemq.pipeline.history.formats.iceberg import iceberg
 from duemq.pipeline.history.formats.parquet import Parquet
 
 CHECKPOINT: Final = "_checkpoint"
+_OFFSETS: Final = (CHECKPOINT, "offsets")
+_OPTIONS: Final = "_options.json"
 FORMATS: Final[Mapping[str, Callable[[SparkSession, str, Failpoint], Format]]] = {
     "parquet": Parquet,
     "delta": delta,
@@ -45,7 +50,7 @@ class HistoryTable:
             java: Any = spark._jvm
         except PySparkAttributeError as error:
             raise BadInput("a history needs a session with a Java of its own: Spark Connect has none") from error
-        self._java = java
+        self._spark, self._java = spark, java
         self.path = uri_of(path.rstrip("/") or "/")
         try:
             self._files: Any = self._at().getFileSystem(spark._jsc.hadoopConfiguration())
@@ -79,16 +84,81 @@ class HistoryTable:
             raise BadInput(f"{self.path}: there is no history; `duemq spark history` makes one")
         return self._tables.read(kind)
 
-    def begin(self) -> None:
+    def begin(self, options: Mapping[str, str | None] = MappingProxyType({})) -> None:
         """Before a job goes on: make what is missing, remove what a crash left, and refuse a table whose checkpoint is
-        gone. Raises BadInput, JobFailed."""
+        gone, or that was begun with other `options`. Raises BadInput, JobFailed."""
         started = self._files.exists(self._at(CHECKPOINT, "metadata"))
         if not started and self._present() and not self._tables.is_empty():
             raise JobFailed(
                 f"{self.path} has batches, but no {CHECKPOINT}, so nobody knows up to where the topics were read: "
                 "restore it, or begin a new table beside this one"
             )
+        kept = json.loads(self._text(_OPTIONS) or "null")
+        if kept is not None and (other := [name for name in options if kept.get(name) != options[name]]):
+            told = "; ".join(
+                f"{name}: {kept.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
+            )
+            raise BadInput(f"{self.path} was begun otherwise ({told}): give the same again, or begin a new table")
         self._tables.make()
+        if kept is None and options:
+            self._write(json.dumps(dict(options)), _OPTIONS)
+
+    def topics(self) -> set[str]:
+        """The topics that the checkpoint knows, by their names on the brokers."""
+        return {topic for number in self._last_offsets()[-1:] for topic in self._offsets(number)[1]}
+
+    def leave(self, topics: Collection[str]) -> None:
+        """Take topics out of the checkpoint: Spark reads none that it does not subscribe to, and would stop for ever.
+
+        The job before this release knew duemq's own topics, and those whose names only contain the pattern.
+        """
+        for number in self._last_offsets():  # of an interrupted batch the end, and of the one before it its start
+            head, offsets = self._offsets(number)
+            if left := {topic: at for topic, at in offsets.items() if topic not in topics}:
+                self._replace("\n".join((*head, json.dumps(left, separators=(",", ":")))), *_OFFSETS, number)
+
+    def _last_offsets(self) -> list[str]:
+        """The names of the last two files of offsets, one per batch."""
+        if not self._files.exists(self._at(*_OFFSETS)):
+            return []
+        names = (status.getPath().getName() for status in self._files.listStatus(self._at(*_OFFSETS)))
+        return sorted((name for name in names if name.isdigit()), key=int)[-2:]
+
+    def _offsets(self, number: str) -> tuple[list[str], dict[str, dict[str, int]]]:
+        """What is said before the offsets of a batch, in lines, and the offsets, by topic and partition."""
+        *head, last = (self._text(*_OFFSETS, number) or "{}").splitlines()
+        return head, json.loads(last)
+
+    def _text(self, *parts: str) -> str | None:
+        if not self._files.exists(self._at(*parts)):
+            return None
+        stream = self._files.open(self._at(*parts))
+        try:
+            text: str = self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+            return text
+        finally:
+            stream.close()
+
+    def _write(self, text: str, *parts: str) -> None:
+        stream = self._files.create(self._at(*parts), True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+
+    def _replace(self, text: str, *parts: str) -> None:
+        """Write a file that is there, as a whole or not at all."""
+        half = f".{parts[-1]}.new"
+        self._write(text, *parts[:-1], half)
+        gateway = self._spark.sparkContext._gateway
+        assert gateway is not None
+        rename = self._java.org.apache.hadoop.fs.Options.Rename
+        options = gateway.new_array(rename, 1)
+        options[0] = rename.OVERWRITE
+        new = self._at(*parts)
+        conf = self._spark._jsc.hadoopConfiguration()
+        context = self._java.org.apache.hadoop.fs.FileContext.getFileContext(new.toUri(), conf)
+        context.rename(self._at(*parts[:-1], half), new, options)
 
     def has(self, kind: str, number: int) -> bool:
         """Whether a batch is in the table."""

@@ -25,7 +25,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.names import of_client, shard_of_name
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history.questions import lateness_by_hour, once, outcomes_of, repeated, volume_by_day
-from duemq.pipeline.history.stream import HistoryWriter, LogSource, pattern, run
+from duemq.pipeline.history.stream import HistoryWriter, LogSource, run
 from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from duemq.pipeline.spark.progress import Silent
@@ -272,14 +272,56 @@ def test_records_that_were_dropped_before_they_were_read_stop_it(
         run(spark, table, source, Silent(), threading.Event(), once=True)
 
 
-def test_what_is_subscribed_to(world: World) -> None:
-    import re
+def test_spark_reads_no_topic_of_duemqs_own_but_ledger_and_dead_letters(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    world.make("reorders-eu", "orders.retry", "dlq.billing")
+    for topics, of_others in (("orders", set()), (None, {"letters", "reorders-eu", "orders.retry"})):
+        table = HistoryTable(spark, str(tmp_path / str(topics)))
+        run(spark, table, LogSource(world.bootstrap, topics), Silent(), threading.Event(), once=True)
+        read = {topic for topic in table.topics() if not topic.startswith(("dropped-", "late-"))}
+        assert read == {"duemq.ledger", "duemq.dlq", "orders"} | of_others
+    with pytest.raises(BadInput, match=r"'\(' is no regular expression of Java: Unclosed group"):
+        run(spark, table, LogSource(world.bootstrap, "("), Silent(), threading.Event(), once=True)
 
-    some = re.compile(pattern("orders|mail.*"))
-    names = ("orders", "mail-1", "duemq.ledger", "duemq.dlq", "duemq.buffer", "__consumer_offsets", "ordersx", "x")
-    assert [name for name in names if some.fullmatch(name)] == ["orders", "mail-1", "duemq.ledger", "duemq.dlq"]
-    with pytest.raises(BadInput, match="no regular expression"):
-        pattern("(")
+
+def test_a_table_keeps_the_options_that_decide_its_rows(world: World, spark: SparkSession, tmp_path: Path) -> None:
+    """With another pattern Spark would stop for ever: its checkpoint knows other topics."""
+    table = HistoryTable(spark, str(tmp_path))
+    run(spark, table, LogSource(world.bootstrap), Silent(), threading.Event(), once=True)
+    for source in (LogSource(world.bootstrap, "orders"), LogSource(world.bootstrap, "orders", dead_letters="orders")):
+        with pytest.raises(BadInput, match="topics: default, now orders"):
+            run(spark, HistoryTable(spark, str(tmp_path)), source, Silent(), threading.Event(), once=True)
+    fewer = LogSource(world.bootstrap, most=10)  # how it is read may change
+    assert run(spark, table, fewer, Silent(), threading.Event(), once=True).deliveries == 0
+
+
+def test_a_table_of_the_last_release_goes_on_without_duemqs_own_topics(
+    world: World, spark: SparkSession, tmp_path: Path
+) -> None:
+    """That subscribed to a pattern without anchors, and stopped for ever once duemq had trimmed a topic of its own."""
+
+    class LastTable(HistoryTable):
+        def begin(self, options: object = None) -> None:
+            super().begin({})
+            (tmp_path / "_options.json").unlink()
+
+        def leave(self, topics: object) -> None: ...
+
+    unanchored = r"(?:duemq\.ledger|duemq\.dlq)|(?!duemq\.|__)(?:.*)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("duemq.pipeline.history.stream.pattern", lambda source: unanchored)
+        table = LastTable(spark, str(tmp_path))
+        done = run(spark, table, LogSource(world.bootstrap, most=250), Silent(), threading.Event(), once=True)
+    assert done.batches > 1 and "duemq.buffer" in table.topics()
+    last = max((tmp_path / "_checkpoint" / "commits").iterdir(), key=lambda file: file.name)
+    last.unlink()  # as if it had been killed in the last batch
+
+    later = fill_table(spark, world, tmp_path)
+    assert later.deliveries == 0, "the batch is there, and run again"
+    assert not {"duemq.buffer", "duemq.clock"} & HistoryTable(spark, str(tmp_path)).topics()
+    assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
+    assert fill_table(spark, world, tmp_path).batches == 0
 
 
 class Job:

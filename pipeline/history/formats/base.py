@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.history.rows import DELIVERIES, OUTCOMES
 from duemq.pipeline.spark.session import override
 
@@ -57,6 +58,12 @@ def arranged(kind: str, rows: DataFrame) -> DataFrame:
     """
     date, group, _ = ORDER[kind]
     return rows.select(columns(kind)).hint("rebalance", date, group).sortWithinPartitions(*ORDER[kind])
+
+
+def check_joined(kind: str, before: DataFrame, after: DataFrame) -> None:
+    """Called before joined files replace others. Raises JobFailed if they have another number of rows."""
+    if (old := before.count()) != (new := after.count()):
+        raise JobFailed(f"{kind}: {old:,} rows are {new:,} in the joined files: nothing was replaced")
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import hadoop_path
-from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
+from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, writing
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 
 KEPT_MS: Final = 7 * 86_400_000
@@ -68,6 +68,7 @@ class Committed:
         self._spark, self._path, self._failpoint, self._logs = spark, path, failpoint, logs
         java: Any = spark._jvm
         self._java = java
+        self._last: dict[str, int | None] = {}
 
     def make(self) -> None:
         for log in self._logs.values():
@@ -77,8 +78,10 @@ class Committed:
         return all(log.last() is None for log in self._logs.values())
 
     def has(self, kind: str, number: int) -> bool:
-        last = self._logs[kind].last()
-        return last is not None and number <= last
+        # Looked up once: one job adds batches, and joining files takes none away.
+        if kind not in self._last:
+            self._last[kind] = self._logs[kind].last()
+        return _holds(self._last[kind], number)
 
     def add(self, kind: str, number: int, rows: DataFrame) -> None:
         if self.has(kind, number):
@@ -86,8 +89,9 @@ class Committed:
         added = self._write(kind, f"{number:010d}", rows)
         self._failpoint(f"written {kind}")
         with self._alone():
-            if added and not self.has(kind, number):
+            if added and not _holds(self._logs[kind].last(), number):
                 self._logs[kind].commit(number, added, ())
+                self._last[kind] = number
         self._failpoint(f"committed {kind}")
 
     def read(self, kind: str) -> DataFrame:
@@ -96,7 +100,9 @@ class Committed:
     def compact(self, kind: str, below_bytes: int) -> tuple[int, int]:
         log, before, after = self._logs[kind], 0, 0
         for group in groups(log.files(), below_bytes):
-            added = self._write(kind, "joined", self._read(kind, group), below_bytes)
+            rows = self._read(kind, group)
+            added = self._write(kind, "joined", rows, below_bytes)
+            check_joined(kind, rows, self._read(kind, added))
             self._failpoint(f"joined {kind}")
             with self._alone():
                 log.commit(None, added, group)
@@ -146,6 +152,10 @@ class Committed:
         with (folder / "_lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _holds(last: int | None, number: int) -> bool:
+    return last is not None and number <= last
 
 
 def groups(files: Sequence[DataFile], below_bytes: int) -> list[list[DataFile]]:

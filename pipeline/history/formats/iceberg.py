@@ -1,7 +1,7 @@
 """A history in tables of Apache Iceberg, committed by Iceberg's core; their catalog is the folder (type `hadoop`).
 
 A batch is one commit, and the last batch's number a property of each snapshot (`duemq-batch`), which is looked at
-before a batch is committed.
+before a batch is committed. Each commit writes the list of all snapshots, so that has a bound.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.formats.committed import KEPT_MS, Committed, DataFile, need
 
 PROPERTY: Final = "duemq-batch"
+_KEPT, _MORE = 1_000, 100
+"""Snapshots that are kept, and how many more there may be until they expire."""
 PACKAGE: Final = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _CLASS: Final = "org.apache.iceberg.hadoop.HadoopCatalog"
 _TYPES: Final = {"bigint": "long"}  # where Iceberg has another name than Spark
@@ -63,14 +65,19 @@ class IcebergLog:
         self._catalog.createTable(self._name, schema, spec, properties)
 
     def last(self) -> int | None:
-        snapshots = list(self._table().snapshots())
-        numbers = [int(text) for one in snapshots if (text := one.summary().get(PROPERTY)) is not None]
-        if snapshots and not numbers:
-            raise JobFailed(
-                f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so nobody knows which "
-                "batches it has: begin a new table beside this one"
-            )
-        return max(numbers) if numbers else None
+        table = self._table()
+        snapshot = table.currentSnapshot()
+        if snapshot is None:
+            return None
+        while snapshot is not None:
+            if (text := snapshot.summary().get(PROPERTY)) is not None:
+                return int(text)
+            parent = snapshot.parentId()  # of one that another tool has made
+            snapshot = None if parent is None else table.snapshot(parent)
+        raise JobFailed(
+            f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so nobody knows which "
+            "batches it has: begin a new table beside this one"
+        )
 
     def files(self) -> list[DataFile]:
         return [
@@ -91,10 +98,14 @@ class IcebergLog:
             (update.addFile if removed else update.appendFile)(self._data_file(table, one))
         update.set(PROPERTY, str(last))
         update.commit()
+        if table.snapshots().size() > _KEPT + _MORE:
+            self.forget()
 
     def forget(self) -> None:
-        before = self._java.System.currentTimeMillis() - KEPT_MS
-        self._table().expireSnapshots().expireOlderThan(before).retainLast(1).commit()
+        table = self._table()
+        times = sorted(one.timestampMillis() for one in table.snapshots())
+        before = max([self._java.System.currentTimeMillis() - KEPT_MS, *times[-_KEPT:][:1]])
+        table.expireSnapshots().expireOlderThan(before).retainLast(1).commit()
 
     def _table(self) -> Any:
         return self._catalog.loadTable(self._name)

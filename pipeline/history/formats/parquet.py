@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from duemq.model.failpoint import Failpoint
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
-from duemq.pipeline.history.formats.base import SCHEMAS, arranged, columns, writing
+from duemq.pipeline.history.formats.base import SCHEMAS, arranged, check_joined, columns, writing
 from duemq.pipeline.history.formats.batches import Batches, holds, named, standing
 
 _STAGING, _MERGING = "_staging", "_merging"
@@ -80,6 +80,8 @@ class Parquet:
         with writing(rows.sparkSession, file_bytes):
             arranged(kind, rows).write.partitionBy("date").parquet(f"{self._path}/{staging}")
         self._failpoint(f"written {kind}")
+        if below == _MERGING:
+            check_joined(kind, rows, self._spark.read.schema(SCHEMAS[kind]).parquet(f"{self._path}/{staging}"))
         if any(status.isDirectory() for status in self._files.listStatus(self._at(staging))):
             self._files.mkdirs(self._at(kind))
             self._rename(self._at(staging), self._at(kind, batches.name))

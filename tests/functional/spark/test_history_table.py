@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql import functions as F
 
 from duemq.model.failpoint import no_failpoint
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.history.formats import base, parquet
+from duemq.pipeline.history.formats import base, committed, delta, iceberg, parquet
 from duemq.pipeline.history.table import FORMATS, HistoryTable
 from duemq.pipeline.spark.session import override
 from tests.support.spark.other_file_system import other_file_system
@@ -159,6 +160,51 @@ def test_small_files_are_joined_and_batches_stay_known(spark: SparkSession, tmp_
     assert offsets(other) == list(range(70))
     with pytest.raises(BadInput, match="no history"):
         HistoryTable(spark, str(tmp_path / "x"), format=format).compact("outcomes", 1)
+
+
+@every_format
+def test_joined_files_with_other_rows_replace_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    table = begun(spark, tmp_path, format)
+    for number in range(3):
+        table.add("deliveries", number, rows_of(spark, "deliveries", 10 * number))
+    module = parquet if format == "parquet" else committed
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "arranged", lambda kind, rows: base.arranged(kind, rows.where("offset <> 7")))
+        with pytest.raises(JobFailed, match="deliveries: 30 rows are 29 in the joined files: nothing was replaced"):
+            table.compact("deliveries", 1 << 30)
+    assert offsets(HistoryTable(spark, str(tmp_path))) == list(range(30))
+    assert table.compact("deliveries", 1 << 30) == (3, 1)
+    assert offsets(table) == list(range(30))
+
+
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_the_log_of_a_table_is_asked_once_a_batch_and_snapshots_have_a_bound(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    module, log = {"delta": (delta, delta.DeltaLog), "iceberg": (iceberg, iceberg.IcebergLog)}[format]
+    if format == "iceberg":
+        monkeypatch.setattr(module, "_KEPT", 3)
+        monkeypatch.setattr(module, "_MORE", 2)
+    table = begun(spark, tmp_path, format)
+    table.add("deliveries", 0, rows_of(spark, "deliveries", 0))
+    asked: list[str] = []
+    last = log.last
+    monkeypatch.setattr(log, "last", lambda self: (asked.append(""), last(self))[1])
+    for number in range(1, 12):
+        assert not table.has("deliveries", number)
+        table.add("deliveries", number, rows_of(spark, "deliveries", 10 * number))
+    assert len(asked) == 11
+    assert offsets(table) == list(range(120))
+    if format == "iceberg":
+        snapshots = orjson.loads(newest_metadata(tmp_path / "deliveries").read_bytes())["snapshots"]
+        assert 3 <= len(snapshots) <= 5, "not one for each batch"
+        assert begun(spark, tmp_path, format).has("deliveries", 11)
+
+
+def newest_metadata(table: Path) -> Path:
+    return max(table.glob("metadata/v*.metadata.json"), key=lambda file: int(file.name.split(".")[0][1:]))
 
 
 @every_format
