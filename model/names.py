@@ -114,6 +114,10 @@ def reader_of(cursor: str) -> str:
     return f"group {cursor[1:]}" if cursor.startswith("/") else f"consumer {cursor}"
 
 
+PURGES: Final = CursorName("!purges")
+"""What stands under it in a topic is when (epoch ms) a purge last began there. No request can say it."""
+
+
 def group_cursor(group: str) -> CursorName:
     """`/` is in no name of a consumer (`CONSUMER` in `model/rules.py`)."""
     return CursorName(f"/{group}")
