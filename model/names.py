@@ -13,6 +13,7 @@ The cursor of a reader in a topic of the embedded log:
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
     @CALLER                          of no reader: which names a caller has given consumers (ADR 76)
+    !purges                          of no reader: when a job last purged the topic (ADR 78)
 
 Only this file makes a `Name` or a `CursorName` (`read_name` in `model/message.py` reads those of commands); a test
 finds any other place. A client with write access to the buffer topic can write any name into a command.

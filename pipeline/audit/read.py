@@ -135,8 +135,9 @@ def dropped_before(policy: Retention | None, first: int | None, now: int, purged
     are missing. `FOREVER` where it cannot be told.
 
     `policy`: of its topic, None where we may not ask; `first`: the time of the first record that is left, None for
-    none; `purged`: when a job of duemq last began to purge the topic. What is configured says more than what is left: a partition that nobody has written to for long is empty, and
-    of one that is hardly written to only the newest records are left.
+    none; `purged`: when a job of duemq last began to purge the topic. What is configured says more than what is left: a
+    partition that nobody has written to for long is empty, and of one that is hardly written to only the newest records
+    are left.
     """
     if policy is None or (policy.ms < 0 and policy.bytes < 0):  # somebody has deleted them
         return FOREVER if first is None else first

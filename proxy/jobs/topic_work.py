@@ -104,7 +104,7 @@ class TopicWork:
             if known is None or int(known) < job.created_at:
                 await bus.set_consumer_cursor(source, PURGES, b"%d" % job.created_at)
         except (LogFailed, Rejected, Unavailable) as error:
-            log.warning("audits are not told of the purge of %s: %s", source, error, extra={"action": "purge.unmarked"})
+            log.warning("audits are not told of the purge of %s: %s", source, error, extra={"action": "purge"})
 
     async def _read(
         self, topic: str, places: Sequence[tuple[int, int]]
