@@ -29,7 +29,7 @@ from duemq.bus.committer import EpochCommitter
 from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, StoreFailed, Unavailable
-from duemq.model.names import MAX_READERS, CursorName, group_cursor, reader_of
+from duemq.model.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
 from duemq.model.record import Partition, StoredRecord
 
 
@@ -237,7 +237,7 @@ class MemoryBus:
 
     async def readers(self, topic: str) -> list[str]:
         self._check()
-        return sorted(reader_of(name) for of, name in self._log.places if of == topic)[:MAX_READERS]
+        return sorted(reader_of(name) for of, name in self._log.places if of == topic and name != PURGES)[:MAX_READERS]
 
     async def checkpoint(self, into: Path) -> bool:
         return False

@@ -13,6 +13,7 @@ The cursor of a reader in a topic of the embedded log:
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
     @CALLER                          of no reader: which names a caller has given consumers (ADR 76)
+    !purges                          of no reader: when a job last purged the topic (ADR 78)
 
 Only this file makes a `Name` or a `CursorName` (`read_name` in `model/message.py` reads those of commands); a test
 finds any other place. A client with write access to the buffer topic can write any name into a command.
@@ -112,6 +113,10 @@ MAX_READERS: Final = 200
 def reader_of(cursor: str) -> str:
     """Whose a cursor is, in words."""
     return f"group {cursor[1:]}" if cursor.startswith("/") else f"consumer {cursor}"
+
+
+PURGES: Final = CursorName("!purges")
+"""What stands under it in a topic is when (epoch ms) a purge last began there. No request can say it."""
 
 
 def group_cursor(group: str) -> CursorName:

@@ -39,7 +39,7 @@ from duemq.bus.subscription import Subscriptions
 from duemq.bus.topic_cursor import encode_cursor, position_in
 from duemq.model.errors import DuemqError, Fenced, FolderRefused, Unavailable
 from duemq.model.ids import MAX_OFFSET, RESTORED
-from duemq.model.names import MAX_READERS, CursorName, group_cursor, reader_of
+from duemq.model.names import MAX_READERS, PURGES, CursorName, group_cursor, reader_of
 from duemq.model.record import Partition, StoredRecord
 from duemq.model.rocksdb_errors import translate_errors
 
@@ -240,7 +240,8 @@ class EmbeddedBus:
             rows = self._db.iter()
             rows.seek(prefix)
             while rows.valid() and rows.key().startswith(prefix) and len(names) < MAX_READERS:
-                names.append(reader_of(layout.read_cursor_key(rows.key())[1]))
+                if (name := layout.read_cursor_key(rows.key())[1]) != PURGES:
+                    names.append(reader_of(name))
                 rows.next()
             rows.status()
         return sorted(names)

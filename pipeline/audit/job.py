@@ -218,13 +218,13 @@ def gathered(
     progress = teller or Silent()
     there = Logs(kafka, spark)
     progress.step("asking Kafka what there is")
+    now = time.time_ns() // 1_000_000  # shards go on while the ledger is read
+    seen_at = now if until is None else min(until, now)
     ledger = read.ledger_range(there, since, until)
     with Scratch(spark, uri_of(out)) as scratch:
         with step(spark, progress, "reading the ledger"):
             entries = scratch.keep(logs.entries(logs.read_topics(spark, kafka, [ledger])))
             windows, findings = window.windows(entries, since, tolerance_ms)
-        now = time.time_ns() // 1_000_000
-        seen_at = now if until is None else min(until, now)
         reading = read.topic_ranges(there, topics, since, until, dead_letters)
         buffer, windows = _buffer(there, windows, until, seen_at)
         letters = [reading.letters] if reading.letters else []

@@ -103,6 +103,7 @@ def topic_ranges(
         ranges = {topic: one.within({}, _least(one, ends)) for topic, one in ranges.items()}
         firsts = logs.first_times(reading)
         policies = logs.retention(reading)
+        purges = logs.purges(topic for topic, one in ranges.items() if one.cut)
         now = time.time_ns() // 1_000_000
     notes = [
         f"{where}: a transaction is open since before this audit; what it holds back is not read"
@@ -112,9 +113,10 @@ def topic_ranges(
     known_from = {}
     for topic, one in ranges.items():
         policy = policies.get(topic)
-        # `duemq dlq purge` deletes from these, which no configuration tells.
+        # Purges by an older duemq, and by consumers, have left no mark.
         trusted = None if topic.startswith(OF_GROUPS) else policy
-        times = (dropped_before(trusted, firsts.get((topic, partition)), now) for partition in one.cut)
+        purged = purges.get(topic)
+        times = (dropped_before(trusted, firsts.get((topic, partition)), now, purged) for partition in one.cut)
         known_from[topic] = FOREVER if topic in held_back else max(times, default=-1)
         if policy is not None and policy.compacts:
             known_from[topic] = FOREVER
@@ -128,17 +130,20 @@ def topic_ranges(
     return TopicRanges(ranges, known_from, letters, letters_from, not left_out, tuple(notes))
 
 
-def dropped_before(policy: Retention | None, first: int | None, now: int) -> int:
+def dropped_before(policy: Retention | None, first: int | None, now: int, purged: int | None = None) -> int:
     """A time (epoch ms) that all records are older than which brokers have dropped of a partition, of one where some
     are missing. `FOREVER` where it cannot be told.
 
     `policy`: of its topic, None where we may not ask; `first`: the time of the first record that is left, None for
-    none. What is configured says more than what is left: a partition that nobody has written to for long is empty, and
-    of one that is hardly written to only the newest records are left.
+    none; `purged`: when a job of duemq last began to purge the topic. What is configured says more than what is left: a
+    partition that nobody has written to for long is empty, and of one that is hardly written to only the newest records
+    are left.
     """
     if policy is None or (policy.ms < 0 and policy.bytes < 0):  # somebody has deleted them
         return FOREVER if first is None else first
     bounds = []
+    if purged is not None:
+        bounds.append(purged + MARGIN_MS if first is None else min(purged + MARGIN_MS, first))
     if policy.ms >= 0:
         oldest = now - policy.ms + MARGIN_MS
         # What is there still lies behind all that was dropped, in the order of the log.

@@ -94,6 +94,17 @@ class JavaConnection:
             for one in configs
         }
 
+    async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
+        try:
+            found = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+        except Py4JJavaError:  # we may not ask
+            return {}
+        return {
+            str(where.topic()): str(found[where].metadata())
+            for where in found
+            if where.partition() == 0 and where.topic() in topics and found[where] is not None
+        }
+
     async def close(self) -> None:
         self._admin.close()
 

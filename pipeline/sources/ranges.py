@@ -8,6 +8,7 @@ requests grows with brokers, not with topics.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from duemq.bus.kafka.aiokafka_internals import client_of, offsets_at
 from duemq.bus.kafka.clients import new_admin, new_consumer
 from duemq.bus.kafka.options import KafkaOptions
 from duemq.model.errors import Unavailable
+from duemq.model.names import PURGES
 from duemq.model.topic_names import TopicNames
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.kafka import JavaKafka, Kafka, options_of
@@ -99,6 +101,10 @@ class KafkaConnection(Protocol):
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         """The configuration of each topic that `Retention` is made of, from one request. Topics about which we may not
         ask are missing."""
+
+    async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
+        """The note that a group has beside its offset in partition 0 of each topic. Topics without one, and about which
+        we may not ask, are missing."""
 
     async def close(self) -> None: ...
 
@@ -211,6 +217,15 @@ class Logs:
             configs = self._ask(lambda connection: connection.configs(names))
         return {topic: Retention.of(config) for topic, config in configs.items()}
 
+    def purges(self, topics: Iterable[str]) -> dict[str, int]:
+        """When (epoch ms) duemq's own jobs last began to purge these topics. Those without such a mark are missing."""
+        names = list(topics)
+        if not names:
+            return {}
+        with self.connected():
+            notes = self._ask(lambda connection: connection.notes(self._options.names.cursors + PURGES, names))
+        return {topic: int(b64decode(note)) for topic, note in notes.items()}
+
     def _places(self, topics: Iterable[str]) -> list[TopicPartition]:
         names = list(topics)
         if any(topic not in self._partitions for topic in names):
@@ -272,6 +287,10 @@ class NamedConnection:
         configs = await self._inner.configs([self._names.on_brokers(topic) for topic in topics])
         return {topic: configs[name] for topic in topics if (name := self._names.on_brokers(topic)) in configs}
 
+    async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
+        notes = await self._inner.notes(group, [self._names.on_brokers(topic) for topic in topics])
+        return {topic: notes[name] for topic in topics if (name := self._names.on_brokers(topic)) in notes}
+
     async def close(self) -> None:
         await self._inner.close()
 
@@ -317,6 +336,18 @@ class PythonConnection:
                 for error, _, _, topic, entries in response.resources
                 if error == 0
             }
+        except (KafkaError, OSError):  # we may not ask
+            return {}
+        finally:
+            await admin.close()
+
+    async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
+        admin = new_admin(**self._options.client())
+        try:
+            await admin.start()
+            places = [TopicPartition(topic, 0) for topic in topics]
+            found = await admin.list_consumer_group_offsets(group, partitions=places)
+            return {where.topic: str(one.metadata) for where, one in found.items() if one.offset >= 0}
         except (KafkaError, OSError):  # we may not ask
             return {}
         finally:

@@ -11,7 +11,7 @@ import pytest
 from duemq.bus.base import AppendResult, Bus, UnknownTopic
 from duemq.bus.embedded.bus import EmbeddedBus
 from duemq.model.errors import Fenced, StoreFailed, Unavailable
-from duemq.model.names import consumer_cursor
+from duemq.model.names import PURGES, consumer_cursor
 from duemq.model.record import pack_record
 
 if TYPE_CHECKING:
@@ -267,6 +267,8 @@ async def test_places_are_kept_per_topic_and_consumer(bus: Bus) -> None:
         b"3",
         None,
     ]
+    await bus.set_consumer_cursor("b", PURGES, b"4")
+    assert await bus.get_consumer_cursor("b", PURGES) == b"4"
     assert await bus.readers("b") == ["consumer one"] and await bus.readers("c") == []
 
 

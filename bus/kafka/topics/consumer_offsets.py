@@ -20,7 +20,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 from duemq.bus.base import GroupPosition
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.model.errors import LogFailed, Rejected, Unavailable
-from duemq.model.names import MAX_READERS, CursorName, reader_of
+from duemq.model.names import MAX_READERS, PURGES, CursorName, reader_of
 
 # Brokers take notes of up to 4,096 characters (offset.metadata.max.bytes); base64 makes 4 of 3 bytes.
 _PIECE: Final = 4_000
@@ -130,6 +130,7 @@ class Places:
             return any(offset >= 0 for _, parts in response.topics for _, offset, *_ in parts)
 
         await self._wire.retry(list_groups)
+        groups.discard(self._groups + PURGES)
         some = sorted(groups)[:MAX_READERS]
         answers = await asyncio.gather(*map(reads, some))
         own = self._groups

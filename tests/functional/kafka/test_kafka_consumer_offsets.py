@@ -18,7 +18,8 @@ from duemq.bus.topic_cursor import encode_cursor
 from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
-from duemq.model.names import CursorName, consumer_cursor
+from duemq.model.names import PURGES, CursorName, consumer_cursor
+from duemq.pipeline.sources.ranges import Logs
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers
@@ -47,6 +48,14 @@ async def commit_as_before(bus: KafkaBus, topic: str, who: str, place: bytes) ->
         assert code == 0
 
     await bus._wire.retry(ask)
+
+
+async def test_an_audit_reads_the_marks_of_purges(bus: KafkaBus, kafka: KafkaServers) -> None:
+    purged, other = await new_topic(bus, 2), await new_topic(bus, 1)
+    logs = Logs(kafka.bootstrap)
+    assert await asyncio.to_thread(logs.purges, [purged, other]) == {}
+    await bus.set_consumer_cursor(purged, PURGES, b"1800000000000")
+    assert await asyncio.to_thread(logs.purges, [purged, other]) == {purged: 1_800_000_000_000}
 
 
 async def test_a_group_begins_where_it_is_told_and_not_while_it_is_at_work(bus: KafkaBus, kafka: KafkaServers) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ class FakeKafka:
 
     logs: dict[str, list[FakePartition]] = field(default_factory=dict)
     configurations: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    purged: dict[str, int] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
 
     def topic(self, name: str, *partitions: FakePartition, **config: str) -> FakeKafka:
@@ -63,6 +65,11 @@ class FakeKafka:
     async def configs(self, topics: Collection[str]) -> dict[str, dict[str, str]]:
         self.requests["configs"] += 1
         return {topic: dict(self.configurations[topic]) for topic in topics if topic in self.configurations}
+
+    async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
+        self.requests["notes"] += 1
+        assert group == "duemq-place-!purges"
+        return {topic: b64encode(b"%d" % self.purged[topic]).decode() for topic in topics if topic in self.purged}
 
     async def close(self) -> None:
         self.requests["closed"] += 1

@@ -10,6 +10,7 @@ from typing import cast
 from duemq.bus.memory import MemoryBus, MemoryLog
 from duemq.model.job import Job, Order, Position, new_id
 from duemq.model.message import Draft
+from duemq.model.names import PURGES
 from duemq.model.record import pack_record
 from duemq.proxy.gateway.base import Gateway, Receipt
 from duemq.proxy.jobs.topic_work import TopicWork
@@ -38,5 +39,20 @@ def test_large_letters_are_redriven_a_mib_at_a_time_each_once_and_in_order() -> 
         assert max(sum(len(draft.payload or b"") for draft in part) for part in sent) <= MIB
         done, failed, skipped = ("done", ""), ("failed", "no_origin"), ("skipped", "unknown_message")
         assert outcomes == [done, failed, *[done] * 8, skipped]
+
+    asyncio.run(scenario())
+
+
+def test_a_purge_leaves_a_mark_that_is_no_reader_and_that_an_older_job_does_not_take_back() -> None:
+    async def scenario() -> None:
+        bus = MemoryBus(MemoryLog(lambda: NOW))
+        await bus.create_topic(SOURCE, 1)
+        await bus.append({(SOURCE, 0): [pack_record(None, (), b"x")] * 3})
+        work = TopicWork(cast(Gateway, SimpleNamespace(bus=bus)), 0)
+        for began in (NOW, NOW - 1):
+            job = Job(new_id(NOW), Order("purge", {}, None, source=SOURCE), began, "test", 0, Position(0))
+            assert await work.do(job, 0, ["0:1"]) == [("done", "")]
+            assert await bus.get_consumer_cursor(SOURCE, PURGES) == b"%d" % NOW
+        assert await bus.start_offset(SOURCE, 0) == 2 and await bus.readers(SOURCE) == []
 
     asyncio.run(scenario())

@@ -15,11 +15,13 @@ from duemq.model.errors import Rejected
 from duemq.model.ids import IdCodec
 from duemq.model.message import read_name, read_schedule
 from duemq.model.names import (
+    PURGES,
     RETURN_HEADER,
     Name,
     consumer_cursor,
     former_of_caller,
     group_cursor,
+    list_cursor,
     of_caller,
     of_client,
     of_idempotency_key,
@@ -135,6 +137,10 @@ def test_what_a_caller_named_before_it_had_a_space_is_known() -> None:
 def test_no_consumer_can_have_the_cursor_of_a_group() -> None:
     name = group_cursor("destination.billing")
     assert not CONSUMER.fullmatch(name) and name != consumer_cursor("destination.billing")
+
+
+def test_no_consumer_caller_or_group_can_have_the_mark_of_purges() -> None:
+    assert not CONSUMER.fullmatch(PURGES) and PURGES[0] not in {list_cursor("a")[0], group_cursor("a")[0]}
 
 
 def _makers() -> Iterator[str]:

@@ -173,3 +173,11 @@ def test_topics_that_duemq_does_not_deliver_to_are_left_out(monkeypatch: pytest.
     mine = every.within(["orders", "gone"])
     assert (set(mine.ranges), mine.known_from, mine.anywhere_from) == ({"orders"}, {"orders": -1}, None)
     assert mine.notes == ("not read, for duemq delivers nothing there: huge",)
+
+
+def test_a_purge_of_another_topic_has_left_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = kafka(records([NOW - HOUR], start=6), records([], start=6))
+    there.purged["orders"] = NOW - DAY
+    assert topic_ranges(there.answers(monkeypatch), [], None, None).known_from == {"orders": NOW - DAY + MARGIN_MS}
+    there.purged.clear()
+    assert about(topic_ranges(there.answers(monkeypatch), [], None, None).known_from["orders"], 7 * DAY)
