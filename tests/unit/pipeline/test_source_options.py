@@ -98,7 +98,7 @@ def test_options_of_writing() -> None:
 def test_no_row_can_stop_a_stream_for_ever() -> None:
     """`fail` is the default for tables. A stream would fail again at each start."""
     for refused in ({}, {"refused": "fail"}, {"refused": "s3a://bucket/refused"}):
-        with pytest.raises(BadInput, match="option refused: a stream needs a folder .* or skip"):
+        with pytest.raises(BadInput, match=r"option refused: a stream needs a folder .* or skip"):
             writing({"url": "http://a"} | refused, stream=True)
     assert writing({"refused": "skip"}, stream=True).skip
     found = writing({"refused": "/shared/refused"}, stream=True)
