@@ -1,4 +1,4 @@
-"""duemq as a Spark data source: `spark.dataSource.register(DuemqSource)`, then `format("duemq")`."""
+"""duemq as a Spark data source, `format("duemq")`: Spark finds it by `src/pyspark_duemq`."""
 
 import duemq.pipeline.needs_spark  # noqa: F401
 from duemq.pipeline.source.data_source import DuemqSource

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -53,15 +54,13 @@ class Reading:
         """Ranges of due times: [since, until) in parts. If one end is open, each is twice as long as the one before it,
         seen from the other end; if both are, there is one."""
         if self.since is None or self.until is None:
-            first = self.window or WINDOW_MS
-            lengths = [0, *(first << doubling for doubling in range(_DOUBLINGS))]
+            edges: list[int | None] = [self.since, self.until]
+            lengths = [(self.window or WINDOW_MS) << doubling for doubling in range(_DOUBLINGS)]
             if self.since is not None:
-                starts = [at for length in lengths if (at := self.since + length) < LAST_MS]
-                return list(zip(starts, [*starts[1:], None], strict=True))
-            if self.until is not None:
-                ends = [at for length in lengths if (at := self.until - length) > FIRST_MS]
-                return list(zip([*ends[1:], None], ends, strict=True))
-            return [(None, None)]
+                edges[1:1] = [at for length in lengths if (at := self.since + length) < LAST_MS]
+            elif self.until is not None:
+                edges[1:1] = [at for length in reversed(lengths) if (at := self.until - length) > FIRST_MS]
+            return list(pairwise(edges))
         span = max(self.until - self.since, 0)
         length = self.window or -(-span // _SOME_RANGES // WINDOW_MS) * WINDOW_MS or WINDOW_MS
         starts = [self.since, *range(self.since - self.since % length + length, self.until, length)]

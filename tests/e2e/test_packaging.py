@@ -31,6 +31,7 @@ def test_every_package_folder_has_its_link() -> None:
 def test_an_image_gets_every_package_folder() -> None:
     taken = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} <= taken
+    assert {"src", "setup.py"} <= taken, "src/pyspark_duemq is no link, and Spark looks for it"
 
 
 def test_a_checkout_without_links_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -38,9 +38,10 @@ def test_ranges_meet_and_cover_what_is_asked() -> None:
         return str(DAY + ms)
 
     assert reading({}).ranges() == [(None, None)]
-    for one_sided in (reading({"since": at(5)}).ranges(), reading({"until": at(5)}).ranges()[::-1]):
-        assert 10 < len(one_sided) < 20 and one_sided[0][0] in (DAY + 5, None) and one_sided[-1][1] in (DAY + 5, None)
-        assert [last for _, last in one_sided[:-1]] == [first for first, _ in one_sided[1:]]
+    for given, first, last in (({"since": at(5)}, DAY + 5, None), ({"until": at(5)}, None, DAY + 5)):
+        one_sided = reading(given).ranges()
+        assert 10 < len(one_sided) < 20 and (one_sided[0][0], one_sided[-1][1]) == (first, last)
+        assert [end for _, end in one_sided[:-1]] == [start for start, _ in one_sided[1:]]
         assert sum(None in ends for ends in one_sided) == 1
     assert reading({"since": at(0), "window": "1h"}).ranges()[:3] == [
         (DAY, DAY + 3_600_000), (DAY + 3_600_000, DAY + 2 * 3_600_000), (DAY + 2 * 3_600_000, DAY + 4 * 3_600_000)
@@ -98,7 +99,7 @@ def test_options_of_writing() -> None:
 def test_no_row_can_stop_a_stream_for_ever() -> None:
     """`fail` is the default for tables. A stream would fail again at each start."""
     for refused in ({}, {"refused": "fail"}, {"refused": "s3a://bucket/refused"}):
-        with pytest.raises(BadInput, match="option refused: a stream needs a folder .* or skip"):
+        with pytest.raises(BadInput, match=r"option refused: a stream needs a folder .* or skip"):
             writing({"url": "http://a"} | refused, stream=True)
     assert writing({"refused": "skip"}, stream=True).skip
     found = writing({"refused": "/shared/refused"}, stream=True)
