@@ -125,6 +125,12 @@ _LISTED = (
         "How many to list at most, all by default; 0 to have their number only, which is quick for `pending`.",
         {"type": "integer", "minimum": 0, "maximum": imports.MAX_LISTED},
     ),
+    Parameter(
+        "after",
+        "The id that the last page ends with, empty for the first page: the next `limit` (1,000), which are found "
+        "without a look at all others. `count` is their number; 0 ends it.",
+        {"type": "string"},
+    ),
 )
 _IMPORT_FILES = """\
 Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)
