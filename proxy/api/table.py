@@ -127,8 +127,8 @@ _LISTED = (
     ),
     Parameter(
         "after",
-        "The id that the last page ends with, empty for the first page: the next `limit` (1,000), which are found "
-        "without a look at all others. `count` is their number; 0 ends it.",
+        "Read a page of `limit` (1,000): after this id, the last one of the page before; empty for the first page. "
+        "`count` is its number of files. An empty page is the end.",
         {"type": "string"},
     ),
 )
