@@ -106,7 +106,7 @@ class TieringWorker:
         await self._load_event.wait()
 
     async def step(self) -> bool:
-        """Load, seal, rewrite or join some windows; False if there is nothing to do."""
+        """Load, seal, rewrite or join some windows; False if no window needs it."""
         async with self._order:
             now, policy, store = self._clock(), self._policy, self._replica.store
             if windows := policy.to_load(store.delay_files, now):
@@ -124,8 +124,7 @@ class TieringWorker:
     async def _with_few_files(
         self, store: ShardStore, windows: Sequence[int], work: Callable[[ShardStore, Sequence[int]], Awaitable[None]]
     ) -> None:
-        """Do what reads all files of a window at once. If there are too many, join some first, and leave the work to the
-        next step."""
+        """Do work that reads all files of a window at once. If they are too many, join some: the next step goes on."""
         if crowded := self._policy.crowded(store.delay_files, windows):
             await self._join(store, crowded, crowded=True)
         else:
