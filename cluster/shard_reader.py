@@ -131,10 +131,12 @@ class ShardReader(Protocol):
         ...
 
     async def imports(
-        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
         """How many are not forgotten, are in this state (None: any), and have a path that begins with `below`; and the
-        first `limit` of them (None: all). Waits for nothing."""
+        first `limit` of them (None: all). Waits for nothing.
+
+        `after`: the page after this offset (-1: the first), which ends the search; then the count means nothing."""
         ...
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:

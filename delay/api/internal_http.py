@@ -151,7 +151,10 @@ class _Reads:
     async def imports(self, request: Request) -> Response:
         query = request.query_params
         limit = _offset(request, "limit") if "limit" in query else None
-        count, records = await self._reader.imports(_shard(request), query.get("state"), query.get("below", ""), limit)
+        start = _offset(request, "start") if "start" in query else None
+        after = None if start is None else start - 1
+        below = query.get("below", "")
+        count, records = await self._reader.imports(_shard(request), query.get("state"), below, limit, after)
         return JsonResponse({"count": count, "imports": await in_slices(records, import_to_json)})
 
     async def imported_ids(self, request: Request) -> Response:

@@ -128,25 +128,27 @@ class LocalReader:
         return None if command_offset is None else _add_reason(local_shard, store.imports.get(command_offset))
 
     async def imports(
-        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
-        count, records, after = 0, list[ImportRecord](), -1
+        count, records = 0, list[ImportRecord]()
+        last = -1 if after is None else after
         while True:
             local_shard = self._shard(shard)  # anew for each part: it may have been closed meanwhile
             imports = local_shard.store.imports
             if state == PENDING:
-                part, last = list(imports.pending.values()), True
+                part, next_last = [one for one in imports.pending.values() if one.offset > last], None
             else:
-                part = imports.part(after, _TOGETHER)
-                last = len(part) < _TOGETHER
+                part, next_last = imports.part(last, _TOGETHER, below)
             for record in part:
                 if (state is None or record.state == state) and record.import_command.path.startswith(below):
                     count += 1
                     if limit is None or len(records) < limit:
                         records.append(_add_reason(local_shard, record))
-            if last:
+            if after is not None and len(records) == limit:
+                return len(records), records
+            if next_last is None:
                 return count, records
-            after = part[-1].offset
+            last = next_last
             await asyncio.sleep(0)  # to decode all of a year's files takes as long as a cycle may
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:

@@ -81,10 +81,8 @@ class TieringPolicy:
         nearest = self._nearest(now)
         return {
             window: count
-            for window in delay_files.windows()
-            if (count := len(delay_files.of(window))) >= self.join_files
-            and window >= nearest
-            and window not in delay_files.loading
+            for window, count in delay_files.file_counts(self.join_files).items()
+            if window >= nearest and window not in delay_files.loading
         }
 
     def crowded(self, delay_files: DelayFileCatalog, windows: Iterable[int]) -> list[int]:

@@ -30,6 +30,7 @@ _BATCH_BYTES: Final = 64 << 20
 _BATCH_VALUES: Final = 10 * MAX_FILES
 MAX_IDS: Final = 10_000
 MAX_LISTED: Final = 1_000_000
+PAGE: Final = 1_000
 _A_PATH: Final = "path must be the absolute path of a file, as the nodes see it, or s3://BUCKET/KEY"
 
 
@@ -142,12 +143,15 @@ async def _import_file(service: Service, request: Request, body: dict[str, Any])
 
 
 async def list_imports(service: Service, request: Request) -> Response:
-    query = read_query(request, ("state", "below", "limit"))
+    query = read_query(request, ("state", "below", "limit", "after"))
     state, below = query.get("state"), query.get("below", "")
     if state is not None and state not in STATES:
         raise Rejected("bad_query", f"state must be one of {', '.join(STATES)}, not {shown(state)}", "state")
-    limit = read_number(query, "limit", 0, MAX_LISTED, 0) if "limit" in query else None
-    count, statuses = await service.gateway.imports(state, below, limit)
+    after = query.get("after")
+    limit = None if after is None else PAGE
+    if "limit" in query:
+        limit = read_number(query, "limit", 0, MAX_LISTED, 0)
+    count, statuses = await service.gateway.imports(state, below, limit, after)
     return JsonResponse({"imports": await in_slices(statuses, _shown), "count": count})
 
 

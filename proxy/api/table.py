@@ -125,6 +125,12 @@ _LISTED = (
         "How many to list at most, all by default; 0 to have their number only, which is quick for `pending`.",
         {"type": "integer", "minimum": 0, "maximum": imports.MAX_LISTED},
     ),
+    Parameter(
+        "after",
+        "Read a page of `limit` (1,000): after this id, the last one of the page before; empty for the first page. "
+        "`count` is its number of files. An empty page is the end.",
+        {"type": "string"},
+    ),
 )
 _IMPORT_FILES = """\
 Up to 20,000 files, each with all that is said of one. All are checked first, and one that is wrong (`file`, from 0)

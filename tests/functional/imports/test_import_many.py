@@ -44,6 +44,14 @@ def test_many_files_are_handed_over_and_their_ids_are_those_of_their_messages(tm
         assert client.imported_ids(found[3].id, 17) == ids[17:]
         assert client.imported_ids(found[3].id, 5, 2) == ids[5:7]
         assert client.imported_ids(found[3].id, 20) == []
+        pages, last = list[str](), ""
+        while page := http.get(f"/v1/imports?below={shared}&limit=3&after={last}").json()["imports"]:
+            assert len(page) <= 3
+            pages += [one["id"] for one in page]
+            last = pages[-1]
+        assert pages == [one["id"] for one in http.get("/v1/imports").json()["imports"]]
+        assert http.get(f"/v1/imports?below={shared}/nothing&after=").json() == {"imports": [], "count": 0}
+        assert http.get("/v1/imports?after=x").json()["code"] == "bad_query"
         client.cancel(ids[4])
         assert client.imported_ids(found[3].id) == ids
 

@@ -98,7 +98,9 @@ class ConsoleGateway(FakeGateway):
     async def sealed_windows(self, first: int, most: int) -> Sequence[SealedWindow]:
         return [one for one in self.windows if one.window >= first][:most]
 
-    async def imports(self, state: str | None = None, below: str = "", limit: int | None = None) -> Any:
+    async def imports(
+        self, state: str | None = None, below: str = "", limit: int | None = None, after: str | None = None
+    ) -> Any:
         return len(self.imported), self.imported[:limit]
 
     async def drain(self, name: str) -> None:

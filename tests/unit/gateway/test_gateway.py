@@ -92,7 +92,7 @@ class Cluster:
         return None
 
     async def imports(
-        self, shard: int, state: str | None, below: str = "", limit: int | None = None
+        self, shard: int, state: str | None, below: str = "", limit: int | None = None, after: int | None = None
     ) -> tuple[int, list[ImportRecord]]:
         return 0, []
 

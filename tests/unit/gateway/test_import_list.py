@@ -79,6 +79,31 @@ async def test_the_number_of_wanted_files_is_told_without_a_look_at_their_rows()
 
 
 @pytest.mark.anyio
+async def test_a_page_ends_the_search_and_the_next_one_goes_on_behind_it() -> None:
+    reader, rows = site()
+    before = rows.decoded
+    assert len((await reader.imports(0, None, "/s/", 100, -1))[1]) == 100
+    assert rows.decoded - before <= 500
+    found: list[int] = []
+    while page := (await reader.imports(0, IMPORTED, "/s/1/", 70, found[-1] if found else -1))[1]:
+        found += [one.offset for one in page]
+    assert found == [number * 3 for number in range(COUNT) if number % 2 and number % 10 not in (0, 1)]
+    waiting = (await reader.imports(0, PENDING, "", 3, 60))[1]
+    assert [one.offset for one in waiting] == [90, 120, 150]
+
+
+@pytest.mark.anyio
+async def test_records_of_other_paths_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, _ = site()
+    decoded: list[bytes] = []
+    decode = ImportRecord.decode
+    monkeypatch.setattr(ImportRecord, "decode", lambda key, raw: decoded.append(key) or decode(key, raw))
+    assert (await reader.imports(0, IMPORTED, "/s/1/17"))[0] == 45
+    assert len(decoded) == 56, "the rejected ones, too"
+    assert await reader.imports(0, None, '/s/"1') == (0, [])
+
+
+@pytest.mark.anyio
 async def test_others_have_their_turn_while_all_are_listed() -> None:
     turns = 0
 
