@@ -80,11 +80,11 @@ def test_a_lead_below_the_servers_is_refused() -> None:
 
 
 def test_the_clock_of_the_server_says_what_is_too_soon(spark: SparkSession, tight: tuple[str, Path]) -> None:
-    """A driver whose clock is an hour behind would hand over what the server refuses, and be told to wait longer."""
+    """A driver whose clock differs would hand over what the server refuses."""
     url, stage = tight
     limits = Server(url).limits()
     assert limits.now_ms is not None and abs(limits.now_ms - time.time() * 1000) < 60_000
-    ahead = BulkRules.of(replace(limits, now_ms=limits.now_ms + 3_600_000))
-    assert abs(ahead.ahead_ms - 3_600_000) < 60_000 and BulkRules.of(replace(limits, now_ms=None)).ahead_ms == 0
-    done = schedule(table(spark), COLUMNS, "ahead", Options(stage), Server(url), rules=ahead, source="t")
-    assert abs(done.manifest.began - limits.now_ms - 3_600_000) < 60_000
+    behind = BulkRules.of(replace(limits, now_ms=limits.now_ms - 600_000))
+    assert abs(behind.ahead_ms + 600_000) < 60_000 and BulkRules.of(replace(limits, now_ms=None)).ahead_ms == 0
+    done = schedule(table(spark), COLUMNS, "behind", Options(stage), Server(url), rules=behind, source="t")
+    assert abs(done.manifest.began - limits.now_ms + 600_000) < 60_000
