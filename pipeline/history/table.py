@@ -103,9 +103,10 @@ class HistoryTable:
         if kept is None and options:
             self._write(json.dumps(dict(options)), _OPTIONS)
 
-    def topics(self) -> set[str]:
-        """The topics that the checkpoint knows, by their names on the brokers."""
-        return {topic for number in self._last_offsets()[-1:] for topic in self._offsets(number)[1]}
+    def offsets(self) -> Mapping[str, Mapping[str, int]]:
+        """Up to where the topics were read, by their names on the brokers and the partitions."""
+        numbers = self._last_offsets()
+        return self._offsets(numbers[-1])[1] if numbers else {}
 
     def leave(self, topics: Collection[str]) -> None:
         """Take topics out of the checkpoint: Spark reads none that it does not subscribe to, and would stop for ever.
