@@ -2,7 +2,7 @@
 
 deliveries/, outcomes/     as the format lays them out (`formats/`)
 _checkpoint/            Spark's: up to where the topics were read
-_options.json           what the job was begun with that decides which rows there are
+_options.json           the options that decide which rows there are
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class HistoryTable:
         return self._offsets(numbers[-1])[1] if numbers else {}
 
     def leave(self, topics: Collection[str]) -> None:
-        """Take topics out of the checkpoint: Spark reads none that it does not subscribe to, and would stop for ever.
+        """Remove topics from the checkpoint: Spark fails at the start if it does not subscribe to one of them.
 
-        The job before this release knew duemq's own topics, and those whose names only contain the pattern.
+        Earlier releases read most of duemq's own topics, and topics whose names only contain the pattern.
         """
         for number in self._last_offsets():  # of an interrupted batch the end, and of the one before it its start
             head, offsets = self._offsets(number)
