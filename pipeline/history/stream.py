@@ -54,15 +54,15 @@ def pattern(source: LogSource) -> str:
     """What Spark subscribes to: the ledger, the dead letters and these target topics, never another topic of duemq, of
     another cluster, or of Kafka itself. Spark looks for it anywhere in a name, so it is anchored."""
     names, topics = options_of(source.kafka).names, source.topics
-    leads, wanted = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
+    leads, targets = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
         topics, ("", topics)
     )
     parts = [re.escape(names.on_brokers(topic)) for topic in (logs.LEDGER, source.dead_letters)]
     others = [r"__|duemq\.", r"(?:retry|dlq)\.duemq\..+\.destination\."]
     if names.prefix != OWN:
-        parts.append(rf"{leads}{re.escape(names.prefix)}(?=destination\.)(?:{wanted})")
+        parts.append(rf"{leads}{re.escape(names.prefix)}(?=destination\.)(?:{targets})")
         others.append(r"(?:retry\.|dlq\.)?destination\.")
-    return rf"^(?:{'|'.join(parts)}|(?!{'|'.join(others)})(?:{wanted}))$"
+    return rf"^(?:{'|'.join(parts)}|(?!{'|'.join(others)})(?:{targets}))$"
 
 
 def subscription(spark: SparkSession, source: LogSource) -> Any:
@@ -191,9 +191,9 @@ def run(
     A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
     again then.
     """
-    wanted = subscription(spark, source)
+    topics = subscription(spark, source)
     table.begin(source.options)
-    if others := sorted(topic for topic in table.offsets() if not wanted.matcher(topic).find()):
+    if others := sorted(topic for topic in table.offsets() if not topics.matcher(topic).find()):
         table.leave(others)
         teller.says(f"not read any more: {', '.join(others)}")
     writer = HistoryWriter(table, source, teller)

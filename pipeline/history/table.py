@@ -93,14 +93,15 @@ class HistoryTable:
                 f"{self.path} has batches, but no {CHECKPOINT}, so nobody knows up to where the topics were read: "
                 "restore it, or begin a new table beside this one"
             )
-        kept = json.loads(self._text(_OPTIONS) or "null")
-        if kept is not None and (other := [name for name in options if kept.get(name) != options[name]]):
-            told = "; ".join(
-                f"{name}: {kept.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
+        # A table that has read nothing yet takes any.
+        first = json.loads(self._text(_OPTIONS) or "null") if self._last_offsets() else None
+        if first is not None and (other := [name for name in options if first.get(name) != options[name]]):
+            changes = "; ".join(
+                f"{name}: {first.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
             )
-            raise BadInput(f"{self.path} was begun otherwise ({told}): give the same again, or begin a new table")
+            raise BadInput(f"{self.path} was begun otherwise ({changes}): give the same again, or begin a new table")
         self._tables.make()
-        if kept is None and options:
+        if first is None and options:
             self._write(json.dumps(dict(options)), _OPTIONS)
 
     def offsets(self) -> Mapping[str, Mapping[str, int]]:
