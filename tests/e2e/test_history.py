@@ -281,7 +281,7 @@ def test_spark_reads_no_topic_of_duemqs_own_but_ledger_and_dead_letters(
     world: World, spark: SparkSession, tmp_path: Path
 ) -> None:
     world.make("reorders-eu", "orders.retry", "dlq.billing")
-    for topics, of_others in (("orders", set()), (None, {"letters", "reorders-eu", "orders.retry"})):
+    for topics, of_others in (("orders", set[str]()), (None, {"letters", "reorders-eu", "orders.retry"})):
         table = HistoryTable(spark, str(tmp_path / str(topics)))
         run(spark, table, LogSource(world.bootstrap, topics), Silent(), threading.Event(), once=True)
         read = {topic for topic in table.offsets() if not topic.startswith(("dropped-", "late-", "waits-"))}
@@ -333,13 +333,14 @@ def test_a_batch_waits_for_the_records_that_it_may_have(
     world: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("duemq.pipeline.history.stream._TRIGGER_S", 0.05)
-    topic, stop, told = f"waits-{time.time_ns()}", threading.Event(), []
+    topic, stop = f"waits-{time.time_ns()}", threading.Event()
+    writers: list[HistoryWriter] = []
     world.make(topic)
     fill_table(spark, world, tmp_path, topics=topic)
     table, source = HistoryTable(spark, str(tmp_path)), LogSource(world.bootstrap, topic, most=6)
 
     def follow() -> None:
-        told.append(run(spark, table, source, Silent(), stop, once=False, every_s=3_600))
+        writers.append(run(spark, table, source, Silent(), stop, once=False, every_s=3_600))
 
     def read() -> int:
         return sum(table.offsets().get(topic, {}).values())
@@ -355,7 +356,7 @@ def test_a_batch_waits_for_the_records_that_it_may_have(
     finally:
         stop.set()
         thread.join()
-    assert [writer.batches for writer in told] == [2]
+    assert [writer.batches for writer in writers] == [2]
 
 
 class Job:
