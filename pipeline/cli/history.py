@@ -61,7 +61,9 @@ def history(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the table.")] = False,
-    every: Annotated[float, typer.Option("--every", metavar="S", min=0.1, help="Seconds from batch to batch.")] = 10.0,
+    every: Annotated[
+        float, typer.Option("--every", metavar="S", min=0.1, help="Seconds until a batch smaller than --most.")
+    ] = 600.0,
     most: Annotated[int, typer.Option("--most", min=1, help="Records in a batch, at most.")] = 1_000_000,
     compact: Annotated[
         bool, typer.Option("--compact", help="Join the files of small batches, and end. Reads no Kafka.")

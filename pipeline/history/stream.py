@@ -29,7 +29,7 @@ from duemq.pipeline.spark.failures import sentence_of
 from duemq.pipeline.spark.progress import Teller
 
 ALL: Final = "*"
-_GRACE_S, _LOOK_S = 60.0, 0.2
+_GRACE_S, _LOOK_S, _TRIGGER_S = 60.0, 0.2, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,15 @@ def pattern(source: LogSource) -> str:
     """What Spark subscribes to: the ledger, the dead letters and these target topics, never another topic of duemq, of
     another cluster, or of Kafka itself. Spark looks for it anywhere in a name, so it is anchored."""
     names, topics = options_of(source.kafka).names, source.topics
-    leads, wanted = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
+    leads, targets = {None: (r"(?:retry\.)?", r"(?!dlq\.).*"), ALL: (r"(?:retry\.|dlq\.)?", ".*")}.get(
         topics, ("", topics)
     )
     parts = [re.escape(names.on_brokers(topic)) for topic in (logs.LEDGER, source.dead_letters)]
     others = [r"__|duemq\.", r"(?:retry|dlq)\.duemq\..+\.destination\."]
     if names.prefix != OWN:
-        parts.append(rf"{leads}{re.escape(names.prefix)}(?=destination\.)(?:{wanted})")
+        parts.append(rf"{leads}{re.escape(names.prefix)}(?=destination\.)(?:{targets})")
         others.append(r"(?:retry\.|dlq\.)?destination\.")
-    return rf"^(?:{'|'.join(parts)}|(?!{'|'.join(others)})(?:{wanted}))$"
+    return rf"^(?:{'|'.join(parts)}|(?!{'|'.join(others)})(?:{targets}))$"
 
 
 def subscription(spark: SparkSession, source: LogSource) -> Any:
@@ -77,10 +77,11 @@ def subscription(spark: SparkSession, source: LogSource) -> Any:
         raise BadInput(f"topics: {source.topics!r} is no regular expression of Java: {why}") from error
 
 
-def records(spark: SparkSession, source: LogSource) -> DataFrame:
+def records(spark: SparkSession, source: LogSource, every_s: float | None = None) -> DataFrame:
     """The committed records of the topics, each once; of topics that appear later from their first one on.
 
-    Raises BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
+    `every_s`: how long a batch waits for `source.most` records; None for not at all. Raises
+    BadInput. What retention dropped before it was read stops the job: nothing is missing without a word.
     """
     options = reading(source.kafka) | {
         "subscribePattern": subscription(spark, source).pattern(),
@@ -88,6 +89,8 @@ def records(spark: SparkSession, source: LogSource) -> DataFrame:
     }
     if source.most is not None:
         options["maxOffsetsPerTrigger"] = str(source.most)
+        if every_s is not None:
+            options |= {"minOffsetsPerTrigger": str(source.most), "maxTriggerDelay": _ms(every_s, "ms")}
     stream = logs.with_own_names(spark.readStream.format("kafka").options(**options).load(), source.kafka)
     # Payloads are not kept: only entries of the ledger are read.
     value = F.when(F.col("topic") == logs.LEDGER, F.col("value")).alias("value")
@@ -179,22 +182,25 @@ def _counts(delivered: DataFrame, letters: DataFrame, entries: DataFrame) -> Dat
 
 def run(
     spark: SparkSession, table: HistoryTable, source: LogSource, teller: Teller, stop: threading.Event,
-    *, once: bool, every_s: float = 10.0,
+    *, once: bool, every_s: float = 600.0,
 ) -> HistoryWriter:  # fmt: skip
     """Fill the table until `stop` is set; with `once` up to what the topics hold now. What was done, in the end.
+
+    A batch has `source.most` records, or what is there `every_s` after the last one: each makes a file per table.
 
     A batch that is under way when it is to stop is finished. Raises JobFailed, or Unavailable; the job can be run
     again then.
     """
-    wanted = subscription(spark, source)
+    topics = subscription(spark, source)
     table.begin(source.options)
-    if others := sorted(topic for topic in table.topics() if not wanted.matcher(topic).find()):
+    if others := sorted(topic for topic in table.offsets() if not topics.matcher(topic).find()):
         table.leave(others)
         teller.says(f"not read any more: {', '.join(others)}")
     writer = HistoryWriter(table, source, teller)
-    stream = records(spark, source).writeStream.foreachBatch(writer.add).option("checkpointLocation", table.checkpoint)
-    every = f"{int(every_s * 1_000)} milliseconds"
-    stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=every)
+    stream = records(spark, source, None if once else every_s).writeStream.foreachBatch(writer.add)
+    stream = stream.option("checkpointLocation", table.checkpoint)
+    look = _ms(min(every_s, _TRIGGER_S), " milliseconds")
+    stream = stream.trigger(availableNow=True) if once else stream.trigger(processingTime=look)
     query = stream.start()
     try:
         while query.isActive and not stop.wait(_LOOK_S):
@@ -215,6 +221,10 @@ def _end(query: StreamingQuery, writer: HistoryWriter) -> None:
     while query.isActive and writer.at_work.is_set() and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     query.stop()
+
+
+def _ms(seconds: float, unit: str) -> str:
+    return f"{int(seconds * 1_000)}{unit}"
 
 
 def _reason(error: Exception) -> str:

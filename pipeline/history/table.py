@@ -2,7 +2,7 @@
 
 deliveries/, outcomes/     as the format lays them out (`formats/`)
 _checkpoint/            Spark's: up to where the topics were read
-_options.json           what the job was begun with that decides which rows there are
+_options.json           the options that decide which rows there are
 """
 
 from __future__ import annotations
@@ -93,24 +93,26 @@ class HistoryTable:
                 f"{self.path} has batches, but no {CHECKPOINT}, so nobody knows up to where the topics were read: "
                 "restore it, or begin a new table beside this one"
             )
-        kept = json.loads(self._text(_OPTIONS) or "null")
-        if kept is not None and (other := [name for name in options if kept.get(name) != options[name]]):
-            told = "; ".join(
-                f"{name}: {kept.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
+        # A table that has read nothing yet takes any.
+        first = json.loads(self._text(_OPTIONS) or "null") if self._last_offsets() else None
+        if first is not None and (other := [name for name in options if first.get(name) != options[name]]):
+            changes = "; ".join(
+                f"{name}: {first.get(name) or 'default'}, now {options[name] or 'default'}" for name in other
             )
-            raise BadInput(f"{self.path} was begun otherwise ({told}): give the same again, or begin a new table")
+            raise BadInput(f"{self.path} was begun otherwise ({changes}): give the same again, or begin a new table")
         self._tables.make()
-        if kept is None and options:
+        if first is None and options:
             self._write(json.dumps(dict(options)), _OPTIONS)
 
-    def topics(self) -> set[str]:
-        """The topics that the checkpoint knows, by their names on the brokers."""
-        return {topic for number in self._last_offsets()[-1:] for topic in self._offsets(number)[1]}
+    def offsets(self) -> Mapping[str, Mapping[str, int]]:
+        """Up to where the topics were read, by their names on the brokers and the partitions."""
+        numbers = self._last_offsets()
+        return self._offsets(numbers[-1])[1] if numbers else {}
 
     def leave(self, topics: Collection[str]) -> None:
-        """Take topics out of the checkpoint: Spark reads none that it does not subscribe to, and would stop for ever.
+        """Remove topics from the checkpoint: Spark fails at the start if it does not subscribe to one of them.
 
-        The job before this release knew duemq's own topics, and those whose names only contain the pattern.
+        Earlier releases read most of duemq's own topics, and topics whose names only contain the pattern.
         """
         for number in self._last_offsets():  # of an interrupted batch the end, and of the one before it its start
             head, offsets = self._offsets(number)

@@ -146,10 +146,15 @@ def contents(spark: SparkSession, path: Path) -> tuple[dict[str, str], Counter[s
 
 
 def fill_table(
-    spark: SparkSession, world: World, path: Path, most: int = 100_000, format: str | None = None
+    spark: SparkSession,
+    world: World,
+    path: Path,
+    most: int = 100_000,
+    format: str | None = None,
+    topics: str | None = None,
 ) -> HistoryWriter:
     table = HistoryTable(spark, str(path), format=format)
-    return run(spark, table, LogSource(world.bootstrap, most=most), Silent(), threading.Event(), once=True)
+    return run(spark, table, LogSource(world.bootstrap, topics, most), Silent(), threading.Event(), once=True)
 
 
 def test_each_delivery_and_each_fate_is_there_once(world: World, spark: SparkSession, tmp_path: Path) -> None:
@@ -276,10 +281,10 @@ def test_spark_reads_no_topic_of_duemqs_own_but_ledger_and_dead_letters(
     world: World, spark: SparkSession, tmp_path: Path
 ) -> None:
     world.make("reorders-eu", "orders.retry", "dlq.billing")
-    for topics, of_others in (("orders", set()), (None, {"letters", "reorders-eu", "orders.retry"})):
+    for topics, of_others in (("orders", set[str]()), (None, {"letters", "reorders-eu", "orders.retry"})):
         table = HistoryTable(spark, str(tmp_path / str(topics)))
         run(spark, table, LogSource(world.bootstrap, topics), Silent(), threading.Event(), once=True)
-        read = {topic for topic in table.topics() if not topic.startswith(("dropped-", "late-"))}
+        read = {topic for topic in table.offsets() if not topic.startswith(("dropped-", "late-", "waits-"))}
         assert read == {"duemq.ledger", "duemq.dlq", "orders"} | of_others
     with pytest.raises(BadInput, match=r"'\(' is no regular expression of Java: Unclosed group"):
         run(spark, table, LogSource(world.bootstrap, "("), Silent(), threading.Event(), once=True)
@@ -303,8 +308,7 @@ def test_a_table_of_the_last_release_goes_on_without_duemqs_own_topics(
 
     class LastTable(HistoryTable):
         def begin(self, options: object = None) -> None:
-            super().begin({})
-            (tmp_path / "_options.json").unlink()
+            super().begin()
 
         def leave(self, topics: object) -> None: ...
 
@@ -313,15 +317,46 @@ def test_a_table_of_the_last_release_goes_on_without_duemqs_own_topics(
         patch.setattr("duemq.pipeline.history.stream.pattern", lambda source: unanchored)
         table = LastTable(spark, str(tmp_path))
         done = run(spark, table, LogSource(world.bootstrap, most=250), Silent(), threading.Event(), once=True)
-    assert done.batches > 1 and "duemq.buffer" in table.topics()
+    assert done.batches > 1 and "duemq.buffer" in table.offsets()
     last = max((tmp_path / "_checkpoint" / "commits").iterdir(), key=lambda file: file.name)
-    last.unlink()  # as if it had been killed in the last batch
+    for file in (last, last.with_name(f".{last.name}.crc")):  # as if it had been killed in the last batch
+        file.unlink()
 
     later = fill_table(spark, world, tmp_path)
     assert later.deliveries == 0, "the batch is there, and run again"
-    assert not {"duemq.buffer", "duemq.clock"} & HistoryTable(spark, str(tmp_path)).topics()
+    assert not {"duemq.buffer", "duemq.clock"} & HistoryTable(spark, str(tmp_path)).offsets().keys()
     assert contents(spark, tmp_path) == (world.delivered, world.outcomes)
     assert fill_table(spark, world, tmp_path).batches == 0
+
+
+def test_a_batch_waits_for_the_records_that_it_may_have(
+    world: World, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("duemq.pipeline.history.stream._TRIGGER_S", 0.05)
+    topic, stop = f"waits-{time.time_ns()}", threading.Event()
+    writers: list[HistoryWriter] = []
+    world.make(topic)
+    fill_table(spark, world, tmp_path, topics=topic)
+    table, source = HistoryTable(spark, str(tmp_path)), LogSource(world.bootstrap, topic, most=6)
+
+    def follow() -> None:
+        writers.append(run(spark, table, source, Silent(), stop, once=False, every_s=3_600))
+
+    def read() -> int:
+        return sum(table.offsets().get(topic, {}).values())
+
+    world.append(topic, 1)
+    thread = threading.Thread(target=follow)
+    thread.start()
+    try:
+        wait_for(lambda: read() == 1, "the first batch, which waits for nothing", PATIENCE_S)
+        for count in (2, 2, 2):
+            world.append(topic, count)
+        wait_for(lambda: read() == 7, "six records", PATIENCE_S)
+    finally:
+        stop.set()
+        thread.join()
+    assert [writer.batches for writer in writers] == [2]
 
 
 class Job:

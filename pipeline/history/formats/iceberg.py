@@ -75,8 +75,8 @@ class IcebergLog:
             parent = snapshot.parentId()  # of one that another tool has made
             snapshot = None if parent is None else table.snapshot(parent)
         raise JobFailed(
-            f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so nobody knows which "
-            "batches it has: begin a new table beside this one"
+            f"{self._path}/{self._kind}: no snapshot has the property {PROPERTY} any more, so its batches are not "
+            "known: begin a new table beside this one"
         )
 
     def files(self) -> list[DataFile]:

@@ -183,15 +183,19 @@ def test_joined_files_with_other_rows_replace_nothing(
 def test_the_log_of_a_table_is_asked_once_a_batch_and_snapshots_have_a_bound(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    module, log = {"delta": (delta, delta.DeltaLog), "iceberg": (iceberg, iceberg.IcebergLog)}[format]
-    if format == "iceberg":
-        monkeypatch.setattr(module, "_KEPT", 3)
-        monkeypatch.setattr(module, "_MORE", 2)
+    log: Any = delta.DeltaLog if format == "delta" else iceberg.IcebergLog
+    monkeypatch.setattr(iceberg, "_KEPT", 3)
+    monkeypatch.setattr(iceberg, "_MORE", 2)
     table = begun(spark, tmp_path, format)
     table.add("deliveries", 0, rows_of(spark, "deliveries", 0))
-    asked: list[str] = []
+    asked: list[object] = []
     last = log.last
-    monkeypatch.setattr(log, "last", lambda self: (asked.append(""), last(self))[1])
+
+    def counted(self: object) -> object:
+        asked.append(self)
+        return last(self)
+
+    monkeypatch.setattr(log, "last", counted)
     for number in range(1, 12):
         assert not table.has("deliveries", number)
         table.add("deliveries", number, rows_of(spark, "deliveries", 10 * number))
