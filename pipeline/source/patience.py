@@ -15,7 +15,7 @@ ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
 
 class PostResult(NamedTuple):
-    """What became of a message: accepted, repeated (it was there already), or refused with the reason."""
+    """The outcome of a message: accepted, repeated (it was there already), or refused with the reason."""
 
     status: str
     detail: str | None = None

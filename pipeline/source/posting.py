@@ -118,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def answered(
     batches: Iterable[pa.RecordBatch], send: Send, writing: Writing
 ) -> Iterator[tuple[str | None, PostResult]]:
-    """The name of each row and what became of it, in order."""
+    """The name of each row and its outcome, in order."""
     for row, answer in _answered_rows(batches, send, writing):
         yield row["name"].decode(errors="replace") if row["name"] is not None else None, answer
 

@@ -20,7 +20,7 @@ SCHEMA: Final = pa.schema([
 
 
 class RefusedRows:
-    """Those of one task: files `PREFIX-N.parquet` in `folder`. A task that runs again writes the same files."""
+    """The refused rows of one task: files `PREFIX-N.parquet` in `folder`. A repeated task writes the same files."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
@@ -29,14 +29,14 @@ class RefusedRows:
 
     @classmethod
     def of_task(cls, root: Path) -> Self:
-        """By what Spark says of the task that runs here: its query, its batch and its partition."""
+        """Of the task that runs here, by its query, batch and partition."""
         task = TaskContext.get()
         assert task is not None
         query, batch = (task.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
         return cls(root / f"query={query}" / f"batch={batch}", f"part-{task.partitionId():05}")
 
     def add(self, row: dict[str, Any], reason: str) -> None:
-        """A row as it was given, with texts as bytes. What is not UTF-8 in a name or topic is replaced."""
+        """Add a row as `posting` has it, with texts as bytes. Bad UTF-8 in a name or topic is replaced."""
         pairs = [one if isinstance(one, dict) else dict(zip(("name", "value"), one, strict=True))
                  for one in row.get("headers") or ()]  # fmt: skip
         texts = {name: None if row[name] is None else row[name].decode(errors="replace") for name in ("name", "topic")}
@@ -46,7 +46,7 @@ class RefusedRows:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is in memory. A file is there as a whole, or not at all."""
+        """Write the rows in memory. A file is there as a whole, or not at all."""
         if not self._rows:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
