@@ -172,13 +172,13 @@ class LocalReader:
             if file.about.offset not in (None, command_offset):
                 continue
             try:
-                found = await in_thread(ids_of, store.path / file.name, file.about, codec, command_offset, rows)
+                ids = await in_thread(ids_of, store.path / file.name, file.about, codec, command_offset, rows)
             except DamagedFile as error:
                 if file in store.delay_files.of(command.window):
                     local_shard.lose(store, error)
                 raise Unavailable(f"shard {shard}: {error}", retry_after_s=5) from error
-            if found is not None:
-                return found
+            if ids is not None:
+                return ids
         raise Rejected(
             "no_ids", f"{command.path} is not kept any more: its messages are due, or many of them were cancelled", "id"
         )

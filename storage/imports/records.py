@@ -126,8 +126,8 @@ class ImportRecords:
         the last one; None at the end of all. The others are not decoded, which takes a tenth of the time."""
         rows = list(islice(self._store.each(IMPORT, U64.pack(after + 1)), most))
         path = b'"path":' + orjson.dumps(below)[:-1]
-        found = [ImportRecord.decode(key, raw) for key, raw in rows if path in raw]
-        return found, U64.unpack(rows[-1][0])[0] if len(rows) == most else None
+        records = [ImportRecord.decode(key, raw) for key, raw in rows if path in raw]
+        return records, U64.unpack(rows[-1][0])[0] if len(rows) == most else None
 
     def get(self, offset: int) -> ImportRecord | None:
         key = U64.pack(offset)
