@@ -120,7 +120,7 @@ def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> Dat
             frame = frame.where(F.expr(f"({where})") | F.col(CORRUPT).isNotNull() if corrupt else where)
         if select:
             frame = frame.selectExpr(*select, *(() if "*" in select else corrupt))
-        frame.schema  # noqa: B018  Connect looks only where it is asked
+        frame.schema  # noqa: B018  Connect analyses a plan only on request
     return frame
 
 

@@ -119,7 +119,7 @@ def spark_session(
     kafka: bool = False,
     failed: int = FAILED,
 ) -> Iterator[tuple[SparkSession, Teller]]:
-    """A session and somebody to tell progress to, for one command. Errors end it as `report_errors` does."""
+    """A session and a progress display for one command. Errors end it as `report_errors` does."""
     settings = settings_of(conf)
     with report_errors(as_json, failed):
         try:
@@ -137,7 +137,7 @@ def spark_session(
 @contextmanager
 def report_errors(as_json: bool, failed: int = FAILED) -> Iterator[None]:
     """Report errors as one line on stderr, with `--json` also as a document on stdout, and an exit code: `failed` for
-    what has no other. What is no error of ours keeps its traceback."""
+    what has no other. Other errors keep their traceback."""
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):

@@ -220,7 +220,7 @@ def _identity(
     database: tuple[str | None, str | None],
     reader: str,
 ) -> tuple[str, str, str | None]:
-    """The job's id, what it is made of, and that as earlier versions say it. `source`: a path, or a name in the
+    """The job's id, its identity, and its identity as earlier versions make it. `source`: a path, or a name in the
     catalog; `database`: a URL and a table; `reader`: how the table is read."""
     from duemq.pipeline.bulk_schedule.manifest import print_of
     from duemq.pipeline.bulk_schedule.plans import plan_of
@@ -229,6 +229,7 @@ def _identity(
 
     read = f" {sha256(reader.encode()).hexdigest()}" if reader else ""
     url, name = database
+    earlier: str | None
     if url is not None and name is not None:
         files, earlier = None, f"{url.partition('?')[0]} {name}{read}"
         about = f"jdbc {jdbc_print(url, name)}{read}"

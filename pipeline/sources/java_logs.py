@@ -96,13 +96,13 @@ class JavaConnection:
 
     async def notes(self, group: str, topics: Collection[str]) -> dict[str, str]:
         try:
-            found = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
+            stored = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get()
         except Py4JJavaError:  # we may not ask
             return {}
         return {
-            str(where.topic()): str(found[where].metadata())
-            for where in found
-            if where.partition() == 0 and where.topic() in topics and found[where] is not None
+            str(where.topic()): str(stored[where].metadata())
+            for where in stored
+            if where.partition() == 0 and where.topic() in topics and stored[where] is not None
         }
 
     async def close(self) -> None:

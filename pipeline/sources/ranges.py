@@ -346,8 +346,8 @@ class PythonConnection:
         try:
             await admin.start()
             places = [TopicPartition(topic, 0) for topic in topics]
-            found = await admin.list_consumer_group_offsets(group, partitions=places)
-            return {where.topic: str(one.metadata) for where, one in found.items() if one.offset >= 0}
+            stored = await admin.list_consumer_group_offsets(group, partitions=places)
+            return {where.topic: str(one.metadata) for where, one in stored.items() if one.offset >= 0}
         except (KafkaError, OSError):  # we may not ask
             return {}
         finally:
