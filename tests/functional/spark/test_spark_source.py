@@ -28,7 +28,7 @@ from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = [*spark_tests, pytest.mark.slow]
-HOUR_MS = 3_600_000
+HOUR_MS, DUE = 3_600_000, 2_000_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ class Refuses:
 
 def test_rows_that_json_cannot_say_are_refused_one_by_one() -> None:
     rows = {
-        "name": ["a", None, "c", "d", "e", "f"], "topic": ["t"] * 6, "due_ms": [1, 1, None, 1, 1, 1],
+        "name": ["a", None, "c", "d", "e", "f"], "topic": ["t"] * 6, "due_ms": [DUE, DUE, None, DUE, DUE, DUE],
         "payload": [b"\xff", b"", b"", b"", b"", None],
         "headers": [[("h", b"v"), ("g", b"")], [], None, [("h", b"1"), ("h", b"\xff")], None, None],
         "labels": [["l"], None, None, None, [None], None],
