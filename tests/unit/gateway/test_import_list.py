@@ -98,11 +98,11 @@ async def test_records_of_other_paths_are_not_decoded(monkeypatch: pytest.Monkey
     decoded: list[bytes] = []
     decode = ImportRecord.decode
 
-    def count(key: bytes, raw: bytes) -> ImportRecord:
+    def noted(key: bytes, raw: bytes) -> ImportRecord:
         decoded.append(key)
         return decode(key, raw)
 
-    monkeypatch.setattr(ImportRecord, "decode", count)
+    monkeypatch.setattr(ImportRecord, "decode", noted)
     assert (await reader.imports(0, IMPORTED, "/s/1/17"))[0] == 45
     assert len(decoded) == 56, "the rejected ones, too"
     assert await reader.imports(0, None, '/s/"1') == (0, [])
