@@ -38,7 +38,7 @@ from duemq.storage.imports.policy import ImportPolicy
 from duemq.storage.imports.records import IMPORTED
 
 TOPIC, SHARDS = "orders", 2
-DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1)
+DELAY_FILE = TieringPolicy(rows=20, windows=1, settle_ms=0, rewrite_share=0.1, rewrite_rows=1, join_files=2, join_ms=0)
 _NEAR, _FAR, _IMPORTED = 10, 80, 10  # messages of a turn
 
 
