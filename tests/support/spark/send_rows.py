@@ -31,13 +31,13 @@ def rows(count: int, seed: int = 1) -> list[tuple[Any, ...]]:
     for number, (due, *others) in enumerate(bulk_rows(NOW - NOW % 1_800_000 + 1_800_000, count, seed)):
         topic, body, key, headers, labels, expires = others
         if draw.random() < 0.1:
-            due = draw.choice([0, -1, NOW - 5, -1_800_001, 253_402_300_799_999, 2**62, -(2**62)])
+            due = draw.choice([0, NOW - 9, NOW - 5, NOW - 7, 253_402_300_799_999, 2**62, -(2**62)])
         if headers and draw.random() < 0.2:
             headers = [(draw.choice(_TIMES), b"5"), *headers[1:]]
         if labels and draw.random() < 0.3:
             labels = [draw.choice(_SPACES), *labels[1:]]
         if draw.random() < 0.1:
-            expires = draw.choice([NOW - 1, NOW, NOW + 1, 0, -1])
+            expires = draw.choice([NOW - 1, NOW, NOW + 1, NOW - 2, -1])
         name = draw.choice(_NAMES) if draw.random() < 0.2 else f"n-{seed}-{number}"
         made.append((due, topic, body, key, headers, labels, expires, name))
     return made
