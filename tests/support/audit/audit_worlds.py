@@ -267,7 +267,8 @@ def _rename(world: World, shards: int) -> None:
 
 def _deep(row: Record) -> Record:
     return {
-        name: [dict(one) if isinstance(one, dict) else one for one in value] if isinstance(value, list) else value for name, value in row.items()
+        name: [dict(one) if isinstance(one, dict) else one for one in value] if isinstance(value, list) else value
+        for name, value in row.items()
     }  # fmt: skip
 
 
