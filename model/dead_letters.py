@@ -41,8 +41,8 @@ TOPICS: Final = ("dlq.*",)
 
 class Origin(NamedTuple):
     """Where a dead letter came from, as far as it says. `writer`: `duemq`, `consumer`, `share group`, `streams`,
-    `connect` or `spring`. `topic`: empty if a
-    malformed record names none. `partition`, `offset`: -1 where it does not say. `attempts`: deliveries that failed."""
+    `connect` or `spring`. `topic`: empty if a malformed record names none. `partition`, `offset`: -1 where it does not
+    say. `attempts`: deliveries that failed."""
 
     writer: str
     topic: str

@@ -257,5 +257,5 @@ def altered_letter(chosen: random.Random, world: World) -> list[Found]:
 
 def letter_for_another_topic(chosen: random.Random, world: World) -> list[Found]:
     victim = world.take(chosen, _never_redriven(world, _letters(world)))
-    victim["topic"] = "other"
+    victim["destination"] = "other"
     return [found("altered_letter", victim)]
