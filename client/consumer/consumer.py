@@ -33,7 +33,6 @@ from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.failures import verdict
 from duemq.client.consumer.retry.headers import error_text, header_bytes
-from duemq.client.consumer.retry.names import checked_group, retry_topic
 from duemq.client.consumer.retry.policy import Pause, Wait
 from duemq.client.consumer.signals import stopped_by_signals
 from duemq.client.consumer.work.offset_tracker import Book
@@ -42,6 +41,7 @@ from duemq.client.consumer.work.routes import FORMER, Routes
 from duemq.client.consumer.work.tags import ALL, TagFilter
 from duemq.client.consumer.work.worker_pool import Lanes, Route, Work
 from duemq.model.errors import Rejected
+from duemq.model.group_topics import checked_group, retry_topic
 
 log = logging.getLogger(__name__)
 

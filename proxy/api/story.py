@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import Any
 
 from starlette.requests import Request
@@ -16,8 +18,6 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.rate_limit import charge
 from duemq.proxy.request.message_ref import message_ref, unknown
 from duemq.proxy.story.readers import MAX_READERS, is_return, is_told, readers_of
-from duemq.proxy.story.records import Budget
-from duemq.proxy.story.story import Walk
 from duemq.web.admission import share_of
 from duemq.web.reply import JsonResponse
 
@@ -33,6 +33,11 @@ async def get_story(service: Service, request: Request) -> Response:
     }  # fmt: skip
     if state.status != "delivered":
         return JsonResponse(document)
+    # What consumers write is read by their own code, which takes a while to import and which few servers need.
+    await asyncio.to_thread(import_module, "duemq.proxy.story.story")
+    from duemq.proxy.story.records import Budget
+    from duemq.proxy.story.story import Walk
+
     budget = Budget(share_of(request), lambda count: charge(request.scope, count))
     destinations, jobs = _known(service.access.admin)
     walk = Walk(gateway, budget, jobs, service.relay.figures)

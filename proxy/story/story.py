@@ -13,11 +13,11 @@ from duemq.bus.base import GroupPosition
 from duemq.client.consumer.kafka.positions import done_in, own_metadata
 from duemq.client.consumer.retry.headers import ERROR, REASON, origin_in
 from duemq.client.consumer.retry.letter import LetterPlace, letter_name
-from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.work.done_ranges import contains, decode_ranges
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.dead_letters import DESTINATION, origin_of
 from duemq.model.errors import Unavailable
+from duemq.model.group_topics import dead_letter_topic, retry_topic
 from duemq.model.job import Job
 from duemq.model.names import fingerprint, of_redrive, of_return
 from duemq.model.record import Headers

@@ -45,7 +45,7 @@ def test_from_nothing_to_a_server_with_tls(authority: Authority, tmp_path: Path)
         assert by_variable.returncode == 0 and "hello" in by_variable.stdout, by_variable.stderr
         for trusted in ((), ("--ca-file", str(stranger.ca))):
             refused = run(*trusted, "get", "first", url=server.url)
-            assert refused.returncode == 8 and "--ca-file or DUEMQ_CA_FILE" in refused.stderr, refused.stderr
+            assert refused.returncode == 8 and "--ca-file, DUEMQ_CA_FILE" in refused.stderr, refused.stderr
         missing = run("--ca-file", "/none.pem", "get", "first", url=server.url)
         assert missing.returncode == 1 and "/none.pem cannot be read" in missing.stderr, missing.stderr
         plain = run("get", "first", url=server.url.replace("https", "http"))

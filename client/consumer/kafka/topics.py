@@ -20,8 +20,8 @@ from duemq.bus.kafka.clients import new_admin
 from duemq.bus.kafka.requests.config_requests import IncrementalAlterConfigsRequest
 from duemq.client.consumer.kafka.positions import topics_in
 from duemq.client.consumer.options import ConsumerOptions
-from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.model.errors import Rejected, Unavailable
+from duemq.model.group_topics import dead_letter_topic, retry_topic
 
 log = logging.getLogger(__name__)
 

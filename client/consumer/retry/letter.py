@@ -7,9 +7,9 @@ from typing import Final, Literal, NamedTuple
 
 from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.headers import Header, Origin, returned, share_group_headers
-from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.model.dead_letters import SHARE_GROUP
+from duemq.model.group_topics import dead_letter_topic, retry_topic
 
 Pairs = list[Header]
 

@@ -33,8 +33,8 @@ from duemq.client.consumer.message import Message
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.headers import SIZE, returned
 from duemq.client.consumer.retry.letter import Letter, Pairs, dead_headers, letter_of
-from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.client.consumer.retry.policy import Dead, Wait
+from duemq.model.group_topics import dead_letter_topic
 from duemq.model.message import MAX_HEADERS, NO_KEY
 from duemq.model.names import RETURN_HEADER, of_client, shard_of_name
 from duemq.model.record import pack_headers

@@ -20,11 +20,11 @@ from duemq.client.consumer.kafka.topics import prepare
 from duemq.client.consumer.message import Message, message_of
 from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.letter import letter_of
-from duemq.client.consumer.retry.names import dead_letter_topic, retry_topic
 from duemq.client.consumer.retry.policy import Delays, Levels, Reject, RetryLater, Wait
 from duemq.client.consumer.retry.publisher import Returns
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected
+from duemq.model.group_topics import dead_letter_topic, retry_topic
 from duemq.model.names import of_client, shard_of_name
 from tests.support.consumer.consumer_site import WITHIN_S, committed, new_group, new_topic, read_all, send, until
 

@@ -15,8 +15,8 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 from aiokafka.structs import TopicPartition
 
 from duemq.client.consumer import Consumer, ConsumerOptions, Delays, Message
-from duemq.client.consumer.retry.names import dead_letter_topic
 from duemq.dev.servers.kafka import KafkaServers
+from duemq.model.group_topics import dead_letter_topic
 from tests.e2e.server import Server
 from tests.support.consumer.consumer_site import committed, new_group, new_topic, read_all, send, until
 from tests.support.servers.real_servers import need_servers
