@@ -160,6 +160,7 @@
       for (const row of table.tBodies[0]?.rows ?? []) [...row.cells].forEach((cell, at) => { cell.dataset.label = names[at] ?? ""; });
     }
   };
+  if (matchMedia("(max-width: 52rem)").matches) for (const filters of document.querySelectorAll("form.filters details")) filters.open = false;
   for (const form of document.querySelectorAll("form.filters[role=search]:not(:has(.search))")) {
     const button = Object.assign(document.createElement("button"), { type: "button", className: "quiet collapse", textContent: "Filter" });
     const show = (is) => { form.classList.toggle("collapsed", !is); button.setAttribute("aria-expanded", String(Boolean(is))); };

@@ -410,6 +410,7 @@ def test_forms_work_without_scripts(browser: Browser, console: Site) -> None:
     visitor.log_in(console.keys["operator"])
     page.get_by_text("Menu").click()
     page.get_by_role("link", name="Messages").click()
+    page.get_by_text("Filters", exact=True).click()
     page.get_by_label("Topic", exact=True).fill("plain")
     page.get_by_role("button", name="Find").click()
     page.locator('#rows input[type="checkbox"]').check()

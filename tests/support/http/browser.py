@@ -106,9 +106,12 @@ class Visitor:
 
     def open_filters(self) -> None:
         """On a phone they wait until they are asked for."""
-        button = self.page.get_by_role("button", name="Filter", exact=True)
-        if button.is_visible():
-            button.click()
+        for way in (
+            self.page.get_by_role("button", name="Filter", exact=True),
+            self.page.locator("form.filters summary"),
+        ):
+            if way.is_visible():
+                way.click()
 
     def violations(self, axe: str) -> list[str]:
         """What axe-core finds against WCAG AA in the page as it is."""

@@ -158,7 +158,8 @@ async def index(port: Any) -> None:
 
 
 async def far(port: Any) -> None:
-    worker = TieringWorker(0, port, asyncio.Lock(), SimpleNamespace(settle_ms=1), now, asyncio.Lock())  # type: ignore[arg-type]
+    policy: Any = SimpleNamespace(settle_ms=1, join_ms=1)
+    worker = TieringWorker(0, port, asyncio.Lock(), policy, now, asyncio.Lock())
     worker.step = port.fail  # type: ignore[method-assign]
     await worker.run()
 
