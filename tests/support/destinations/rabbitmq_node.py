@@ -80,8 +80,15 @@ class RabbitMQNode(ServerNode):
 
         RabbitMQ 3.10 writes the queue's name late and unsynced: killed before, it forgets what the queue confirmed.
         """
-        names = self.folder / "data" / _NODE / "quorum" / _NODE / "names.dets"
-        wait_for(lambda: f"%2F_{queue}".encode() in names.read_bytes(), f"{queue} to be on disk", _READY_WITHIN_S)
+        self._until_named("quorum", f"%2F_{queue}")
+
+    def until_streams_on_disk(self) -> None:
+        """The same after the first stream was declared: killed before, no stream has a leader ever after."""
+        self._until_named("coordination", "rabbit_stream_coordinator")
+
+    def _until_named(self, system: str, name: str) -> None:
+        names = self.folder / "data" / _NODE / system / _NODE / "names.dets"
+        wait_for(lambda: name.encode() in names.read_bytes(), f"{name} to be on disk", _READY_WITHIN_S)
 
     def dump(self, queue: str) -> list[Arrived]:
         """All messages that are ready in a classic or quorum queue, taken out by RabbitMQ's own rabbitmqadmin.

@@ -133,6 +133,7 @@ class RabbitMQStreamSite:
         return [received(message) for message in await read_sections(self._node, self._stream, count)]
 
     async def stop(self) -> None:
+        await asyncio.to_thread(self._node.until_streams_on_disk)
         await asyncio.to_thread(self._node.kill)
 
     async def start(self) -> None:
