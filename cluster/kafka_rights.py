@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from shlex import quote
 
 from duemq.cluster.internal_topics import BUFFER, INTERNAL
+from duemq.model.dead_letters import DESTINATION
+from duemq.model.group_topics import DEAD, RETRY
 from duemq.model.topic_names import OWN, TopicNames
 
 _USE = ("Create", "Read", "Write", "Describe", "DescribeConfigs")
@@ -28,14 +30,14 @@ def kafka_rights(
     of_messages = _USE if makes_topics else _USE[1:]
     for topic in (*topics, *(() if dead_letter.startswith(OWN) else (dead_letter,))):
         yield _line("topic", topic, of_messages)
-    retry, dead, destination = "retry.", "dlq.", "destination."
+    retry, dead, destination = RETRY, DEAD, DESTINATION
     if names.prefix != OWN:  # of destinations alone: topics of consumers are not the cluster's
         retry, dead, destination = f"{retry}{names.prefix}", f"{dead}{names.prefix}", names.on_brokers(destination)
     for start in (retry, dead, destination):
         yield _line("topic", f"{start}*", (*_USE, "AlterConfigs"))
     yield _line("topic", f"{dead}*", ["Delete"])
     yield _line("transactional-id", f"duemq-{cluster}-*", ("Write", "Describe"))
-    for group in (names.cursors, names.on_brokers("destination.")):
+    for group in (names.cursors, names.on_brokers(DESTINATION)):
         yield _line("group", f"{group}*", ["Read"])
     for group in groups:
         yield _line("group", group, ["Describe"])

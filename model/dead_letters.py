@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from duemq.model.group_topics import DEAD, group_of_letters
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 SHARE_GROUP: Final = "__dlq.errors."
@@ -35,7 +37,7 @@ REDRIVEN_ID: Final = "duemq-redriven-id"
 all can tell. Its name is one that no sender may use."""
 
 
-TOPICS: Final = ("dlq.*",)
+TOPICS: Final = (f"{DEAD}*",)
 """Patterns of the topics that have nothing but dead letters, wherever duemq and its consumers write them."""
 
 
@@ -143,7 +145,8 @@ def id_of(headers: Headers) -> str:
 def home_of(topic: str) -> str:
     """The topic of the destination whose dead letters are in `topic`: they go back to it alone, for other topics have
     other readers, too. Empty for other topics."""
-    return topic.removeprefix("dlq.") if topic.startswith("dlq." + DESTINATION) else ""
+    group = group_of_letters(topic)
+    return group if group.startswith(DESTINATION) else ""
 
 
 def first_place(headers: Headers) -> str:

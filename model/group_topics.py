@@ -28,3 +28,8 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Where messages end that the group gave up."""
     return DEAD + group
+
+
+def group_of_letters(topic: str) -> str:
+    """The group whose dead letters a topic has; empty for other topics."""
+    return topic.removeprefix(DEAD) if topic.startswith(DEAD) else ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+from duemq.model.group_topics import DEAD
+
 TOPIC_BYTES = 249  # the longest name of a topic in Kafka
 TOPIC = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_BYTES}}}")
 TOPIC_FORM = f"1 to {TOPIC_BYTES} characters of A-Z a-z 0-9 . _ -"
@@ -37,8 +39,6 @@ def is_name(text: str) -> bool:
 LABEL = re.compile(r"[^,\x00-\x1f\x7f-\x9f]{1,128}")
 MAX_LABELS = 16
 
-DEAD_LETTERS = "dlq."
-"""What the topics of dead letters begin with."""
 
 RESERVED_HEADERS = "duemq-"
 _CONSUMERS_HEADERS = "x-duemq-"
@@ -54,7 +54,7 @@ def is_reserved_header(name: str, topic: str = "") -> bool:
     `_HANDED_ON`. In a topic of dead letters a client tells what died, as consumers do."""
     lower = name.lower()
     if lower.startswith(_CONSUMERS_HEADERS):
-        return lower not in _HANDED_ON and not topic.startswith(DEAD_LETTERS)
+        return lower not in _HANDED_ON and not topic.startswith(DEAD)
     return lower.startswith(RESERVED_HEADERS)
 
 

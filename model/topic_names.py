@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from duemq.model.group_topics import DEAD, RETRY
+
 OWN: Final = "duemq."
 DEFAULT_CLUSTER: Final = "duemq"
 _DESTINATION = "destination."
-_LEADS = ("", "retry.", "dlq.")
+_LEADS = ("", RETRY, DEAD)
 # What another cluster has, by its name alone.
 _OTHERS = re.compile(
     r"duemq\.[A-Za-z0-9._-]+\.(buffer|ledger|admin|jobs|trail|relays|clock|dlq)"

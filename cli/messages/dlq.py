@@ -28,6 +28,7 @@ from duemq.cli.output import Wide, echo_fields, echo_headers, echo_json, echo_ta
 from duemq.cli.session import AsJson, Url, connected, examples, failure
 from duemq.cli.times import instant
 from duemq.model.errors import DuemqError
+from duemq.model.group_topics import dead_letter_topic
 from duemq.model.printable import escaped
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def purge(
 def _source(source: str | None, group: str | None) -> str | None:
     if source is not None and group is not None:
         raise typer.BadParameter("either a topic, or a group", param_hint="--source")
-    return source if group is None else f"dlq.{group}"
+    return source if group is None else dead_letter_topic(group)
 
 
 def _filter(

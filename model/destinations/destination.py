@@ -33,6 +33,7 @@ from duemq.model.destinations.rejection import UrlError, rejection
 from duemq.model.destinations.rocketmq import RocketMqOptions
 from duemq.model.destinations.secrets import check_signing_secret
 from duemq.model.errors import Rejected
+from duemq.model.group_topics import retry_topic
 from duemq.model.rules import RESERVED_TOPICS, TOPIC, TOPIC_RULE
 from duemq.model.settings import IN_MS, reader
 from duemq.model.timing import parse_duration, shown
@@ -212,7 +213,7 @@ class Destination(_Declared):
     @property
     def retry_topic(self) -> str:
         """Where messages come back that it did not take."""
-        return f"retry.{self.group}"
+        return retry_topic(self.group)
 
     @property
     def instance(self) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from aiokafka.structs import TopicPartition
 
+from duemq.model.group_topics import DEAD
 from duemq.model.timing import format_ms
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS, LEDGER
@@ -23,8 +24,6 @@ MARGIN_MS = 60_000
 """How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and
 nodes."""
 FOREVER = 2**63 - 1
-OF_GROUPS = "dlq."
-"""What the dead-letter topics of consumer groups begin with."""
 ALL = ("*",)
 """For `topics`: all of the Kafka, whether or not duemq delivers to them."""
 _BACK = 64  # offsets: of entries, marks of their transactions, and aborted ones
@@ -114,7 +113,7 @@ def topic_ranges(
     for topic, one in ranges.items():
         policy = policies.get(topic)
         # Purges by an older duemq, and by consumers, have left no mark.
-        trusted = None if topic.startswith(OF_GROUPS) else policy
+        trusted = None if topic.startswith(DEAD) else policy
         purged = purges.get(topic)
         times = (dropped_before(trusted, firsts.get((topic, partition)), now, purged) for partition in one.cut)
         known_from[topic] = FOREVER if topic in held_back else max(times, default=-1)

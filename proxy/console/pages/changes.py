@@ -18,6 +18,7 @@ from starlette.responses import Response
 from duemq.model.access import Scope
 from duemq.model.dead_letters import DESTINATION, home_of
 from duemq.model.errors import Rejected, Unavailable
+from duemq.model.group_topics import group_of_letters
 from duemq.proxy.access import UNCHANGED
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
@@ -33,7 +34,6 @@ COUNT_S: Final = 1.0  # so long all that match are counted; then it is said to b
 _SIDE_BY_SIDE: Final = 50
 _DESCRIBED: Final = 5  # of those that a question is about
 _PATIENCE_S: Final = 2.0  # with the log
-GROUP_PREFIX: Final = "dlq."
 
 
 class Kind(NamedTuple):
@@ -145,7 +145,7 @@ async def _readers(service: Service, request: Request, topic: str, source: str) 
     admin = service.access.admin
     listed = [] if admin is None else admin.destinations.listed()
     bound = [one.name for one in listed if topic in (one.own_topic, *one.topics) and is_covered(grant_of(request), one)]
-    group = source.removeprefix(GROUP_PREFIX) if source.startswith(GROUP_PREFIX) and not home_of(source) else ""
+    group = "" if home_of(source) else group_of_letters(source)
     others = {f"group {group}"} if group else set[str]()
     try:
         async with asyncio.timeout(_PATIENCE_S):

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from duemq.model.access import Grant
 from duemq.model.dead_letters import DESTINATION, MALFORMED, home_of
 from duemq.model.destinations.destination import Destination
+from duemq.model.group_topics import group_of_letters
 from duemq.model.job import JobState
 from duemq.proxy.api.admin.jobs import is_covered as is_job_covered
 from duemq.proxy.api.endpoint import Service
@@ -107,7 +108,7 @@ def _writer(source: str) -> str:
     """Whose dead letters a topic has."""
     if home := home_of(source):
         return f" of destination {home.removeprefix(DESTINATION)}"
-    return f" of group {source.removeprefix('dlq.')}" if source.startswith("dlq.") else f" in {source}"
+    return f" of group {group}" if (group := group_of_letters(source)) else f" in {source}"
 
 
 def _of_destination(one: Destination, figures: Mapping[str, Any] | None, now: int) -> Iterator[Problem]:

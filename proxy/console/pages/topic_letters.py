@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode
 from starlette.requests import Request
 from starlette.responses import Response
 
+from duemq.model import group_topics
 from duemq.model.access import Scope
 from duemq.model.dead_letters import REDRIVEN_FROM
 from duemq.model.errors import OutcomeUnknown, Rejected, Unavailable
@@ -27,7 +28,7 @@ from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import grant_of, sees_payloads
 from duemq.proxy.console.forms import given, instant_text, read_form
-from duemq.proxy.console.pages.changes import COUNT_S, DEAD, GROUP_PREFIX, kind_of, question, selected
+from duemq.proxy.console.pages.changes import COUNT_S, DEAD, kind_of, question, selected
 from duemq.proxy.console.pages.messages import LIMITS, PATIENCE_S, formatted, is_cut, is_null, payload_of
 from duemq.proxy.console.views import redirect, render
 from duemq.proxy.request.query import MAX_LIMIT, read_query
@@ -83,7 +84,7 @@ async def get_topics(service: Service, request: Request) -> Response:
     is_source = topic_matcher(service.ingress.limits.purgeable)
     topics = [one for one in listed["topics"] if is_source(one["topic"])]
     fresh = Counter(letter.source for letter in service.fresh_letters.letters)
-    return render(request, "dead/topics.html", topics=topics, prefix=GROUP_PREFIX, fresh=fresh)
+    return render(request, "dead/topics.html", topics=topics, prefix=group_topics.DEAD, fresh=fresh)
 
 
 async def get_letters(service: Service, request: Request) -> Response:

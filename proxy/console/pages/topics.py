@@ -12,7 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from duemq.bus.topic_cursor import MAX_PARTITIONS, encode_cursor
+from duemq.model.group_topics import DEAD, RETRY
 from duemq.model.timing import parse_instant
+from duemq.model.topic_names import OWN
 from duemq.proxy.api.endpoint import Service
 from duemq.proxy.console.api_calls import call_api
 from duemq.proxy.console.caller import sees_payloads
@@ -24,7 +26,7 @@ QUERY: Final = "key offset from after"
 _LATEST: Final = 50
 _SEARCHED: Final = 1_000  # records that are looked at for a key
 _PREVIEW: Final = 200
-_OF_DUEMQ: Final = ("retry.", "dlq.", "duemq.")
+_OF_DUEMQ: Final = (RETRY, DEAD, OWN)
 _COUNTED, _TOGETHER, _PATIENCE_S = 50, 10, 1.0  # topics whose pending messages are counted
 _MAX_OFFSET: Final = 10**10 - 1
 
