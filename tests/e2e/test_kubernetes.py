@@ -9,8 +9,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -26,42 +24,13 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import wait_for
+from tests.support.http.counting_endpoint import counting_endpoint
 from tests.support.kubernetes.helm import Helm, Manifest
 from tests.support.kubernetes.namespaces import need_namespaces
 from tests.support.kubernetes.site import Site
 
 TOPIC: Final = "rolled"
 _SECRET = re.compile(r"--from-literal=(DUEMQ_\w+)=")
-
-
-class Endpoint(BaseHTTPRequestHandler):
-    """Counts requests by their duemq-id."""
-
-    protocol_version = "HTTP/1.1"
-    received: Counter[str]
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.received[self.headers["duemq-id"]] += 1
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@contextmanager
-def endpoint() -> Iterator[tuple[str, Counter[str]]]:
-    """Its URL, and the requests that arrived, by id."""
-    received: Counter[str] = Counter()
-    handler = type("OneEndpoint", (Endpoint,), {"received": received})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = Thread(target=server.serve_forever, name="endpoint")
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/hook", received
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 class Sender:
@@ -184,7 +153,7 @@ def test_the_page_is_followed_and_pods_are_killed_and_rolled_while_messages_go_t
     helm: Helm, kafka: KafkaServers, zookeeper: ZooKeeperServers, folder: Path
 ) -> None:
     page = PageBlocks("kubernetes.md", "Install")
-    with endpoint() as (url, received), Site(folder) as site:
+    with counting_endpoint() as (url, received), Site(folder) as site:
         servers: dict[str, Any] = {
             "cluster": f"helm-{folder.name}",
             "shards": 2,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import pytest
@@ -16,27 +13,13 @@ from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import DuemqProcess
 from duemq.dev.servers.ports import free_port
 from tests.e2e.server import wait_for
+from tests.support.http.counting_endpoint import counting_endpoint
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = pytest.mark.smoke
 
 MESSAGES = 3_000
 SETTINGS = {"relay.private_networks": "127.0.0.0/8", "topics.partitions": "4"}
-
-
-class Endpoint(BaseHTTPRequestHandler):
-    """Counts what it got by its duemq-id."""
-
-    protocol_version = "HTTP/1.1"
-    received: ClassVar[Counter[str]] = Counter()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.received[self.headers["duemq-id"]] += 1
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
 
 
 def relay_of(cluster: LocalCluster, folder: Path, number: int) -> DuemqProcess:
@@ -52,19 +35,15 @@ def figures_at(http: httpx.Client, lag: int) -> Any:
 
 def test_one_of_two_relays_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     need_servers()
-    Endpoint.received.clear()
     with (
-        ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as endpoint,
+        counting_endpoint() as (url, received),
         LocalCluster(tmp_path, brokers=1, zookeepers=1, nodes=1, proxies=1, settings=SETTINGS) as cluster,
         httpx.Client(base_url=cluster.proxies[0].url, timeout=120) as http,
     ):
-        thread = Thread(target=endpoint.serve_forever, name="endpoint")
-        thread.start()
         relays = [relay_of(cluster, tmp_path, number) for number in (1, 2)]
         try:
             for relay in relays:
                 relay.start()
-            url = f"http://127.0.0.1:{endpoint.server_port}/hook"
             declared = http.post("/v1/destinations", json={"name": "shop", "url": url, "topics": ["orders"]})
             assert declared.status_code == 201, declared.text
             due = int(time.time() * 1000) + 2_000
@@ -75,18 +54,18 @@ def test_one_of_two_relays_is_killed_and_nothing_is_lost(tmp_path: Path) -> None
             ids = {result["id"] for result in answered["results"]}
             assert len(ids) == MESSAGES
             named = http.post("/v1/messages", json={"destination": "shop", "payload": "x"}).json()["id"]
-            wait_for(lambda: len(Endpoint.received) > MESSAGES // 3, "the first messages")
+            wait_for(lambda: len(received) > MESSAGES // 3, "the first messages")
             relays[0].process.kill()
-            wait_for(lambda: ids | {named} <= Endpoint.received.keys(), "all messages")
-            assert Endpoint.received.keys() == ids | {named}
-            twice = sum(count - 1 for count in Endpoint.received.values())
+            wait_for(lambda: ids | {named} <= received.keys(), "all messages")
+            assert received.keys() == ids | {named}
+            twice = sum(count - 1 for count in received.values())
             assert twice <= 2_000, "no more than a relay has in hand comes again"
             wait_for(lambda: figures_at(http, 0), "figures of a relay that has all")
             figures = figures_at(http, 0)
             assert figures["results"]["accepted"] and figures["lateness_ms"]["p99"] is not None
             relays[0].start()
             again = http.post("/v1/messages", json={"destination": "shop", "payload": "y"}).json()["id"]
-            wait_for(lambda: again in Endpoint.received, "a message after the restart")
+            wait_for(lambda: again in received, "a message after the restart")
             wait_for(lambda: len((figures_at(http, 0) or {"relays": ()})["relays"]) == 2, "figures of both relays")
             metrics = httpx.get(f"{relays[1].url}/metrics").text
             assert 'duemq_relay_attempts_total{destination="shop",result="accepted"}' in metrics
@@ -96,5 +75,3 @@ def test_one_of_two_relays_is_killed_and_nothing_is_lost(tmp_path: Path) -> None
         finally:
             for relay in relays:
                 relay.process.kill()
-            endpoint.shutdown()
-            thread.join()
