@@ -407,8 +407,8 @@ class Bus(Protocol):
         ...
 
     async def readers(self, topic: str) -> list[str]:
-        """Who has stored a place in the topic, as far as the log says so: `group NAME`, or `consumer NAME` of one over
-        HTTP, in order; 200 at most."""
+        """The readers that stored a position in the topic, if the log can tell: `group NAME`, or
+        `consumer NAME` of one over HTTP, in order; 200 at most."""
         ...
 
     async def close(self) -> None: ...

@@ -120,7 +120,7 @@ def _sentence(error: Any) -> tuple[str | None, str]:
 
 
 def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
-    """What a parameter takes, and what it was given, by pydantic's account of an error."""
+    """The values that a parameter takes, and the one given, from an error of pydantic."""
     given = escaped(str(wrong["input"]))
     if choices := param.type_descriptor.choices:
         return f"must be one of {', '.join(map(str, choices))}, not {given!r}"

@@ -40,7 +40,7 @@ def echo_table(
 ) -> None:
     """A table in a terminal, as wide as it is; in a pipe one line per row without a heading, for `cut` and `awk`.
 
-    In a terminal the first column and ids are never cut, so that they can be copied. Where it is too narrow other cells
+    In a terminal the first column and ids are never cut, so that they can be copied. If it is too narrow, other cells
     end in …, or go on in the next line if the command has no --wide (`wide` None).
     `short`: the columns there, in their order. `wide`: all columns, with ms, and no cell cut.
     """

@@ -116,7 +116,7 @@ def reader_of(cursor: str) -> str:
 
 
 PURGES: Final = CursorName("!purges")
-"""What stands under it in a topic is when (epoch ms) a purge last began there. No request can say it."""
+"""Its value in a topic is the start (epoch ms) of the last purge there. No request can use this name."""
 
 
 def group_cursor(group: str) -> CursorName:

@@ -236,7 +236,7 @@ class EmbeddedBus:
     async def readers(self, topic: str) -> list[str]:
         self._commits.check()
         names, prefix = list[str](), layout.cursors_of(topic)
-        with translate_errors(f"reading who reads topic {topic}"):
+        with translate_errors(f"listing the readers of topic {topic}"):
             rows = self._db.iter()
             rows.seek(prefix)
             while rows.valid() and rows.key().startswith(prefix) and len(names) < MAX_READERS:

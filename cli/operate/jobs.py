@@ -45,7 +45,7 @@ def begin(
     at: Annotated[str | None, typer.Option(help="Reschedule to this time.")] = None,
     after: Annotated[str | None, typer.Option(help="Reschedule to so long after now.")] = None,
     zone: Zone = None,
-    shift: Annotated[str | None, typer.Option(help="Reschedule each by so much, such as 2h or -30m.")] = None,
+    shift: Annotated[str | None, typer.Option(help="Move each by this duration, such as 2h or -30m.")] = None,
     shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move the expiry, too, by as much.")] = False,
     rate: Rate = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,

@@ -24,7 +24,8 @@ def kafka_acls(
     group: Annotated[
         list[str] | None,
         typer.Option(
-            "--group", help="A group of consumers that stories of messages tell of; NAME* likewise. Can be repeated."
+            "--group",
+            help="A group of consumers, for stories of messages; NAME* for all that begin so. Can be repeated.",
         ),
     ] = None,
     principal: Annotated[

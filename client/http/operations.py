@@ -256,7 +256,7 @@ def _change(call: Call, message_id: Text) -> Plan[MessageState]:
     response = yield call
     body = json_of(response)
     if response.status_code == 202:
-        raise PendingError(f"what became of {message_id} is not known yet; look at it again", str(message_id))
+        raise PendingError(f"the outcome for {message_id} is not known yet; ask again", str(message_id))
     return MessageState.from_json(body)
 
 

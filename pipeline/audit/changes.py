@@ -182,7 +182,7 @@ def decided(
 
 def _by_terms() -> Column:
     """Whether an answer follows from the terms of a change (`model/message.py`), and what was changed before explains
-    it: REPEATED and CHANGED_BEFORE by tags, as far as a row tells of them. EXHAUSTED is not judged here."""
+    it: REPEATED and CHANGED_BEFORE by tags, if a row has them. EXHAUSTED is not judged here."""
     c = F.col
     job = F.split_part("tag", F.lit("/"), F.lit(1))
     of_job = F.exists("_tags", lambda one: (one != c("tag")) & (F.split_part(one, F.lit("/"), F.lit(1)) == job))

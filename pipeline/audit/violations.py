@@ -46,7 +46,7 @@ KINDS: Final = {
     "lost_commands": "accepted commands that the log dropped before any node had read them, as the ledger says",
     "after_expiry": "a record, although it had expired",
     "wrong_death": "dead as expired, although it had no expiry, or that was yet to come",
-    "wrong_deferral": "put off for longer than any pause between attempts, or with another number of attempts",
+    "wrong_deferral": "deferred for longer than any pause between attempts, or with another number of attempts",
 }
 """What each kind means. `ledger`, `clock_ahead` and `lost_commands` are about a shard, `refused`, `unanswered` and some
 of `false_answer` about a command, all others about a message."""
@@ -57,7 +57,7 @@ VIOLATIONS: Final = (
 OVERDUE_MS: Final = 600_000
 """The time after which a due message is overdue. Less is what a shard may take to work off what an outage has left."""
 MARGIN_MS: Final = 60_000
-"""How far a record's time may be behind that of its cycle: a transaction lies between, and brokers have clocks."""
+"""How far a record's time may be from its cycle's: a transaction takes time, and brokers have clocks."""
 
 CONDITIONS: dict[str, str] = {
     "recorded": "records > 0",

@@ -60,7 +60,7 @@ def judged(
     or null. `now`: the start of the job, epoch ms. `repeated`: names that several rows have, see `repeated_names`;
     None: they are searched for in the same pass, by a shuffle of all rows. Raises BadInput."""
     if own := next((name for name in frame.columns if name.lower() == REASON), None):  # Spark ignores case
-        raise BadInput(f"column {own}: the table of rejected rows has one of its own; rename yours")
+        raise BadInput(f"column {own}: the table of rejected rows has a column of this name; rename yours")
     rows = with_fields(frame, columns)
     if columns.name is not None:
         rows = _with_twice(rows, _counted(rows) if repeated is None else repeated)

@@ -107,7 +107,7 @@ def columns_of(
 
 
 def chosen(frame: DataFrame, where: str | None, select: list[str] | None) -> DataFrame:
-    """The rows and columns of a table that `--where` and `--select` say. A line that is no row stays: what it says is
+    """The rows and columns of a table that `--where` and `--select` say. A line that is no row stays: its text is
     not known. Raises BadInput for SQL that is none."""
     from pyspark.sql import functions as F
 

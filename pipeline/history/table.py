@@ -127,7 +127,7 @@ class HistoryTable:
         return sorted((name for name in names if name.isdigit()), key=int)[-2:]
 
     def _offsets(self, number: str) -> tuple[list[str], dict[str, dict[str, int]]]:
-        """What is said before the offsets of a batch, in lines, and the offsets, by topic and partition."""
+        """The lines before the offsets of a batch, and the offsets, by topic and partition."""
         *head, last = (self._text(*_OFFSETS, number) or "{}").splitlines()
         return head, json.loads(last)
 

@@ -91,7 +91,7 @@ class FreshLetters:
                 is_own = origin.writer == "duemq" and origin.reason != MALFORMED and is_name(id_)
                 place = f"{info.name}/{partition}/{record.offset}/{record.timestamp}"
                 asked.append((FreshLetter(info.name, origin.topic, origin.reason[:_MAX_REASON], is_own), place, id_))
-            if offset + bus.marker_offsets < end:  # behind the last record is the end of its commit
+            if offset + bus.marker_offsets < end:  # the last record is followed by the end of its commit
                 return await self._waiting(asked), True
         return await self._waiting(asked), False
 

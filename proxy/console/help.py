@@ -17,15 +17,15 @@ _PAGES: Final = {
                      "destinations did with it afterwards is theirs.", "guarantees.md"),
     "schedule": Help("The message goes to its topic at the time that you say. Under a name it is accepted once.",
                      "api.md"),
-    "dlq": Help("duemq's own dead letters expired, or no topic took them. A consumer group writes what it gives up "
-                "into dlq.GROUP, a destination into dlq.destination.NAME, and it stays there until it is purged. A "
-                "redrive delivers a letter once more.", "dead-letters.md"),
+    "dlq": Help("duemq's own dead letters expired, or no topic took them. Those of a group are in dlq.GROUP, "
+                "those of a destination in dlq.destination.NAME, until they are purged. A redrive delivers one more "
+                "time.", "dead-letters.md"),
     "topics": Help("Messages are delivered into topics, where consumers and destinations read them. Pending ones are "
                    "not in the topic yet.", "consumers.md"),
     "cluster": Help("Each shard has one master, which delivers what is due. A node that is drained hands its shards "
                     "over first.", "cluster.md"),
     "destinations": Help("A relay hands messages of topics on to a system, such as an HTTP endpoint, and tries again "
-                         "when that refuses. What it gives up is in dlq.destination.NAME.", "destinations.md"),
+                         "when that refuses. Its dead letters are in dlq.destination.NAME.", "destinations.md"),
     "jobs": Help("A job cancels, moves, redrives or purges all that match a filter, and survives restarts.",
                  "dead-letters.md"),
     "files": Help("Messages that are due later than some hours are sealed into files, one window of 30 minutes each.",

@@ -23,7 +23,7 @@ def bytes_of(cluster_folder: Path, topic: str) -> int:
     return sum(path.stat().st_size for path in cluster_folder.glob(f"kafka/**/{topic}-0/*.log"))
 
 
-def said(what: str) -> int:
+def overhead(what: str) -> int:
     """The bytes beside payload, key and headers, by the page."""
     (number,) = re.findall(rf"^- \*\*{what}\*\*.*? \+ (\d+) bytes", PAGE, re.MULTILINE)
     return int(number)
@@ -49,7 +49,7 @@ def test_a_message_takes_what_the_page_says(tmp_path: Path) -> None:
             http.post("/v1/messages:batch", json={"messages": messages}).raise_for_status()
         own = MESSAGES * (PAYLOAD + len(KEY))
         buffer = bytes_of(tmp_path, "duemq.buffer") - before
-        assert buffer == pytest.approx(own + MESSAGES * (len(TOPIC) + said("Buffer")), rel=0.03)
-        whole = own + MESSAGES * said("Topics")
+        assert buffer == pytest.approx(own + MESSAGES * (len(TOPIC) + overhead("Buffer")), rel=0.03)
+        whole = own + MESSAGES * overhead("Topics")
         wait_for(lambda: bytes_of(tmp_path, TOPIC) > whole * 0.97, "the deliveries")
         assert bytes_of(tmp_path, TOPIC) < whole * 1.03

@@ -20,7 +20,7 @@
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { nameTheme(); document.dispatchEvent(new Event("theme")); });
   }
 
-  // --- times: in UTC, in the zone of who looks, or relative, in tables, charts and fields ---
+  // --- times: in UTC, in the zone of the browser, or relative, in tables, charts and fields ---
   const MODES = { utc: "UTC", local: "Local", relative: "Relative" };
   const UNITS = [[60_000, 1_000, "second"], [3_600_000, 60_000, "minute"], [172_800_000, 3_600_000, "hour"], [Infinity, 86_400_000, "day"]];
   const words = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
@@ -81,7 +81,7 @@
     setInterval(() => { if (mode === "relative" && !document.hidden) showTimes(document); }, 10_000);
   }
 
-  // --- lists that look again, unless somebody is at work in them ---
+  // --- lists that look again, unless they are in use ---
   const isBusy = (list) => document.hidden || dialog?.open || list.dataset.grown || list.querySelector("input:checked")
     || list.contains(document.activeElement) || (getSelection().toString() && list.contains(getSelection().anchorNode));
   let turn = 0;

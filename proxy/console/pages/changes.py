@@ -140,7 +140,7 @@ async def _described(service: Service, request: Request, id_: str, source: str) 
 
 
 async def _readers(service: Service, request: Request, topic: str, source: str) -> tuple[str, list[str]]:
-    """A topic, and who is known to read it: destinations, and the groups and consumers that the log knows; among them
+    """A topic and its known readers: destinations, and the groups and consumers that the log knows; among them
     the group whose dead letters `source` has."""
     admin = service.access.admin
     listed = [] if admin is None else admin.destinations.listed()

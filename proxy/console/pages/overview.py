@@ -1,5 +1,5 @@
-"""The overview: what is wrong, what flows, how late it is, and what is pending until when. Rates and counts are of all
-topics: a caller for some topics sees what is wrong alone."""
+"""The overview: problems, rates, lateness, and pending messages by due time. Rates and counts are of all
+topics: a caller for some topics sees the problems alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong now, the worst first: shards, nodes, disks, lateness, topics, destinations, and dead letters that wait
+"""Problems now, the worst first: shards, nodes, disks, lateness, topics, destinations, and dead letters that wait
 for a decision. A caller for some topics sees what concerns these."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Problem(NamedTuple):
 
 
 def problems(service: Service, grant: Grant) -> list[Problem]:
-    """At most 20, of which the last one may say how many more there are."""
+    """At most 20; the last one may give the number of further ones."""
     listed = sorted(_all(service, grant), key=lambda problem: not problem.severe)
     if (more := len(listed) - _MAX_SHOWN + 1) > 1:
         listed[_MAX_SHOWN - 1 :] = [Problem(listed[_MAX_SHOWN - 1].severe, f"{more} more problems", "./", more)]

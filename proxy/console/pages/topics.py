@@ -43,7 +43,7 @@ async def get_topics(service: Service, request: Request) -> Response:
 
 
 async def _pending(service: Service, topics: list[str]) -> dict[str, int]:
-    """How many messages are pending, by topic, as far as that is known in a second."""
+    """How many messages are pending, by topic, if that is known within a second."""
     counts: dict[str, int] = {}
     try:
         async with asyncio.timeout(_PATIENCE_S):

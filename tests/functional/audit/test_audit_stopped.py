@@ -49,7 +49,7 @@ def audited(spark: SparkSession, out: Path, others: list[Row], seen_at: int = 0)
 ALL = {("overdue", 0, offset) for offset in range(20)}
 
 
-def found(result: AuditResult) -> set[tuple[str, int, int]]:
+def violations(result: AuditResult) -> set[tuple[str, int, int]]:
     return {(one["kind"], one["shard"], one["offset"]) for one in result.shown}
 
 
@@ -60,10 +60,10 @@ def test_a_shard_that_stood_still_while_another_worked(
     monkeypatch.setattr(sums, "FEW", few)
     later = entry(1, 1, (T + DAY, LAST, 0), T + DAY + 1, 0, accepted=1, delivered=1, dead=0, answers=[]) | {"shard": 1}
     result = audited(spark, tmp_path / "out", [later])
-    assert found(result) == ALL
+    assert violations(result) == ALL
     assert result.account["pending"] == 10 and result.others["not applied yet"] == 10
 
 
 def test_a_duemq_that_stood_still_until_the_end_of_the_range(spark: SparkSession, tmp_path: Path) -> None:
-    assert found(audited(spark, tmp_path / "a", [], seen_at=T + DAY)) == ALL
+    assert violations(audited(spark, tmp_path / "a", [], seen_at=T + DAY)) == ALL
     assert audited(spark, tmp_path / "b", [], seen_at=T + 600_000).clean

@@ -30,7 +30,7 @@ from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests
 HOUR_MS = 3_600_000
-Told = Callable[..., DataFrame]
+ChangeTable = Callable[..., DataFrame]
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def held(client: Client, topic: str, number: int) -> list[str]:
 
 
 @pytest.fixture
-def told(spark: SparkSession, tmp_path: Path) -> Told:
+def change_table(spark: SparkSession, tmp_path: Path) -> ChangeTable:
     """The table of answers of `cancel` or `move`, which counts them right."""
 
-    def told(change: Callable[..., ChangeResult], *given: Any, **more: Any) -> DataFrame:
+    def change_table(change: Callable[..., ChangeResult], *given: Any, **more: Any) -> DataFrame:
         done = change(*given, answers=f"{tmp_path}/{token_hex(6)}", **more)
         assert done.answers is not None
         answers = spark.read.parquet(done.answers)
         assert done.counts == {row["status"]: row["count"] for row in answers.groupBy("status").count().collect()}
         return answers
 
-    return told
+    return change_table
 
 
 def by_id(answers: DataFrame) -> dict[str, Row]:
@@ -68,7 +68,7 @@ def by_id(answers: DataFrame) -> dict[str, Row]:
 
 
 def test_every_row_is_answered_and_a_repeat_is_answered_the_same(
-    spark: SparkSession, server: str, client: Client, topic: str, told: Told
+    spark: SparkSession, server: str, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     ids = held(client, topic, 20)
     delivered = client.send(topic, b"now").id
@@ -77,7 +77,8 @@ def test_every_row_is_answered_and_a_repeat_is_answered_the_same(
     table = spark.createDataFrame(rows, "n int, id string")
     asked = ChangeClient(server, batch=7)
     first, again = (
-        {row.n: row for row in told(cancel, table, Targets("id"), asked, connections=3).collect()} for _ in range(2)
+        {row.n: row for row in change_table(cancel, table, Targets("id"), asked, connections=3).collect()}
+        for _ in range(2)
     )
     assert [first[n].status for n in range(31)] == [
         *["cancelled"] * 25, "already_delivered", "cancelled", *["unknown"] * 4
@@ -99,13 +100,13 @@ def test_messages_are_cancelled_whatever_is_done_with_the_answers(
 
 
 def test_a_business_key_stands_for_all_its_ids(
-    spark: SparkSession, server: str, client: Client, topic: str, told: Told
+    spark: SparkSession, server: str, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     ids = held(client, topic, 4)
     known = [("17", ids[0]), ("17", ids[1]), ("17", ids[1]), ("18", ids[2]), ("other", ids[3])]
     ids_table = spark.createDataFrame([(key, id_, 5) for key, id_ in known], "name string, id string, due_ms bigint")
     orders = spark.createDataFrame([(17, "eu"), (18, "us"), (19, "us"), (17, "again")], "order int, region string")
-    answers = told(cancel, orders, Targets("order", ids_table), ChangeClient(server))
+    answers = change_table(cancel, orders, Targets("order", ids_table), ChangeClient(server))
     expected = [
         (17, "eu", ids[0], "cancelled", None), (17, "eu", ids[1], "cancelled", None),
         (17, "again", ids[0], "cancelled", None), (17, "again", ids[1], "cancelled", None),
@@ -117,7 +118,7 @@ def test_a_business_key_stands_for_all_its_ids(
 
 
 def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
-    spark: SparkSession, server: str, client: Client, topic: str, told: Told
+    spark: SparkSession, server: str, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     ids = held(client, topic, 6)
     client.cancel(ids[5])
@@ -127,7 +128,7 @@ def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
           (ids[0], str(due + 1))]  # fmt: skip
     table = spark.createDataFrame(to, "id string, due string")
     for _ in range(2):
-        answers = by_id(told(move, table, Targets("id"), ChangeClient(server), "due", by_ms=-1))
+        answers = by_id(change_table(move, table, Targets("id"), ChangeClient(server), "due", by_ms=-1))
         assert (answers[ids[0]].status, answers[ids[0]].at_ms) == ("moved", due)
         assert (answers[ids[1]].status, answers[ids[1]].at_ms) == ("moved", 1_925_017_200_000)
         assert (answers[ids[2]].status, answers[ids[2]].detail) == (
@@ -147,7 +148,7 @@ def test_messages_are_moved_to_absolute_times_and_a_repeat_ends_the_same(
 
 
 def test_the_due_time_to_shift_from_may_be_that_of_the_table_of_ids(
-    spark: SparkSession, server: str, client: Client, topic: str, told: Told
+    spark: SparkSession, server: str, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     sent = client.send_batch([Draft(topic, b"", deliver_at=EpochMs(2_000_000_000_000 + at)) for at in range(3)])
     ids = [one.id for one in sent if not isinstance(one, Exception)]
@@ -155,7 +156,7 @@ def test_the_due_time_to_shift_from_may_be_that_of_the_table_of_ids(
         [(f"o{at}", id_, 2_000_000_000_000 + at) for at, id_ in enumerate(ids)], "name string, id string, due_ms bigint"
     )
     orders = spark.createDataFrame([("o0",), ("o2",)], "order string")
-    answers = by_id(told(move, orders, Targets("order", known), ChangeClient(server), "due_ms", by_ms=HOUR_MS))
+    answers = by_id(change_table(move, orders, Targets("order", known), ChangeClient(server), "due_ms", by_ms=HOUR_MS))
     assert [answers[id_].at_ms for id_ in (ids[0], ids[2])] == [2_000_003_600_000, 2_000_003_600_002]
     assert [message.state.deliver_at_ms for message in client.list(topic=topic)] == [
         2_000_000_000_001, 2_000_003_600_000, 2_000_003_600_002
@@ -227,32 +228,32 @@ def away(server: str) -> Iterator[Away]:
 
 
 def test_lost_answers_are_asked_for_again_and_each_message_once(
-    spark: SparkSession, away: Away, client: Client, topic: str, told: Told
+    spark: SparkSession, away: Away, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     ids = held(client, topic, 30)
     table = spark.createDataFrame([(id_,) for id_ in ids * 3], "id string")
     away.away = []
-    assert told(cancel, table.limit(0), Targets("id"), ChangeClient(away.url)).count() == 0
+    assert change_table(cancel, table.limit(0), Targets("id"), ChangeClient(away.url)).count() == 0
     assert away.asked == []
     away.away = ["busy", "lost", "busy", "lost"]
-    answers = told(
+    answers = change_table(
         cancel, table, Targets("id"), ChangeClient(away.url, batch=4, patience_s=30), connections=2
     ).collect()
     assert {row.status for row in answers} == {"cancelled"} and len(answers) == 90
     asked = {id_: away.asked.count(id_) for id_ in ids}
     assert set(asked) == set(away.asked) and min(asked.values()) == 1 and sum(asked.values()) <= 30 + 4 * 4
-    again = told(cancel, table, Targets("id"), ChangeClient(away.url)).collect()
+    again = change_table(cancel, table, Targets("id"), ChangeClient(away.url)).collect()
     assert {(row.id, row.at_ms) for row in again} == {(row.id, row.at_ms) for row in answers}
 
 
 def test_tasks_are_small_and_few_of_them_ask_at_the_same_time(
-    spark: SparkSession, away: Away, client: Client, topic: str, told: Told
+    spark: SparkSession, away: Away, client: Client, topic: str, change_table: ChangeTable
 ) -> None:
     """A task that fails begins anew, so each has a small part of the ids; the server is asked no more for that."""
     away.away = []
     ids = held(client, topic, 200)
     table = spark.createDataFrame([(id_,) for id_ in ids], "id string").repartition(1)
-    answers = told(cancel, table, Targets("id"), ChangeClient(away.url, batch=5), connections=1)
+    answers = change_table(cancel, table, Targets("id"), ChangeClient(away.url, batch=5), connections=1)
     spark.conf.set("spark.sql.adaptive.enabled", "false")  # which tells where answers come from
     try:
         parts = {row.part for row in in_order(table, 1).select(F.spark_partition_id().alias("part")).collect()}

@@ -92,17 +92,17 @@ def test_lines_of_csv_are_whole_rows_or_rejects(spark: SparkSession, tmp_path: P
     )
     columns = Columns("due", "text", to="t")
 
-    def found(**options: str) -> dict[str, bytes | str]:
+    def outcomes(**options: str) -> dict[str, bytes | str]:
         table = read_table(spark, str(tmp_path / "a.csv"), None, options, corrupt=True)
         rows = judged(table, columns, BulkRules(), DUE - 86_400_000).collect()
         return {row.id: row[OWN + REASON] or bytes(row[OWN + "payload"]) for row in rows}
 
     count, encoding = "the line has too few or too many columns", "the line is not in its encoding (UTF-8, if none"
-    rows = found()
+    rows = outcomes()
     assert str(rows.pop("r5")).startswith(encoding)
     assert rows == {"r1": b"Dear Ann,\npay 100 EUR\nthanks", "r2": b"two, with comma", "r3": count, "r4": count}
-    assert found(encoding="ISO-8859-1")["r5"] == "caf\xe9".encode()
-    one_line = found(multiLine="false")
+    assert outcomes(encoding="ISO-8859-1")["r5"] == "caf\xe9".encode()
+    one_line = outcomes(multiLine="false")
     assert one_line['thanks"'] == count and one_line["r2"] == b"two, with comma"
     imported = from_csv(read_csv(spark, [str(tmp_path / "a.csv")]), columns)
     assert sorted(row.reason or "" for row in imported.collect())[:4] == ["", "", count, count]

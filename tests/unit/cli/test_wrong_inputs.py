@@ -63,7 +63,7 @@ NEEDED = {"find": ("--key", "x"), "key add": ("--scope", "read")}
 """Without it they say that it is missing, and not what else is wrong."""
 
 
-class Wrong(NamedTuple):
+class WrongInput(NamedTuple):
     """Words, and what the line about them has to name."""
 
     words: tuple[str, ...]
@@ -79,17 +79,17 @@ def commands(group: Any = ROOT, path: tuple[str, ...] = ()) -> Iterator[tuple[tu
                 yield (*path, name), command
 
 
-def wrong_inputs(path: tuple[str, ...], command: Any) -> list[Wrong]:
+def wrong_inputs(path: tuple[str, ...], command: Any) -> list[WrongInput]:
     """Those of its own first, then a wrong value of each option in turn, then what is wrong anywhere."""
     good = tuple(chain.from_iterable(_good(param) for param in command.params if param.required))
     good += NEEDED.get(" ".join(path), ())
-    by_hand = [Wrong((*path, *words.split()), named) for words, named in BY_HAND.get(" ".join(path), [])]
+    by_hand = [WrongInput((*path, *words.split()), named) for words, named in BY_HAND.get(" ".join(path), [])]
     own = path[0] in _COMMANDS
     of_options = [list(_values(param, own)) for param in command.params if param.param_type_name == "option"]
     in_turn = [case for round_ in zip_longest(*of_options) for case in round_ if case]
-    values = [Wrong((*path, *good, *words), named) for words, named in in_turn]
+    values = [WrongInput((*path, *good, *words), named) for words, named in in_turn]
     values = [*by_hand, *values][: PER_COMMAND - 5]
-    anywhere = [Wrong((*path, *words), named) for words, named in _anywhere(command, good)]
+    anywhere = [WrongInput((*path, *words), named) for words, named in _anywhere(command, good)]
     return list(islice(dict.fromkeys([*values, *anywhere]), PER_COMMAND))
 
 

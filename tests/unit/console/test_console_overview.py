@@ -1,4 +1,4 @@
-"""The overview says what is wrong, all of it, to each caller what is his; and is in order only if it is."""
+"""The overview shows each caller all problems of his topics, and says "in order" only if there are none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIGURES = {"results": {}, "last_accepted_at": NOW - 60_000, "last_failures": [],
 FAILURE = {"at": NOW - 30_000, "id": "m1", "attempt": 2, "status": "500", "detail": "over quota", "took_ms": 41}
 
 
-def said(text: str) -> dict[str, str]:
+def problems_of(text: str) -> dict[str, str]:
     """The problems of a page, each with where it leads."""
     listed = text.partition('<ul class="problems">')[2].partition("</ul>")[0]
     return {words: page for page, words in re.findall(r'<a href="([^"]+)">([^<]+)</a></li>', listed)}
@@ -61,7 +61,7 @@ def test_a_destination_in_trouble_is_a_problem(figures: dict[str, Any] | None, p
         text = await site.page("/")
         assert (ORDERLY in text) is (problem is None)
         if problem:
-            ((words, page),) = said(text).items()
+            ((words, page),) = problems_of(text).items()
             assert problem in words and page == "destinations/mail"
             assert re.search(r'destinations">Destinations <span class="counter">1', await site.page("/jobs"))
 
@@ -72,10 +72,10 @@ def test_a_paused_and_a_disabled_destination_are_problems() -> None:
     async def scenario(site: ConsoleSite) -> None:
         await declare(site, FIGURES)
         await site.admin.destinations.pause("mail", "test")
-        assert list(said(await site.page("/"))) == ["Destination mail is paused"]
+        assert list(problems_of(await site.page("/"))) == ["Destination mail is paused"]
         await site.admin.destinations.resume("mail", "test")
         await site.admin.destinations.disable("mail", "410", "relay")
-        assert list(said(await site.page("/"))) == ["Destination mail is disabled: 410"]
+        assert list(problems_of(await site.page("/"))) == ["Destination mail is disabled: 410"]
 
     with_console(scenario)
 
@@ -90,7 +90,7 @@ def test_dead_letters_of_the_last_24_hours_are_told_until_they_are_redriven() ->
         await site.bury("dlq.shop", 2)
         await site.bury("dlq.destination.mail", 1)
         await later(site)
-        assert said(await site.page("/")) == {
+        assert problems_of(await site.page("/")) == {
             "2 dead letters of group shop in the last 24 h: retries": "dlq/topics/dlq.shop",
             "1 dead letter of destination mail in the last 24 h: retries": "dlq/topics/dlq.destination.mail",
         }
@@ -113,12 +113,12 @@ def test_own_dead_letters_count_while_they_are_dead_and_malformed_records_have_a
         gateway.found = replace(STATE, status="dead", dead_at=NOW)
         page = f"dlq/topics/duemq.dlq?reason={MALFORMED}"
         malformed = {"1 malformed Kafka record in the last 24 h": page}
-        assert said(await site.page("/")) == malformed | {"1 dead letter in the last 24 h: expired": "dlq"}
+        assert problems_of(await site.page("/")) == malformed | {"1 dead letter in the last 24 h: expired": "dlq"}
         letters = await site.page(f"/{page}")
         assert "duemq-topic is missing" in letters and letters.count('name="id"') == 1
         gateway.found = replace(STATE, status="delivered")
         await later(site)
-        assert said(await site.page("/")) == malformed
+        assert problems_of(await site.page("/")) == malformed
 
     with_console(scenario)
 
@@ -126,7 +126,9 @@ def test_own_dead_letters_count_while_they_are_dead_and_malformed_records_have_a
 def test_a_topic_with_many_is_read_in_part_and_says_so() -> None:
     async def scenario(site: ConsoleSite) -> None:
         await site.bury("dlq.shop", 60)
-        assert list(said(await site.page("/"))) == ["At least 50 dead letters of group shop in the last 24 h: retries"]
+        assert list(problems_of(await site.page("/"))) == [
+            "At least 50 dead letters of group shop in the last 24 h: retries"
+        ]
         reads = 0
         read = site.gateway.bus.read
 
@@ -163,7 +165,7 @@ def test_a_key_for_some_topics_sees_its_problems_and_no_totals() -> None:
         made = await site.admin.keys.make({"name": "shop", "role": "viewer", "topics": ["orders"]}, "test")
         site.headers = {"X-API-Key": made["key"]}
         text = await site.page("/")
-        assert list(said(text)) == ["1 dead letter in the last 24 h: expired"]
+        assert list(problems_of(text)) == ["1 dead letter in the last 24 h: expired"]
         assert "98\N{NARROW NO-BREAK SPACE}765" not in text and 'data-live="pending"' not in text
         assert "your key is for" in text and ">shop</span>" in text
         site.gateway.now += 60_000
