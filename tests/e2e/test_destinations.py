@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from tests.e2e.server import Server, run, wait_for
+from tests.support.http.endpoints import serving
 
 SECRETS = ("p4ssw0rd-of-the-shop", "whsec_c2VjcmV0LW9mLXRoZS1zaG9wLW9mLXNob3Bz", "t0ken-of-the-settings")
 URL = "https://shop.invalid/hook"
@@ -39,14 +39,8 @@ def endpoint(status: list[int]) -> Iterator[tuple[str, list[tuple[str, bytes]]]]
 
         def log_message(self, *_: object) -> None: ...
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as server:
-        thread = Thread(target=server.serve_forever, name="endpoint")
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/hook", received
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Endpoint) as url:
+        yield url, received
 
 
 def test_messages_reach_an_endpoint_and_wait_while_it_is_paused(tmp_path: Path) -> None:

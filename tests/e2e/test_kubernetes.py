@@ -24,7 +24,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 from tests.e2e.page_blocks import PageBlocks
 from tests.e2e.server import wait_for
-from tests.support.http.counting_endpoint import counting_endpoint
+from tests.support.http.endpoints import counting_endpoint
 from tests.support.kubernetes.helm import Helm, Manifest
 from tests.support.kubernetes.namespaces import need_namespaces
 from tests.support.kubernetes.site import Site

@@ -13,7 +13,7 @@ from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.cluster.duemq_process import DuemqProcess
 from duemq.dev.servers.ports import free_port
 from tests.e2e.server import wait_for
-from tests.support.http.counting_endpoint import counting_endpoint
+from tests.support.http.endpoints import counting_endpoint
 from tests.support.servers.real_servers import need_servers
 
 pytestmark = pytest.mark.smoke

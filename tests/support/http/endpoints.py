@@ -1,4 +1,4 @@
-"""An endpoint of a destination that accepts all messages and counts them."""
+"""Endpoints of destinations."""
 
 from __future__ import annotations
 
@@ -23,15 +23,21 @@ class _Endpoint(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def counting_endpoint() -> Iterator[tuple[str, Counter[str]]]:
-    """Its URL, and how often each message arrived, by its duemq-id."""
-    received: Counter[str] = Counter()
-    handler = type("OneEndpoint", (_Endpoint,), {"received": received})
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve requests in a thread. The URL of the endpoint."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, name="endpoint")
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/hook", received
+            yield f"http://127.0.0.1:{server.server_port}/hook"
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def counting_endpoint() -> Iterator[tuple[str, Counter[str]]]:
+    """Accepts all messages. Its URL, and how often each message arrived, by its duemq-id."""
+    received: Counter[str] = Counter()
+    with serving(type("OneEndpoint", (_Endpoint,), {"received": received})) as url:
+        yield url, received
