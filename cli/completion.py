@@ -25,8 +25,13 @@ def topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def message_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Ids of scheduled messages, soonest first. The API does not tell the names that senders gave them."""
-    return _answered(ctx, incomplete, lambda client: (message.id for message in client.page(page_size=_MOST).messages))
+    """Names of scheduled messages, soonest first; the ids of those that have none."""
+
+    def ask(client: Admin) -> Iterable[str]:
+        for prefix in {incomplete: {"name_prefix": incomplete}, "": {}}.values():
+            yield from (one.state.name or one.id for one in client.page(page_size=_MOST, **prefix).messages)
+
+    return _answered(ctx, incomplete, ask)
 
 
 def destinations(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -50,4 +55,4 @@ def _answered(ctx: typer.Context, incomplete: str, ask: Callable[[Admin], Iterab
     asking = threading.Thread(target=run, daemon=True)
     asking.start()
     asking.join(_WITHIN_S)
-    return [one for one in answers if one.startswith(incomplete) and _PLAIN.fullmatch(one)][:_MOST]
+    return [one for one in dict.fromkeys(answers) if one.startswith(incomplete) and _PLAIN.fullmatch(one)][:_MOST]

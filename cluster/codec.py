@@ -13,6 +13,11 @@ from duemq.storage.imports.records import ImportRecord
 
 TOKEN_HEADER = "duemq-token"  # the secret that proxies and nodes share, where one is set
 
+READS_HEADER: Final = "duemq-reads"
+NAMES: Final = "names"
+"""A proxy that says `duemq-reads: names` is sent the names of messages. One of version 0.1 refuses a state that has
+one."""
+
 Json = dict[str, Any]
 
 _NULL = "-"
@@ -24,12 +29,13 @@ def token_headers(token: str) -> dict[str, str]:
     return {TOKEN_HEADER: token} if token else {}
 
 
-def state_to_json(state: MessageState) -> Json:
-    """All of a state, its payload too if it has one."""
+def state_to_json(state: MessageState, *, names: bool) -> Json:
+    """All of a state, its payload too if it has one. `names`: whether the other side reads them."""
     more = {
         "redrives": state.redrives,
         "attempts": [tuple(one) for one in state.attempts],
         "history": [list(map(tuple, state.history.changes)), state.history.left_out] if state.history.changes else None,
+        "name": _text(state.name) if names and state.name else None,
     }  # most have none of it, and older processes know none
     headers = [(name, _NULL if value is None else _text(value)) for name, value in state.headers]
     return {
@@ -43,7 +49,7 @@ def state_to_json(state: MessageState) -> Json:
 
 
 def state_from_json(document: Json) -> MessageState:
-    state = MessageState(**document)
+    state = MessageState(**{name: value for name, value in document.items() if name in _FIELDS})
     return replace(
         state,
         key=_bytes(document["key"]),
@@ -53,7 +59,11 @@ def state_from_json(document: Json) -> MessageState:
         has_null=document["payload"] == _NULL,
         attempts=tuple(Attempt(*attempt) for attempt in document.get("attempts", ())),
         history=_history(document.get("history")),
+        name=_bytes(document.get("name")) or b"",
     )
+
+
+_FIELDS: Final = frozenset(MessageState.__dataclass_fields__)
 
 
 def _history(document: list[Any] | None) -> ChangeHistory:
@@ -63,10 +73,10 @@ def _history(document: list[Any] | None) -> ChangeHistory:
     return ChangeHistory(tuple(PastChange(*change) for change in changes), left_out)
 
 
-def named_message_to_json(message: NamedMessage | None) -> Json | None:
-    return (
-        None if message is None else {"fingerprint": message.fingerprint.hex(), "state": state_to_json(message.state)}
-    )
+def named_message_to_json(message: NamedMessage | None, *, names: bool) -> Json | None:
+    if message is None:
+        return None
+    return {"fingerprint": message.fingerprint.hex(), "state": state_to_json(message.state, names=names)}
 
 
 def named_message_from_json(document: Json | None) -> NamedMessage | None:
@@ -100,8 +110,8 @@ def query_from_json(document: Json) -> Query:
     return Query(**document)
 
 
-def search_part_to_json(part: SearchPart) -> Json:
-    messages = [[key.hex(), state_to_json(state)] for key, state in part.messages]
+def search_part_to_json(part: SearchPart, *, names: bool) -> Json:
+    messages = [[key.hex(), state_to_json(state, names=names)] for key, state in part.messages]
     return {"messages": messages, "looked": None if part.looked is None else part.looked.hex()}
 
 

@@ -22,7 +22,7 @@ Status = Literal["scheduled", "delivered", "cancelled", "dead"]
 class MessageState:
     """All that is known of one message. Times in epoch ms; `payload` is None once it is no longer held, and if it is
     null (then `has_null`). `attempts`: that failed, and its deaths, if they are noted. `history`: the changes, a cancel
-    included."""
+    included. `name`: with its space (`model/names.py`); empty for none, and from a node of the last release."""
 
     id: str
     status: Status
@@ -42,6 +42,7 @@ class MessageState:
     redrives: int = 0
     attempts: tuple[Attempt, ...] = ()
     history: ChangeHistory = UNCHANGED
+    name: bytes = b""
 
     def head(self) -> MessageState:
         """The state as lists have it: without payload and history, of which a page could have a gigabyte."""

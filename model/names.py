@@ -62,6 +62,12 @@ def prefixes_of(caller: str, text: str) -> tuple[bytes, ...]:
     return (of_caller(caller, text), shared) if caller else (shared,)
 
 
+def text_of(name: bytes, caller: str) -> str:
+    """The text by which `caller` looks a message up; empty if it has no name, or one of another space."""
+    start = next((one for one in prefixes_of(caller, "") if name.startswith(one)), None)
+    return "" if start is None else name[len(start) :].decode(errors="replace")
+
+
 def of_idempotency_key(caller: bytes, key: str) -> Name:
     return Name(_IDEMPOTENCY + fingerprint(caller, key.encode()))
 

@@ -38,8 +38,8 @@ from duemq.model.record import pack_record
 from duemq.model.row import change_row, dead_frame, expires_of, frame_in, message_key_in, row_of
 from duemq.pipeline.cli.command import echo_json, report_errors
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS, LEDGER
-from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.logs.logs import BUFFER, DEAD_LETTERS, LEDGER
+from duemq.pipeline.logs.ranges import Logs
 from duemq.pipeline.spark.progress import Silent
 
 TOPICS: Final = ("bench-orders", "bench-mails", "bench-bills")

@@ -22,7 +22,7 @@ from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.cli.command import AsJson, Master, Settings, echo_json, spark_session
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import uri_of
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark.progress import Teller
 
 _COLUMNS = Columns("due", "body", topic="topic", key="key")

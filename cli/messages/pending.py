@@ -169,7 +169,8 @@ def show(message: Message, as_json: bool) -> None:
     state = message.state
     ends = {"expires": state.expires_at_ms, "delivered": state.delivered_at_ms}
     ends |= {"cancelled": state.cancelled_at_ms, "dead": state.dead_at_ms}
-    fields = {"id": state.id, "status": state.status, "topic": state.topic, "due": instant_text(state.deliver_at_ms)}
+    fields = {"id": state.id, "name": escaped(state.name or "")} if state.name else {"id": state.id}
+    fields |= {"status": state.status, "topic": state.topic, "due": instant_text(state.deliver_at_ms)}
     fields |= {name: instant_text(ms) for name, ms in ends.items() if ms is not None}
     fields |= {"reason": state.reason or "", "key": state.key or "", "labels": ", ".join(state.labels)}
     fields |= {"attempt": str(state.attempt), "payload": payload_text(state.payload, state.is_null)}

@@ -19,7 +19,8 @@ EXAMPLES = examples(
 
 
 def cluster(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it every second. Ctrl-C stops it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again. Ctrl-C stops it.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="How often, with --watch.", metavar="SECONDS")] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +31,7 @@ def cluster(
                 _show(client.cluster(), as_json, watch)
                 if not watch:
                     return
-                time.sleep(1)
+                time.sleep(every)
         except KeyboardInterrupt:
             pass
 

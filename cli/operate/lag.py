@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "duemq lag --kafka localhost:9092",
-    "duemq lag billing shipping --kafka localhost:9092 --partitions --watch 2",
+    "duemq lag billing shipping --kafka localhost:9092 --partitions --watch --every 2",
     "duemq lag billing --kafka localhost:9092 --topic orders --tags 'paid || refunded'",
     "duemq lag --kafka localhost:9092 --json | jq '.groups[] | select(.total.lag > 1000) | .group'",
     "duemq lag --config duemq.toml --set kafka.user=monitor --listen 127.0.0.1:9108 --every 15",
@@ -35,13 +35,14 @@ def lag(
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 1_000,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
-    watch: Annotated[
-        float | None, typer.Option("--watch", "-w", min=0.1, help="Show it every so many seconds.", metavar="SECONDS")
-    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again. Ctrl-C stops it.")] = False,
     listen: Annotated[
         str | None, typer.Option(help="Serve it to Prometheus instead of showing it.", metavar="HOST:PORT")
     ] = None,
-    every: Annotated[float, typer.Option(min=0.1, help="With --listen: how often to read.", metavar="SECONDS")] = 10,
+    every: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="How often. Default: 1, with --listen 10.", metavar="SECONDS", show_default=False),
+    ] = None,
     config: startup.Config = None,
     further: startup.Further = None,
     as_json: AsJson = False,
@@ -56,8 +57,10 @@ def lag(
     from duemq.cli.wiring.parts import kafka_options
     from duemq.client.lag import LagReader, Sampling
 
-    if listen is not None and watch is not None:
-        raise typer.BadParameter("--listen reads with --every, not with --watch", param_hint="--watch")
+    if listen is not None and watch:
+        raise typer.BadParameter("either shows it (--watch) or serves it (--listen)", param_hint="--watch")
+    if watch and groups and every is None and groups[-1].isdecimal():  # as it was written until 0.1
+        raise typer.BadParameter(f"it takes no number; say --watch --every {groups[-1]}", param_hint="--watch")
     address = None if listen is None else _address(listen)
     settings = startup.begin(config, {"kafka.bootstrap": kafka}, further, log_level="warning")
     if not settings.kafka.bootstrap:
@@ -68,9 +71,9 @@ def lag(
         options = kafka_options(settings)
         reader = LagReader(options.bootstrap, kafka=options.client(), sampling=Sampling(offsets=sample))
         if address is None:
-            asyncio.run(_show(reader, what, watch, partitions, as_json))
+            asyncio.run(_show(reader, what, (every or 1.0) if watch else None, partitions, as_json))
         else:
-            asyncio.run(_serve(reader, what, *address, every))
+            asyncio.run(_serve(reader, what, *address, every or 10.0))
     except DuemqError as error:
         raise failure(error, as_json) from error
 
@@ -83,7 +86,8 @@ class _What(NamedTuple):
     tags: str | None
 
 
-async def _show(reader: LagReader, what: _What, watch: float | None, partitions: bool, as_json: bool) -> None:
+async def _show(reader: LagReader, what: _What, every_s: float | None, partitions: bool, as_json: bool) -> None:
+    """`every_s` None: once."""
     import asyncio
     import time
     from contextlib import suppress
@@ -97,20 +101,20 @@ async def _show(reader: LagReader, what: _What, watch: float | None, partitions:
             try:
                 lags = await reader.read(*what)
             except Unavailable as error:
-                if watch is None:
+                if every_s is None:
                     raise
                 typer.secho(f"duemq: {error}; it is tried again", err=True, fg=typer.colors.RED)
             else:
                 if as_json:
                     echo_json(document(lags, time.time_ns() // 1_000_000))
                 else:
-                    if watch is not None:
+                    if every_s is not None:
                         begin_round()
                     echo_lag(lags, by_partition=partitions, tags=what.tags)
-            if watch is None:
+            if every_s is None:
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), watch)
+                await asyncio.wait_for(stop.wait(), every_s)
 
 
 async def _serve(reader: LagReader, what: _What, host: str, port: int, every_s: float) -> None:

@@ -48,6 +48,7 @@ class MessageState:
     topic: str
     deliver_at_ms: EpochMs
     duplicate: bool = False
+    name: str | None = None
     key: str | None = None
     headers: Mapping[str, str | None] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ class MessageState:
             topic=body["topic"],
             deliver_at_ms=body["deliver_at_ms"],
             duplicate=body.get("duplicate", duplicate),
+            name=body.get("name"),
             key=body.get("key"),
             headers=body.get("headers") or {},
             labels=tuple(body.get("labels") or ()),

@@ -21,6 +21,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duemq.cluster.codec import (
+    NAMES,
+    READS_HEADER,
     TOKEN_HEADER,
     import_to_json,
     named_message_to_json,
@@ -29,7 +31,6 @@ from duemq.cluster.codec import (
     state_to_json,
 )
 from duemq.cluster.paging import shorten
-from duemq.cluster.shard_reader import MessageState
 from duemq.delay.node_backend import NodeBackend
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.key import KEY_BYTES
@@ -111,7 +112,8 @@ class _Reads:
         self._reader, self._backend = backend.reader, backend
 
     async def state(self, request: Request) -> Response:
-        return _state(await self._reader.state(_shard(request), _key(request), _offset(request)))
+        state = await self._reader.state(_shard(request), _key(request), _offset(request))
+        return JsonResponse({"state": None if state is None else state_to_json(state, names=_reads_names(request))})
 
     async def names(self, request: Request) -> Response:
         try:
@@ -122,7 +124,7 @@ class _Reads:
         except (ValueError, KeyError, TypeError) as error:
             raise Rejected("bad_json", f"not a list of names: {error}") from error
         messages = await self._reader.messages_by_name(_shard(request), names, offset)
-        return JsonResponse({"named": [named_message_to_json(message) for message in messages]})
+        return JsonResponse({"named": [named_message_to_json(one, names=_reads_names(request)) for one in messages]})
 
     async def ended(self, request: Request) -> Response:
         keys = await _first_keys(request)
@@ -170,7 +172,8 @@ class _Reads:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Rejected("bad_json", f"not a search: {error}") from error
         parts = shorten(await self._reader.search(query, after), query.limit)
-        return JsonResponse({str(shard): search_part_to_json(part) for shard, part in parts.items()})
+        names = _reads_names(request)
+        return JsonResponse({str(shard): search_part_to_json(part, names=names) for shard, part in parts.items()})
 
     async def figures(self, request: Request) -> Response:
         return JsonResponse([one.to_json() for one in await self._backend.figures()])
@@ -187,8 +190,8 @@ class _About(NamedTuple):
     registry: CollectorRegistry
 
 
-def _state(state: MessageState | None) -> Response:
-    return JsonResponse({"state": None if state is None else state_to_json(state)})
+def _reads_names(request: Request) -> bool:
+    return request.headers.get(READS_HEADER) == NAMES
 
 
 def _shard(request: Request) -> int:

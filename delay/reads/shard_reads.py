@@ -158,7 +158,7 @@ class Reads:
             attempt=row.attempt + (status == "delivered"), expires=row.expires,
             payload=row.payload if is_held else None, has_null=is_held and row.payload is None,
             delivered_at=delivered_at, cancelled_at=cancelled_at, dead_at=dead_at, reason=reason,
-            redrives=row.redrives, attempts=notes.attempts, history=history,
+            redrives=row.redrives, attempts=notes.attempts, history=history, name=row.name,
         )  # fmt: skip
 
     async def find(self, query: Query, after: bytes) -> SearchPart:

@@ -27,10 +27,10 @@ from duemq.pipeline.audit.violations import KINDS, VIOLATIONS
 from duemq.pipeline.audit.window import Finding, ShardWindow
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
-from duemq.pipeline.sources import logs
-from duemq.pipeline.sources.kafka import Kafka
-from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS
-from duemq.pipeline.sources.ranges import Logs, TopicRange
+from duemq.pipeline.logs import logs
+from duemq.pipeline.logs.kafka import Kafka
+from duemq.pipeline.logs.logs import BUFFER, DEAD_LETTERS
+from duemq.pipeline.logs.ranges import Logs, TopicRange
 from duemq.pipeline.spark.parallel import run_all
 from duemq.pipeline.spark.progress import Silent, Teller, step
 from duemq.pipeline.spark.scratch import Scratch

@@ -17,8 +17,8 @@ from aiokafka.structs import TopicPartition
 from duemq.model.group_topics import DEAD
 from duemq.model.timing import format_ms
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.logs import BUFFER, DEAD_LETTERS, LEDGER
-from duemq.pipeline.sources.ranges import Logs, Retention, TopicRange
+from duemq.pipeline.logs.logs import BUFFER, DEAD_LETTERS, LEDGER
+from duemq.pipeline.logs.ranges import Logs, Retention, TopicRange
 
 MARGIN_MS = 60_000
 """How far a record's time may be from that of its ledger entry: they are of one transaction, and times of brokers and

@@ -20,7 +20,7 @@ from duemq.pipeline.bulk_schedule.stage import Stage
 from duemq.pipeline.errors import JobFailed
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import hadoop_path
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark.connect import is_remote
 from duemq.pipeline.spark.parallel import tasks_for
 

@@ -19,7 +19,7 @@ from duemq.model.rules import HEADER_NAME_CHARACTERS, LABEL, MAX_LABELS, RESERVE
 from duemq.model.timing import LAST_MS, WINDOW_MS
 from duemq.pipeline.columns import OWN, UNREAD, Columns, column, with_fields
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.server import message_limits
+from duemq.pipeline.logs.server import message_limits
 from duemq.storage.imports.limits import ImportLimits
 
 REASON: Final = "reason"

@@ -15,7 +15,7 @@ from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.bulk_schedule.files import WrittenFile
 from duemq.pipeline.bulk_schedule.manifest import JobFolder, JobManifest
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.sources.server import patiently
+from duemq.pipeline.logs.server import patiently
 from duemq.pipeline.spark.progress import Teller
 
 _LEAST_S: Final = 0.25  # between two looks at what is wanted,

@@ -101,8 +101,8 @@ def audit(
         from duemq.pipeline.audit.job import audit as run
         from duemq.pipeline.audit.report import equation, report, verdict
         from duemq.pipeline.files.uris import below, destination
+        from duemq.pipeline.logs.tables import read_table
         from duemq.pipeline.report.place import check_page, write_page
-        from duemq.pipeline.sources.tables import read_table
 
         folder, page = destination(spark, out, "--out"), below(out, "report.html")
         check_page(spark, folder, "--out")

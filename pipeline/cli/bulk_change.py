@@ -138,7 +138,7 @@ def _shift(by: str | None) -> int:
 
 
 def _rows(spark: SparkSession, table: str, kind: str | None, where: str | None) -> DataFrame:
-    from duemq.pipeline.sources.tables import read_table
+    from duemq.pipeline.logs.tables import read_table
 
     rows = read_table(spark, table, kind)
     return rows if where is None else rows.where(where)
@@ -146,7 +146,7 @@ def _rows(spark: SparkSession, table: str, kind: str | None, where: str | None) 
 
 def _destinations(spark: SparkSession, id_: str | None, key: str | None, ids: str | None, ids_key: str) -> Targets:
     from duemq.pipeline.bulk_change import Targets
-    from duemq.pipeline.sources.tables import read_table
+    from duemq.pipeline.logs.tables import read_table
 
     if ids is None:
         return Targets(id_ or "")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from duemq.bus.kafka.options import KafkaOptions
-    from duemq.pipeline.sources.kafka import JavaKafka
+    from duemq.pipeline.logs.kafka import JavaKafka
     from duemq.pipeline.spark.progress import Teller
 
 FAILED, REFUSED, UNAVAILABLE, BROKEN = 1, 7, 8, 9
@@ -84,7 +84,7 @@ def settings_of(pairs: list[str] | None, option: str = "--conf") -> dict[str, st
 
 def reached(bootstrap: str, pairs: list[str] | None) -> KafkaOptions | JavaKafka:
     """How Kafka is reached by `--kafka-set` and the environment. Raises BadConfig."""
-    from duemq.pipeline.sources.kafka import configured
+    from duemq.pipeline.logs.kafka import configured
 
     return configured(bootstrap, settings_of(pairs, "--kafka-set"), os.environ)
 

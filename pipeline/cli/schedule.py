@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from duemq.pipeline.bulk_schedule.job import Scheduled
     from duemq.pipeline.bulk_schedule.rules import BulkRules
     from duemq.pipeline.columns import Columns
+    from duemq.pipeline.logs.server import Server
     from duemq.pipeline.send.soon import Soon
-    from duemq.pipeline.sources.server import Server
     from duemq.pipeline.spark.progress import Teller
 
 EXAMPLES = examples(
@@ -127,8 +127,8 @@ def schedule(
         from duemq.pipeline.bulk_schedule.rules import judged
         from duemq.pipeline.errors import BadInput
         from duemq.pipeline.files.uris import destination, uri_of
+        from duemq.pipeline.logs.server import Server
         from duemq.pipeline.send.soon import check_soon, send_soon
-        from duemq.pipeline.sources.server import Server
         from duemq.pipeline.spark.failures import failures_told
 
         server = Server(url)
@@ -203,7 +203,7 @@ def _frame(
     options: dict[str, str],
 ) -> DataFrame:
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources.tables import jdbc_table, read_table
+    from duemq.pipeline.logs.tables import jdbc_table, read_table
 
     if jdbc is not None and name is not None and source is None:
         return jdbc_table(spark, jdbc, name, options)
@@ -225,7 +225,7 @@ def _identity(
     from duemq.pipeline.bulk_schedule.manifest import print_of
     from duemq.pipeline.bulk_schedule.plans import plan_of
     from duemq.pipeline.errors import BadInput
-    from duemq.pipeline.sources.tables import fingerprint, is_path, jdbc_print, snapshot_of
+    from duemq.pipeline.logs.tables import fingerprint, is_path, jdbc_print, snapshot_of
 
     read = f" {sha256(reader.encode()).hexdigest()}" if reader else ""
     url, name = database

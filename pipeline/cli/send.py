@@ -101,10 +101,10 @@ def send(
     with spark_session("send", master, conf, as_json, kafka=not dry_run) as (spark, teller):
         from duemq.pipeline.bulk_schedule.job import RowsRejected
         from duemq.pipeline.files.uris import destination
+        from duemq.pipeline.logs.tables import read_table
         from duemq.pipeline.send import send as run
         from duemq.pipeline.send import sendable
         from duemq.pipeline.send.job import looked_at
-        from duemq.pipeline.sources.tables import read_table
         from duemq.pipeline.spark.failures import failures_told
 
         columns = columns_of(

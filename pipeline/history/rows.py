@@ -1,4 +1,4 @@
-"""The rows of the history, made of the frames of `pipeline/sources/logs.py`. Times are epoch ms in `bigint` columns.
+"""The rows of the history, made of the frames of `pipeline/logs/logs.py`. Times are epoch ms in `bigint` columns.
 
 A message is known by the key it was first placed under, which its id says: shard, first_due_ms, first_offset,
 first_row. Only records that duemq delivered say the id itself; the ledger says keys.
@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from duemq.model.ledger import Answer
-from duemq.pipeline.sources.logs import DEAD_LETTERS, LEDGER, header, with_id
+from duemq.pipeline.logs.logs import DEAD_LETTERS, LEDGER, header, with_id
 
 MESSAGE: Final = "shard int, first_due_ms bigint, first_offset bigint, first_row bigint"
 DELIVERIES: Final = (

@@ -22,9 +22,9 @@ from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.formats.base import SCHEMAS
 from duemq.pipeline.history.table import HistoryTable
-from duemq.pipeline.sources import logs
-from duemq.pipeline.sources.kafka import Kafka, options_of, reading
-from duemq.pipeline.sources.ranges import Logs, TopicRange
+from duemq.pipeline.logs import logs
+from duemq.pipeline.logs.kafka import Kafka, options_of, reading
+from duemq.pipeline.logs.ranges import Logs, TopicRange
 from duemq.pipeline.spark.failures import sentence_of
 from duemq.pipeline.spark.progress import Teller
 

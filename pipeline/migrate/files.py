@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from duemq.pipeline.columns import HIDDEN
 from duemq.pipeline.files.uris import pattern_of, readable
+from duemq.pipeline.logs.tables import csv_table
 from duemq.pipeline.migrate.csv import SOURCE
-from duemq.pipeline.sources.tables import csv_table
 
 
 def read_documents(spark: SparkSession, paths: Sequence[str], *, by_line: bool | None = None) -> DataFrame:

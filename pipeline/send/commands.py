@@ -14,8 +14,8 @@ from duemq.model.names import CLIENT
 from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, rejected
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.logs.logs import BUFFER
 from duemq.pipeline.send.rules import sendable
-from duemq.pipeline.sources.logs import BUFFER
 
 HEADERS: Final = "array<struct<key:string,value:binary>>"
 

@@ -16,12 +16,12 @@ from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.rules import BulkRules, rejected
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import below, uri_of
+from duemq.pipeline.logs.kafka import Kafka
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import buffer_of, shards_of
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import TableCheck, look, without_ambiguous
-from duemq.pipeline.sources.kafka import Kafka
 from duemq.pipeline.spark.progress import Silent, Teller, step
 
 

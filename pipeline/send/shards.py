@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from duemq.pipeline.sources.kafka import Kafka, options_of
-from duemq.pipeline.sources.logs import BUFFER
-from duemq.pipeline.sources.ranges import Logs
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.kafka import Kafka, options_of
+from duemq.pipeline.logs.logs import BUFFER
+from duemq.pipeline.logs.ranges import Logs
+from duemq.pipeline.logs.server import Server
 
 
 def shards_of(kafka: Kafka) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from duemq.pipeline.sources.kafka import Kafka, client
+from duemq.pipeline.logs.kafka import Kafka, client
 
 # Spark ends a task with a flush, so lingering costs nothing. Nothing is compressed: duemq need not have the codec.
 _PRODUCER: Final = {

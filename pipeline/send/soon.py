@@ -24,10 +24,10 @@ from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.send.fields import fields
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.twice import without_ambiguous
-from duemq.pipeline.source.options import Writing, server_at
-from duemq.pipeline.source.patience import REFUSED
-from duemq.pipeline.source.posting import ANSWERS_DDL, posting
 from duemq.pipeline.spark.progress import Silent, Teller, step
+from duemq.pipeline.spark_source.options import Writing, server_at
+from duemq.pipeline.spark_source.patience import REFUSED
+from duemq.pipeline.spark_source.posting import ANSWERS_DDL, posting
 
 REMEMBERED_MS: Final = 24 * 3_600_000  # how long names are known after their messages ended, by default
 _NAME: Final = "duemq_job_name"

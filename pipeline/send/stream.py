@@ -16,11 +16,11 @@ from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.patterns import exact
 from duemq.pipeline.files.uris import below, uri_of
+from duemq.pipeline.logs.kafka import Kafka
 from duemq.pipeline.send.commands import commands
 from duemq.pipeline.send.rules import sendable
 from duemq.pipeline.send.shards import buffer_of, shards_of
 from duemq.pipeline.send.sink import writing
-from duemq.pipeline.sources.kafka import Kafka
 
 METRICS: Final = "duemq_send"
 """The name in the query's `observedMetrics` of a batch's `rows` and `rejected`, without a folder of rejects."""

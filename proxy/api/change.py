@@ -51,7 +51,7 @@ async def patch_message(service: Service, request: Request) -> Response:
     kind, terms = _kind_of_move(body)
     due = service.ingress.when({name: value for name, value in body.items() if name != _SHIFT}, service.clock())
     (outcome,) = await service.gateway.change(kind, (ref,), due, terms=terms, by=changed_by(request))
-    return await _moved(service, ref, outcome)
+    return await _moved(service, request, ref, outcome)
 
 
 def _kind_of_move(body: dict[str, Any]) -> tuple[int, Terms | None]:
@@ -61,13 +61,13 @@ def _kind_of_move(body: dict[str, Any]) -> tuple[int, Terms | None]:
 async def deliver_now(service: Service, request: Request) -> Response:
     ref = message_ref(request)
     (outcome,) = await service.gateway.change(DELIVER_NOW, (ref,), by=changed_by(request))
-    return await _moved(service, ref, outcome)
+    return await _moved(service, request, ref, outcome)
 
 
-async def _moved(service: Service, ref: str, outcome: ChangeOutcome) -> Response:
+async def _moved(service: Service, request: Request, ref: str, outcome: ChangeOutcome) -> Response:
     if outcome.answer in _NOT_MOVED:
         raise _not_moved(outcome)
-    return await _changed(service, ref, outcome)
+    return await _changed(service, request, ref, outcome)
 
 
 def _not_moved(outcome: ChangeOutcome) -> Rejected:
@@ -108,7 +108,7 @@ async def _of_the_dead(service: Service, request: Request, kind: int, terms: Ter
         if state.status == "cancelled":
             raise _too_late(ChangeOutcome(state.id, Answer.CANCELLED_BEFORE, state.cancelled_at), ref)
         raise Rejected("bad_field", f"message {state.id} is {state.status}, not a dead letter", "id")
-    return await _changed(service, ref, outcome)
+    return await _changed(service, request, ref, outcome)
 
 
 async def delete_message(service: Service, request: Request) -> Response:
@@ -264,13 +264,13 @@ def _timed(status: str, at: int) -> dict[str, Any]:
     return times(f"{status.removeprefix('already_')}_at", at) if at else {}
 
 
-async def _changed(service: Service, ref: str, outcome: ChangeOutcome) -> Response:
+async def _changed(service: Service, request: Request, ref: str, outcome: ChangeOutcome) -> Response:
     if outcome.answer is None:
         return _pending(outcome)
     if outcome.answer is not Answer.OK:
         raise _too_late(outcome, ref)
     try:
-        return await show(service, outcome.id)
+        return await show(service, request, outcome.id)
     except Unavailable:
         # It is done; only no replica can show it just now. An error would ask for a repeat.
         return _pending(outcome)

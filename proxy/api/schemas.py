@@ -261,6 +261,7 @@ class MessageState(Shape):
     topic: TopicName
     deliver_at: Rfc3339
     deliver_at_ms: Ms
+    name: str = Field(default="", description="By which the caller may look it up. Absent if it has none.")
     key: str | None = None
     key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
     labels: list[str]

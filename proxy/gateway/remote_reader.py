@@ -15,6 +15,8 @@ import orjson
 
 from duemq.client.http.async_http import internal_http
 from duemq.cluster.codec import (
+    NAMES,
+    READS_HEADER,
     import_from_json,
     named_message_from_json,
     query_to_json,
@@ -50,7 +52,8 @@ def node_client(
 ) -> httpx.AsyncClient:
     """A client for the doors of nodes, which hold an answer back for up to `wait_s` seconds."""
     timeout = httpx.Timeout(wait_s + 1.0, connect=connect_s, pool=_QUEUE_S)
-    return internal_http(tls, timeout=timeout, limits=_POOL, headers=token_headers(token), transport=transport)
+    headers = token_headers(token) | {READS_HEADER: NAMES}
+    return internal_http(tls, timeout=timeout, limits=_POOL, headers=headers, transport=transport)
 
 
 class RemoteReader:

@@ -11,6 +11,7 @@ import orjson
 
 from duemq.cluster.shard_reader import MessageState
 from duemq.model.message import CANCEL, DELIVER_NOW, MOVE, PURGE, REDRIVE
+from duemq.model.names import text_of
 from duemq.model.record import HEAD, HEADER, Headers, StoredRecord, no_value, unpack_headers, unpack_record
 from duemq.model.row_notes import PastChange
 from duemq.model.timing import format_ms
@@ -43,15 +44,18 @@ def receipt_json(receipt: Receipt) -> Json:
     }
 
 
-def state_json(state: MessageState, *, payload: bool) -> Json:
-    """`payload` says whether to show it: lists leave it out, a page of them could have a gigabyte."""
+def state_json(state: MessageState, caller: str, *, payload: bool) -> Json:
+    """`caller`: whose names it reads (`Grant.namespace`). `payload` says whether to show it: lists leave it out, a page
+    of them could have a gigabyte."""
     document: Json = {"id": state.id, "status": state.status, "topic": state.topic, **times("deliver_at", state.due)}
+    if name := text_of(state.name, caller):
+        document["name"] = name
     document |= _key_json(state.key)
     document |= {"labels": state.labels, **headers_json(state.headers), "attempt": state.attempt}
-    for name in ("expires", "delivered", "cancelled", "dead"):
-        ms = state.expires if name == "expires" else getattr(state, f"{name}_at")
+    for end in ("expires", "delivered", "cancelled", "dead"):
+        ms = state.expires if end == "expires" else getattr(state, f"{end}_at")
         if ms:
-            document |= times(f"{name}_at", ms)
+            document |= times(f"{end}_at", ms)
     if state.reason:
         document["reason"] = state.reason
     if state.redrives:

@@ -3,6 +3,6 @@
 from contextlib import suppress
 
 with suppress(ImportError):  # without the extra `spark`; an error here would end the search for all other sources, too
-    from duemq.pipeline.source import DuemqSource as DefaultSource
+    from duemq.pipeline.spark_source import DuemqSource as DefaultSource
 
     __all__ = ["DefaultSource"]

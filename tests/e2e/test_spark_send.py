@@ -28,10 +28,10 @@ from duemq.pipeline.bulk_schedule.job import RowsRejected
 from duemq.pipeline.bulk_schedule.manifest import JobFolder
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.logs.ranges import Logs
 from duemq.pipeline.send import commands_of, send, send_stream, shards_of
 from duemq.pipeline.send.soon import send_soon
 from duemq.pipeline.send.stream import METRICS
-from duemq.pipeline.sources.ranges import Logs
 from duemq.pipeline.spark.connector import JARS_VARIABLE
 from tests.e2e.server import DUEMQ, Server, environment, wait_for
 from tests.support.servers.real_servers import need_servers

@@ -15,7 +15,7 @@ from duemq.model.ids import DIRECT
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.violations import listed
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources import logs
+from duemq.pipeline.logs import logs
 
 COLUMN: Final = "id"
 RULES: dict[str, str] = {

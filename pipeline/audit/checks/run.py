@@ -13,7 +13,7 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import answers, checksums, expected, letters, names, places
 from duemq.pipeline.audit.imported import AuditedFile
 from duemq.pipeline.audit.window import Finding
-from duemq.pipeline.sources.logs import BUFFER
+from duemq.pipeline.logs.logs import BUFFER
 
 if TYPE_CHECKING:
     from duemq.pipeline.audit.job import Gathered, Judged

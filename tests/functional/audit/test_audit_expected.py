@@ -13,7 +13,7 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import expected
 from duemq.pipeline.audit.job import Gathered, conclude
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources import decode
+from duemq.pipeline.logs import decode
 from tests.support.audit.audit_site import Past
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests

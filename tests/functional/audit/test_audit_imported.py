@@ -16,7 +16,7 @@ from duemq.model.message import Draft, schedule_frame
 from duemq.model.record import pack_headers
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
-from duemq.pipeline.sources.logs import commands
+from duemq.pipeline.logs.logs import commands
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from duemq.model.ledger import Answer
 from duemq.pipeline.audit.checks import letters
-from duemq.pipeline.sources import decode
+from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
 

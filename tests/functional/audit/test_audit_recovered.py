@@ -13,8 +13,8 @@ from duemq.model.record import pack_record
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, _notes, conclude
 from duemq.pipeline.audit.report import verdict
-from duemq.pipeline.sources import decode
-from duemq.pipeline.sources.logs import entries as read_entries
+from duemq.pipeline.logs import decode
+from duemq.pipeline.logs.logs import entries as read_entries
 from tests.functional.audit.test_audit_review import DELAY_FILE, LAST, Row, T, cancel, entry, record, schedule
 from tests.support.spark.log_frames import frame_of, kafka_frame
 from tests.support.spark.log_frames import record as kafka_record

@@ -21,7 +21,7 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit import window
 from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude
 from duemq.pipeline.audit.report import verdict
-from duemq.pipeline.sources import decode
+from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
 

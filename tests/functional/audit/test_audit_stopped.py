@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from duemq.model.key import CHECKSUM_MASK, checksum, make_key
 from duemq.pipeline.audit import sums, window
 from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude
-from duemq.pipeline.sources import decode
-from duemq.pipeline.sources.ranges import TopicRange
+from duemq.pipeline.logs import decode
+from duemq.pipeline.logs.ranges import TopicRange
 from tests.functional.audit.test_audit_review import LAST, Row, T, entry, record, schedule
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests

@@ -16,8 +16,8 @@ from duemq.model.ledger import Answer
 from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import AuditResult, Extent, Frames, Gathered, conclude, judge
 from duemq.pipeline.audit.window import windows
-from duemq.pipeline.sources import decode
-from duemq.pipeline.sources.ranges import TopicRange
+from duemq.pipeline.logs import decode
+from duemq.pipeline.logs.ranges import TopicRange
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
 

@@ -12,7 +12,7 @@ from duemq.model.ledger import OutcomeCounts
 from duemq.pipeline.audit.changes import cycles
 from duemq.pipeline.audit.lateness import Late, Spread, spreads, summary, together
 from duemq.pipeline.audit.window import Finding, ShardWindow, idle, of_range, standing, windows
-from duemq.pipeline.sources import decode
+from duemq.pipeline.logs import decode
 from tests.support.spark.log_frames import frame_of
 from tests.support.spark.spark_site import spark_tests
 

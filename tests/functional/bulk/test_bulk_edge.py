@@ -20,8 +20,8 @@ from duemq.pipeline.audit import sums
 from duemq.pipeline.audit.job import audit
 from duemq.pipeline.audit.read import MARGIN_MS, topic_ranges
 from duemq.pipeline.audit.report import verdict
-from duemq.pipeline.sources.kafka import configured
-from duemq.pipeline.sources.ranges import Logs, Retention
+from duemq.pipeline.logs.kafka import configured
+from duemq.pipeline.logs.ranges import Logs, Retention
 from tests.support.consumer.consumer_site import new_topic, send
 from tests.support.spark.spark_site import spark_tests
 

@@ -26,7 +26,7 @@ from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.bulk_schedule.stage import FolderStage
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from duemq.storage.imports.columns import is_normal
 from duemq.storage.imports.importer import inspect
 from duemq.storage.imports.limits import ImportLimits

@@ -17,7 +17,7 @@ from duemq.pipeline.bulk_schedule.job import Options, RowsRejected, schedule
 from duemq.pipeline.bulk_schedule.rules import BulkRules
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from tests.e2e.server import Server as Process
 from tests.support.spark.spark_site import spark_tests
 

@@ -25,7 +25,7 @@ from duemq.pipeline.bulk_schedule.plans import plan_of
 from duemq.pipeline.bulk_schedule.server import hand_over, imported
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
-from duemq.pipeline.sources.tables import fingerprint, read_table
+from duemq.pipeline.logs.tables import fingerprint, read_table
 from duemq.pipeline.spark.progress import Silent
 from duemq.storage.imports.columns import is_normal
 from tests.e2e.server import environment, wait_for
@@ -87,7 +87,7 @@ _PLAN = """
 import sys
 from duemq.pipeline.bulk_schedule.plans import plan_of
 from duemq.pipeline.spark.session import running
-from duemq.pipeline.sources.tables import fingerprint
+from duemq.pipeline.logs.tables import fingerprint
 with running("plan", settings={"spark.driver.memory": "512m"}) as spark:
     for _ in range(int(sys.argv[2])):
         spark.range(3).selectExpr("id + 1 as x").collect()

@@ -379,6 +379,11 @@ def test_a_topic_counts_what_waits_and_prefixes_choose_among_it(api: Api, topic:
 
     assert listed(topic_prefix=topic) == listed(name_prefix=f"{topic}-") == 12
     assert listed(topic_prefix=f"{topic}.a", name_prefix=f"{topic}-1") == 1  # 10; 1 and 11 are of b
+    messages = api.ask("GET", "/v1/messages", 200, params={"topic_prefix": topic})["messages"]
+    assert {one["name"] for one in messages} == {f"{topic}-{n}" for n in range(12)}
+    assert api.ask("GET", f"/v1/messages/{topic}-1", 200)["name"] == f"{topic}-1"
+    nameless = api.send(topic=f"{topic}.c", deliver_after="30d")["id"]
+    assert "name" not in api.state(nameless) and api.ask("DELETE", f"/v1/messages/{nameless}", 200)
     chosen = {"topic_prefix": f"{topic}.", "name_prefix": f"{topic}-1"}
     assert api.ask("POST", "/v1/messages:cancel", 200, {"filter": chosen})["counts"]["cancelled"] == 3
     assert (pending("a"), pending("b")) == ((5, 0), (4, 0))

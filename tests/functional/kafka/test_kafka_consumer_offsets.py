@@ -19,7 +19,7 @@ from duemq.client.lag import LagReader
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.errors import Rejected, Unavailable
 from duemq.model.names import PURGES, CursorName, consumer_cursor
-from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.logs.ranges import Logs
 from tests.functional.kafka.kafka_bus import WITHIN_S, frames, new_topic, options, secure
 from tests.support.servers.kafka_rights import deny_group
 from tests.support.servers.real_servers import need_servers

@@ -78,7 +78,7 @@ def test_a_table_and_json(kafka: KafkaServers, behind: tuple[str, str]) -> None:
         (["--set", "kafka.bootstrap=127.0.0.1:1"], 8, "no Kafka broker answers at 127.0.0.1:1"),
         (["--set", "kafka.protocol=SASL_SSL"], 1, "kafka.user"),
         (["--listen", "8787"], 2, "HOST:PORT"),
-        (["--listen", "127.0.0.1:0", "--watch", "1"], 2, "--every"),
+        (["--listen", "127.0.0.1:0", "--watch"], 2, "--listen"),
     ],
 )
 def test_what_is_wrong_is_said(kafka: KafkaServers, words: list[str], code: int, said: str) -> None:
@@ -106,7 +106,7 @@ def test_security_is_set_as_for_servers(kafka_secure: KafkaServers) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_watching_ends_with_a_signal(kafka: KafkaServers, behind: tuple[str, str], how: signal.Signals) -> None:
-    with started(behind[0], "--kafka", kafka.bootstrap, "--watch", "0.1", "--json") as process:
+    with started(behind[0], "--kafka", kafka.bootstrap, "--watch", "--every", "0.1", "--json") as process:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(3)]
         assert [json.loads(line)["groups"][0]["total"]["lag"] for line in lines] == [4, 4, 4]

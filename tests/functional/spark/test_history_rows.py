@@ -17,7 +17,7 @@ from duemq.model.record import pack_record
 from duemq.model.row import dead_frame, frame_in, row_of
 from duemq.pipeline.history import rows
 from duemq.pipeline.history.questions import lateness_by_hour, once, repeated, volume_by_day
-from duemq.pipeline.sources import logs
+from duemq.pipeline.logs import logs
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
 

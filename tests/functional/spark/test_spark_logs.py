@@ -38,9 +38,9 @@ from duemq.model.plain import dead_letter
 from duemq.model.record import HEAD, HEADER, Header, pack_headers, pack_record, shorten
 from duemq.model.row import change_row, dead_frame, direct_frame, frame_in, row_of
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.kafka import configured, reading
-from duemq.pipeline.sources.logs import commands, dead_letters, deliveries, entries, read_topics
-from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.logs.kafka import configured, reading
+from duemq.pipeline.logs.logs import commands, dead_letters, deliveries, entries, read_topics
+from duemq.pipeline.logs.ranges import Logs
 from tests.support.consumer.consumer_site import new_topic, send
 from tests.support.spark.log_frames import kafka_frame, record
 from tests.support.spark.spark_site import spark_tests
@@ -174,7 +174,7 @@ def test_ids_of_other_spellings_are_none(spark: SparkSession) -> None:
 def test_a_topic_of_one_partition_is_read_by_many_tasks(
     spark: SparkSession, kafka: KafkaServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("duemq.pipeline.sources.logs._MAX_RECORDS", 10)
+    monkeypatch.setattr("duemq.pipeline.logs.logs._MAX_RECORDS", 10)
     topic = asyncio.run(new_topic(kafka.bootstrap))
     asyncio.run(send(kafka.bootstrap, topic, [b"%d" % n for n in range(95)], partition=0))
     frame = read_topics(spark, kafka.bootstrap, Logs(kafka.bootstrap).ranges([topic]).values())

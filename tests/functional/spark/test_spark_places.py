@@ -18,8 +18,8 @@ from duemq.client import Client
 from duemq.pipeline.cli.app import app
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import pattern_of, uri_of
+from duemq.pipeline.logs.tables import read_table
 from duemq.pipeline.report.place import check_page, write_page
-from duemq.pipeline.sources.tables import read_table
 from duemq.pipeline.spark import session
 from tests.support.spark.spark_site import spark_tests
 

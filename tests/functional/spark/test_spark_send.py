@@ -19,11 +19,11 @@ from duemq.pipeline.bulk_schedule.rules import REASON, BulkRules, judged, reject
 from duemq.pipeline.columns import OWN, Columns
 from duemq.pipeline.columns.past import LONG_PAST
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.logs.kafka import configured
 from duemq.pipeline.send import commands_of, rejects_of, send_stream, sendable, shard_of
 from duemq.pipeline.send.rules import TIME_HEADERS
 from duemq.pipeline.send.sink import writing
 from duemq.pipeline.send.twice import look, without_ambiguous
-from duemq.pipeline.sources.kafka import configured
 from tests.support.spark.bulk_rows import LIMITS, SCHEMA
 from tests.support.spark.send_rows import NOW, meant, rows, wished, written_down
 from tests.support.spark.spark_site import spark_tests

@@ -18,12 +18,12 @@ from duemq.client import Client, Draft, EpochMs, Message
 from duemq.model.ids import peek
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput, JobFailed
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.send import fields_of, shards_at
-from duemq.pipeline.source.fields import check
-from duemq.pipeline.source.listing import SCHEMA
-from duemq.pipeline.source.options import Writing
-from duemq.pipeline.source.posting import answered, settle, write
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.spark_source.fields import check
+from duemq.pipeline.spark_source.listing import SCHEMA
+from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.posting import answered, settle, write
 from tests.support.http.proxy_site import SHARDS, proxy_site
 from tests.support.spark.spark_site import spark_tests
 

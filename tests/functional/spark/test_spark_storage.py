@@ -14,7 +14,7 @@ from duemq.pipeline.bulk_schedule.stages import stage_of
 from duemq.pipeline.columns import Columns
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import destination, uri_of
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from tests.support.spark.spark_site import spark_tests
 
 pytestmark = spark_tests

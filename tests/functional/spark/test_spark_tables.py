@@ -15,9 +15,9 @@ from duemq.pipeline.cli.schedule import _identity
 from duemq.pipeline.columns import CORRUPT, OWN, Columns
 from duemq.pipeline.errors import BadInput, JobFailed
 from duemq.pipeline.files.patterns import exact
+from duemq.pipeline.logs.tables import fingerprint, jdbc_table, read_table, schema_of
 from duemq.pipeline.migrate import from_csv
 from duemq.pipeline.migrate.files import read_csv
-from duemq.pipeline.sources.tables import fingerprint, jdbc_table, read_table, schema_of
 from duemq.pipeline.spark.failures import failures_told
 from tests.support.spark.spark_site import spark_tests
 

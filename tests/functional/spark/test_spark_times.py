@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from duemq.model.timing import FIRST_MS
 from duemq.pipeline.columns import OWN, Columns, with_fields
 from duemq.pipeline.errors import BadInput
+from duemq.pipeline.logs.tables import jdbc_table, read_table
 from duemq.pipeline.migrate import divided, from_csv
 from duemq.pipeline.migrate.files import read_csv
-from duemq.pipeline.sources.tables import jdbc_table, read_table
 from tests.support.spark.spark_site import spark_tests
 from tests.support.times import INSTANTS
 

@@ -20,7 +20,7 @@ from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.message import Draft
 from duemq.model.timing import WINDOW_MS
 from duemq.pipeline.audit.job import Frames, Gathered, gathered
-from duemq.pipeline.sources import decode
+from duemq.pipeline.logs import decode
 from tests.e2e.server import Server, wait_for
 from tests.support.servers.real_servers import need_servers
 from tests.support.shard.import_schedule import write_messages

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 from aiokafka.structs import TopicPartition
 
-from duemq.pipeline.sources import ranges
-from duemq.pipeline.sources.ranges import EARLIEST, LATEST
+from duemq.pipeline.logs import ranges
+from duemq.pipeline.logs.ranges import EARLIEST, LATEST
 
 
 @dataclass

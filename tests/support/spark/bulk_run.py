@@ -19,7 +19,7 @@ import pyarrow as pa
 from duemq.pipeline.bulk_schedule.job import Options, schedule
 from duemq.pipeline.cli.command import ProgressLines
 from duemq.pipeline.columns import Columns
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark.session import running
 
 SETTINGS = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4", "spark.default.parallelism": "2"}

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 from duemq.pipeline.spark.progress import Silent
 from tests.support.http.proxy_site import proxy_site
 

@@ -112,7 +112,7 @@ def schedule(spark: SparkSession, server: str, table: str, stage: str, job: str)
     from duemq.pipeline.bulk_schedule.job import Options
     from duemq.pipeline.bulk_schedule.job import schedule as run
     from duemq.pipeline.columns import Columns
-    from duemq.pipeline.sources.server import Server
+    from duemq.pipeline.logs.server import Server
 
     columns, told = Columns("due", "text", to="orders", key="key", name="name"), RecordingTeller()
     frame = spark.read.parquet(f"file://{table}")

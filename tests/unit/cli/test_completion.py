@@ -26,9 +26,10 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.keys.append(self.headers.get("Authorization"))
         messages = [
-            {"id": name, "status": "scheduled", "topic": "t", "deliver_at_ms": 1, "deliver_at": "…"}
+            {"id": "0123", "name": name, "status": "scheduled", "topic": "t", "deliver_at_ms": 1, "deliver_at": "…"}
             for name in ("order-1", "order 2")
         ]
+        messages.append({"id": "4567", "status": "scheduled", "topic": "t", "deliver_at_ms": 1, "deliver_at": "…"})
         document = {
             "/v1/topics": {"topics": [{"topic": name} for name in TOPICS]},
             "/v1/messages": {"messages": messages, "cursor": None},
@@ -64,11 +65,11 @@ def offers(line: str, expected: list[str], **variables: str) -> bool:
     return any(completed(line, **variables) == expected for _ in range(20))
 
 
-def test_topics_ids_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
+def test_topics_messages_and_destinations_come_from_the_server(server: str, config_home: Path) -> None:
     assert offers("duemq tail ", ["orders", "orders.eu", "mails"], DUEMQ_URL=server)
     assert offers("duemq send or", ["orders", "orders.eu"], DUEMQ_URL=server)
     assert offers("duemq ls --topic m", ["mails"], DUEMQ_URL=server)
-    assert offers("duemq cancel ", ["order-1"], DUEMQ_URL=server)
+    assert offers("duemq cancel ", ["order-1", "4567"], DUEMQ_URL=server)
     assert offers("duemq get order-", ["order-1"], DUEMQ_URL=server)
     assert offers("duemq destination pause b", ["billing"], DUEMQ_URL=server)
     Answers.keys.clear()

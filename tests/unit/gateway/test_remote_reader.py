@@ -13,6 +13,8 @@ import orjson
 import pytest
 
 from duemq.cluster.codec import (
+    NAMES,
+    READS_HEADER,
     TOKEN_HEADER,
     query_from_json,
     query_to_json,
@@ -174,7 +176,7 @@ def test_topics_are_asked_for_in_parts_and_an_older_node_tells_one_at_a_time() -
     nodes = Nodes(node("new"), masters={0: "new"})
     nodes.answers["new"] = httpx.Response(200, json={"topics": ["t"] * 1_000})
     older = Nodes(node("old"), masters={0: "old"})
-    state = state_to_json(MessageState("i", "scheduled", "t", 5, payload=b"p"))
+    state = state_to_json(MessageState("i", "scheduled", "t", 5, payload=b"p"), names=True)
 
     def answer_of_older(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/topics"):
@@ -204,7 +206,9 @@ def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() 
             return DOWN
         document = orjson.loads(request.content)
         assert query_from_json(document["query"]) == Query("t", key="k")
-        return httpx.Response(200, json={shard: search_part_to_json(found[int(shard)]) for shard in document["after"]})
+        return httpx.Response(
+            200, json={shard: search_part_to_json(found[int(shard)], names=True) for shard in document["after"]}
+        )
 
     nodes = Nodes(node("a"), node("b"), node("c", holds=frozenset((0,))), masters={0: "a", 1: "b", 2: "a"})
 
@@ -221,7 +225,7 @@ def test_a_search_goes_to_each_master_and_what_one_does_not_answer_to_another() 
 
 def test_values_come_back_as_they_were() -> None:
     for found in (SearchPart([(KEY, state(1)), (KEY, state(2))], KEY), SearchPart([], None)):
-        assert search_part_from_json(orjson.loads(orjson.dumps(search_part_to_json(found)))) == found
+        assert search_part_from_json(orjson.loads(orjson.dumps(search_part_to_json(found, names=True)))) == found
     query = Query("t", "dead", "k", "l", 1, 2, 3, "c")
     assert query_from_json(orjson.loads(orjson.dumps(query_to_json(query)))) == query
 
@@ -232,9 +236,17 @@ def test_an_older_node_is_asked_as_before_and_sees_a_prefix_that_it_must_refuse(
     assert query_from_json(query_to_json(query)) == query
 
 
+def test_names_come_to_a_proxy_that_says_it_reads_them_and_unknown_fields_are_left_out() -> None:
+    named = replace(state(1), name=b"n:order-42")
+    document = orjson.loads(orjson.dumps(state_to_json(named, names=True)))
+    assert state_from_json(document | {"of_a_later_version": 1}) == named
+    assert "name" not in state_to_json(named, names=False), "0.1 refuses a state with a field that it does not know"
+    assert node_client(0.1).headers[READS_HEADER] == NAMES
+
+
 def test_null_comes_back_and_an_older_process_reads_it_as_empty() -> None:
     null = replace(state(1), headers=(("h", None), ("e", b"")), payload=None, has_null=True)
-    document = orjson.loads(orjson.dumps(state_to_json(null)))
+    document = orjson.loads(orjson.dumps(state_to_json(null, names=True)))
     assert state_from_json(document) == null
     assert [b64decode(document["payload"]), *(b64decode(value) for _, value in document["headers"])] == [b""] * 3
 

@@ -9,7 +9,7 @@ from duemq.client import Client
 from duemq.client.http.values import Limits as Told
 from duemq.model.timing import TimePolicy
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.sources.server import limits_of, message_limits
+from duemq.pipeline.logs.server import limits_of, message_limits
 from duemq.proxy.request.ingress import MessageLimits
 from duemq.storage.imports.limits import ImportLimits
 from tests.support.http.http_site import Ask, FakeGateway, with_app

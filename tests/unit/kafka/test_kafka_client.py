@@ -21,7 +21,7 @@ from duemq.client.consumer.options import ConsumerOptions
 from duemq.client.consumer.retry.publisher import Returns
 from duemq.client.lag.brokers import Brokers
 from duemq.model.errors import Unavailable
-from duemq.pipeline.sources.ranges import Logs
+from duemq.pipeline.logs.ranges import Logs
 
 CONNECTION = (1, ConnectionGroup.DEFAULT)
 

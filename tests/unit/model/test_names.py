@@ -28,6 +28,7 @@ from duemq.model.names import (
     of_redrive,
     of_return,
     shard_of_name,
+    text_of,
 )
 from duemq.model.plain import RecordPosition, command_of
 from duemq.model.record import pack_record
@@ -132,6 +133,14 @@ def test_what_a_caller_named_before_it_had_a_space_is_known() -> None:
     others = of_client("k:x"), of_idempotency_key(b"", "k:"), of_redrive("k:"), of_return("k:", b"", None, None)[0]
     for name in others:
         assert former_of_caller(name) is None
+
+
+def test_a_name_is_shown_only_to_who_may_look_it_up() -> None:
+    own, shared = of_caller("user:ann", "a:b"), of_client("a:b")
+    assert [text_of(own, caller) for caller in ("user:ann", "user:bob", "")] == ["a:b", "", ""]
+    assert [text_of(shared, caller) for caller in ("user:ann", "")] == ["a:b", "a:b"]
+    for name in (b"", of_idempotency_key(b"", "k"), of_redrive("k"), of_return("k", b"", None, None)[0]):
+        assert text_of(name, "") == text_of(name, "user:ann") == ""
 
 
 def test_no_consumer_can_have_the_cursor_of_a_group() -> None:

@@ -10,7 +10,7 @@ import pytest
 from duemq.pipeline.audit import read
 from duemq.pipeline.audit.read import FOREVER, MARGIN_MS, dropped_before, ledger_range, topic_ranges
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.ranges import Retention
+from duemq.pipeline.logs.ranges import Retention
 from tests.support.servers.fake_kafka import FakeKafka, FakePartition, records
 
 HOUR, DAY = 3_600_000, 86_400_000

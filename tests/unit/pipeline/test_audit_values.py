@@ -10,7 +10,7 @@ from duemq.pipeline.audit.job import OUTCOMES, AuditResult
 from duemq.pipeline.audit.lateness import Late, Spread
 from duemq.pipeline.audit.report import report, verdict
 from duemq.pipeline.audit.window import ShardWindow
-from duemq.pipeline.sources.ranges import TopicRange
+from duemq.pipeline.logs.ranges import TopicRange
 
 WINDOW = ShardWindow(0, -1, 1, 0, 0, 20, (1, 0, 0), 0, 1_001, OutcomeCounts(20), 20)
 

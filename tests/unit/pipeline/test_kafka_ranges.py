@@ -6,8 +6,8 @@ import pytest
 
 from duemq.model.errors import BadConfig
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.kafka import JavaKafka, client, configured, options_of, reading
-from duemq.pipeline.sources.ranges import Logs, Retention, TopicRange
+from duemq.pipeline.logs.kafka import JavaKafka, client, configured, options_of, reading
+from duemq.pipeline.logs.ranges import Logs, Retention, TopicRange
 from tests.support.servers.fake_kafka import FakeKafka, records
 
 

@@ -29,7 +29,7 @@ from duemq.model.message import (
 from duemq.model.plain import ByName, Malformed, RecordPosition, command_of
 from duemq.model.record import Header, pack_record
 from duemq.model.row import read_row, row_of
-from duemq.pipeline.sources.plain_records import RecordMeaning, metadata, read
+from duemq.pipeline.logs.plain_records import RecordMeaning, metadata, read
 
 AT = 1_700_000_000_000  # 2023-11-14T22:13:20Z
 SHARD = 3

@@ -8,7 +8,7 @@ import pytest
 
 from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.source.options import MAX_RANGES, reading, writing
+from duemq.pipeline.spark_source.options import MAX_RANGES, reading, writing
 
 DAY_MS = 86_400_000
 DAY = 20_000 * DAY_MS

@@ -10,8 +10,8 @@ import pytest
 from duemq.client import Client, Draft, EpochMs, Message, Unavailable, Unreachable
 from duemq.client.http.errors import BatchInterrupted, NameConflict, UnexpectedAnswer
 from duemq.client.http.values import MessageState
-from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, posted
-from duemq.pipeline.sources.server import patiently
+from duemq.pipeline.logs.server import patiently
+from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, posted
 
 
 class Time:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from duemq.pipeline.sources.tables import jdbc_print
+from duemq.pipeline.logs.tables import jdbc_print
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from duemq.model.errors import Unavailable
 from duemq.model.names import PURGES
 from duemq.model.topic_names import TopicNames
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.sources.kafka import JavaKafka, Kafka, options_of
+from duemq.pipeline.logs.kafka import JavaKafka, Kafka, options_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ class Logs:
         if isinstance(self._kafka, JavaKafka) and self._kafka.java_login:
             if self._spark is None:
                 raise BadInput("only Kafka's Java client knows this login: it needs a Spark session")
-            from duemq.pipeline.sources.java_logs import JavaConnection
+            from duemq.pipeline.logs.java_logs import JavaConnection
 
             return NamedConnection(JavaConnection(self._spark, self._kafka), self._options.names)
         return NamedConnection(await PythonConnection.open(self._options), self._options.names)

@@ -8,17 +8,17 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from duemq.pipeline.errors import BadInput
-from duemq.pipeline.source.fields import check
-from duemq.pipeline.source.listing import SCHEMA, Lister
-from duemq.pipeline.source.options import reading, writing
-from duemq.pipeline.source.posting import MessageWriter, StreamWriter
+from duemq.pipeline.spark_source.fields import check
+from duemq.pipeline.spark_source.listing import SCHEMA, Lister
+from duemq.pipeline.spark_source.options import reading, writing
+from duemq.pipeline.spark_source.posting import MessageWriter, StreamWriter
 
 T = TypeVar("T")
 
 
 class DuemqSource(DataSource):
     """`spark.read.format("duemq")`: messages that are pending or ended, and dead letters. `df.write.format("duemq")`
-    and `df.writeStream.format("duemq")`: rows become messages. docs/pipeline/source.md has the options.
+    and `df.writeStream.format("duemq")`: rows become messages. docs/pipeline/spark_source.md has the options.
 
     Executors need duemq, and have to reach the server.
     """

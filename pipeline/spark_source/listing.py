@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from duemq.client.http.requests import Filter
 from duemq.client.http.values import MessageState
-from duemq.pipeline.source.options import Reading
-from duemq.pipeline.sources.server import patiently
+from duemq.pipeline.logs.server import patiently
+from duemq.pipeline.spark_source.options import Reading
 
 _TEXT, _MS = T.StringType(), T.LongType()
 # Not of a DDL text: the process that Spark plans with has no session to read one.

@@ -17,7 +17,7 @@ from murmurhash2 import murmurhash2
 from duemq.model.errors import CorruptStore
 from duemq.model.key import read_key
 from duemq.model.ledger import Barrier, read_ledger
-from duemq.pipeline.sources import plain_records
+from duemq.pipeline.logs import plain_records
 
 Batches = Iterable[pa.RecordBatch]
 

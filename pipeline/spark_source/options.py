@@ -17,7 +17,7 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import FIRST_MS, LAST_MS, WINDOW_MS, parse_duration, parse_instant
 from duemq.pipeline.errors import BadInput
 from duemq.pipeline.files.uris import local_path, uri_of
-from duemq.pipeline.sources.server import Server
+from duemq.pipeline.logs.server import Server
 
 STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "pending": ("scheduled",), "delivered": ("delivered",), "cancelled": ("cancelled",), "dead": ("dead",),

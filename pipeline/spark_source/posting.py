@@ -16,9 +16,9 @@ from duemq.client.http.blocking.message import BatchResult
 from duemq.model.timing import why_implausible
 from duemq.pipeline.columns.past import why_long_past
 from duemq.pipeline.errors import JobFailed
-from duemq.pipeline.source.options import Writing
-from duemq.pipeline.source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
-from duemq.pipeline.source.refused import RefusedRows
+from duemq.pipeline.spark_source.options import Writing
+from duemq.pipeline.spark_source.patience import ACCEPTED, REFUSED, REPEATED, PostResult, posted
+from duemq.pipeline.spark_source.refused import RefusedRows
 
 _BYTES: Final = 8 << 20  # of payloads and keys in one request, and in memory beside the rows that Spark gave
 _MAX_REASONS: Final = 5  # refusals that an error tells

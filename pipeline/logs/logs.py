@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 from duemq.model.message import NO_KEY
 from duemq.model.rules import ID_CHARS
 from duemq.model.topic_names import OWN
-from duemq.pipeline.sources import decode, envelopes
-from duemq.pipeline.sources.kafka import Kafka, options_of, reading
-from duemq.pipeline.sources.ranges import TopicRange
+from duemq.pipeline.logs import decode, envelopes
+from duemq.pipeline.logs.kafka import Kafka, options_of, reading
+from duemq.pipeline.logs.ranges import TopicRange
 
 _arrow_udf: Final[Any] = cast(Any, F).arrow_udf  # its types leave out what it is without a function type
 BUFFER: Final = "duemq.buffer"

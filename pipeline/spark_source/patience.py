@@ -9,7 +9,7 @@ from typing import NamedTuple
 from duemq.client import Draft, Message
 from duemq.client.http.blocking.message import BatchResult
 from duemq.client.http.errors import BatchInterrupted, RejectedError, Unavailable, Unreachable
-from duemq.pipeline.sources.server import Clock, Sleep, longer
+from duemq.pipeline.logs.server import Clock, Sleep, longer
 
 ACCEPTED, REPEATED, REFUSED = "accepted", "repeated", "refused"
 
