@@ -291,6 +291,6 @@ class NodeCollector(Collector):
             ("duemq_disk_used_bytes", "Size of the data folder", disk.folder_bytes),
             ("duemq_disk_free_bytes", "Free space on the disk of the data folder", disk.use.free),
             ("duemq_disk_used_ratio", "How full the disk of the data folder is, 0 to 1", disk.use.percent / 100),
-            ("duemq_disk_watermark", "The mark it has reached: 1 cleans, 2 shortens history, 3 refuses", disk.level),
+            ("duemq_disk_watermark", "The mark it has reached: 1 purges, 2 shortens history, 3 refuses", disk.level),
         ):
             yield GaugeMetricFamily(name, text, value=value)

@@ -79,7 +79,7 @@ class NodeOptions:
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
-    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one cleaning a day;
+    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one purge a day;
     None = every `purge_interval_s`. `stuck_after_s`: see `Liveness`.
     """
 
@@ -545,11 +545,11 @@ class Node:
 
 
 def until_purge(options: NodeOptions, now: datetime) -> float:
-    """Seconds until a node cleans, whatever its disk is like."""
+    """Seconds until a node purges, whatever its disk is like."""
     if options.purge_at is None:
         return options.purge_interval_s
     hour, minute = options.purge_at
-    # A cleaning that began shortly before its hour is not made again at it.
+    # A purge that began shortly before its hour is not made again at it.
     fire: datetime = CronTrigger(hour=hour, minute=minute, timezone=UTC).get_next_fire_time(None, now + _SOON)
     return (fire - now).total_seconds()
 

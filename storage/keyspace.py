@@ -5,12 +5,12 @@ e key                     -> how a message ended otherwise: cancelled, dead, pur
                              where `d` says that this is to be read from a delay file yet
 m first key               -> current key of a message that was moved
 n name                    -> first key | fingerprint of a named message
-x window | name           -> (nothing): names by the window their message is due in, for cleaning
+x window | name           -> (nothing): names by the window their message is due in, for purges
 t cursor                  -> entry number | commit time: when the cursor got here (one per cycle that moved it)
 v applied offset          -> entry number | commit time: when commands below were applied (one per cycle)
 w window start            -> how many messages are pending in this 30-minute window
 l window start            -> commit time: when the last message that was due in this window ended
-z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for cleaning
+z window | key            -> (nothing): cancelled and dead messages by the window in which they ended, for purges
 f window | number         -> what a delay file says of itself: its rows are in it and not in `p`
 d key                     -> nothing, or ROWLESS: in a delay file, and cancelled, moved or dead since
 c window                  -> how many of its keys are among those

@@ -203,7 +203,7 @@ class TopicStates:
         except (Unavailable, Fatal) as error:
             reason, detail = "not_made", str(error)
         except Exception as error:  # whatever one topic brings about ends with it
-            log.exception("topic %s: the look-up failed", topic, extra={"action": "target_lookup", "topic": topic})
+            log.exception("topic %s: the look-up failed", topic, extra={"action": "topic_lookup", "topic": topic})
             reason, detail = "failed", repr(error)
         if len(self._answers) >= _MAX_REFUSALS:
             self._answers.clear()

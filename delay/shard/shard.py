@@ -186,7 +186,7 @@ class Shard:
             node.peers, self.tiering_counts,
         )  # fmt: skip
         self.store.index.switch(node.indexed_topics, self.replica.entry)
-        self._tiering_task = asyncio.create_task(self._tiering_worker.run(), name=f"far-{self.number}")
+        self._tiering_task = asyncio.create_task(self._tiering_worker.run(), name=f"tiering-{self.number}")
         self._workers = [
             self._tiering_task,
             asyncio.create_task(self._importer.run(), name=f"import-{self.number}"),

@@ -131,7 +131,7 @@ async def delete_consumer_cursor(service: Service, request: Request) -> Response
 
 
 async def _start(service: Service, topic: str, after: str | None, consumer: str | None) -> list[int]:
-    """Where to read from: `after` wins over the consumer's place, and without both it is the start."""
+    """Where to read from: `after` wins over the consumer's cursor, and without both it is the start."""
     bus = service.gateway.bus
     source = "after"
     if consumer is not None:

@@ -44,11 +44,12 @@ class Connection(Protocol):
     """What is asked of a connection: see `HttpConnection`. Times are those of the loop, s."""
 
     transport: asyncio.Transport
-    cycle: object | None
     since: float
     head_since: float | None
     unread_since: float | None
 
+    @property
+    def cycle(self) -> object | None: ...
     @property
     def sends_body(self) -> bool: ...
     @property
