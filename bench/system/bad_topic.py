@@ -1,4 +1,4 @@
-"""Topics that take nothing, each in a way of its own, and who sends to them."""
+"""Topics that take no records, each for another reason, and a sender of records for them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ KINDS: Final[Mapping[str, str]] = {
     "min-isr": "too few replicas in sync",
 }
 OF_THREE: Final = ("leaderless", "min-isr")
-"""The kinds that need three brokers, of which the third is dead."""
+"""The kinds that need three brokers. The third is dead."""
 MADE_AGAIN: Final = "deleted"
-"""duemq makes this one again by itself, so that there is nothing to show for long."""
+"""duemq makes this topic again, so its error is never shown for long."""
 
 
 def topic_of(kind: str, prefix: str) -> str:
@@ -33,7 +33,7 @@ def topic_of(kind: str, prefix: str) -> str:
 
 
 async def make(bootstrap: str, kind: str, topic: str) -> None:
-    """Make the bad topic, or what it collides with. Raises SiteError."""
+    """Make the bad topic, or the topic that its name collides with. Raises SiteError."""
     new: dict[str, NewTopic] = {
         "compacted": NewTopic(topic, 1, 1, topic_configs={"cleanup.policy": "compact"}),
         "colliding": NewTopic(topic.replace(".", "_"), 1, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from itertools import product
 from typing import Final
 
 import grimp
@@ -36,6 +37,28 @@ def test_a_circle_is_found(graph: grimp.ImportGraph, arrow: tuple[str, str]) -> 
     found = circles(graph)
     graph.remove_import(importer=importer, imported=imported)
     assert found != {}
+
+
+def test_the_layers_on_the_page_are_those_of_the_code(graph: grimp.ImportGraph) -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    lines = page.partition("The layers of the larger folders")[2].split("```")[1].strip().splitlines()
+    upward = []
+    for line in lines:
+        top, layers = line.split(maxsplit=1)
+        parts = [
+            (level, f"duemq.{top}.{name.strip().replace('/', '.')}")
+            for level, names in enumerate(layers.split(">"))
+            for name in names.split("|")
+        ]
+        assert {part for _, part in parts} <= graph.modules
+        upward += [
+            (part, other)
+            for (level, part), (above, other) in product(parts, parts)
+            if part != other
+            and above <= level
+            and graph.direct_import_exists(importer=part, imported=other, as_packages=True)
+        ]
+    assert len(lines) > 5 and upward == []
 
 
 def test_no_folder_has_more_files_than_one_can_keep_in_mind() -> None:
