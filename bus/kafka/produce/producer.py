@@ -40,6 +40,10 @@ class Producer(Protocol):
         """As the brokers know it now; -1 before the start."""
         ...
 
+    async def connect(self) -> None:
+        """Do of `start` what changes nothing at the brokers, as far as it succeeds."""
+        ...
+
     async def start(self) -> None:
         """Fence the one before, and have the broker end its transaction. Raises KafkaError and OSError."""
         ...

@@ -49,6 +49,8 @@ class ProducerV1:
         producer_id: int = transaction_manager(self._kafka).producer_id
         return producer_id
 
+    async def connect(self) -> None: ...
+
     async def start(self) -> None:
         await self._kafka.start()
 
