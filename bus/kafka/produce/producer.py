@@ -41,7 +41,7 @@ class Producer(Protocol):
         ...
 
     async def connect(self) -> None:
-        """Do of `start` what changes nothing at the brokers, as far as it succeeds."""
+        """Do the part of `start` that changes nothing at the brokers. An error only ends it: `start` meets it again."""
         ...
 
     async def start(self) -> None:
