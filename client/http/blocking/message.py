@@ -1,5 +1,5 @@
 # Made from client/http/aio/message.py by `make sdk`: change that file.
-"""A message as a client hands it out."""
+"""A message, as a client returns it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Message(Handle):
-    """A message on the server, with what can be done to it."""
+    """A message on the server, with the operations on it."""
 
     def __init__(self, client: Client, state: MessageState) -> None:
         super().__init__(state)

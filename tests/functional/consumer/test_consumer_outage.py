@@ -95,7 +95,7 @@ async def test_what_the_log_has_forgotten_is_told(kafka: KafkaServers, caplog: p
         async with member():
             await until(lambda: seen == ["0", "3"], "what is left")
     assert (
-        f"consumer of {topic}-0 was at offset 1, and the log begins at 3 now: what was between is lost" in caplog.text
+        f"consumer of {topic}-0 was at offset 1, and the log now starts at 3: records in between are lost" in caplog.text
     )
 
 

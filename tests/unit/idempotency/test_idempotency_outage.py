@@ -91,7 +91,7 @@ async def test_work_recorded_too_late_says_that_another_process_did_it_again(
     world.clock.pass_(LEASE)
     await other(Mail("a"))
     assert await handler(Mail("a")) == {"sent": "a", "time": 1}
-    assert "the work was begun again meanwhile" in caplog.text
+    assert "another attempt has begun the work since" in caplog.text
 
 
 async def test_a_store_that_is_back_soon_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
