@@ -1,4 +1,4 @@
-"""`take-over`: how long a node takes to become the writer of many shards at once, beside topics of others."""
+"""`take-over`: how long a node takes to become the writer of many shards at once, next to foreign topics."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
 from duemq.dev.servers.kafka import KafkaServers
 from duemq.model.record import pack_record
 
-_TOPICS = frozenset(("orders", "bills", "mails"))  # that the shards deliver to
-_AT_ONCE = 100  # partitions of a topic of others
+_TOPICS = frozenset(("orders", "bills", "mails"))  # topics that the shards deliver to
+_AT_ONCE = 100  # partitions of a foreign topic
 
 
 class TakeOver(NamedTuple):
@@ -32,7 +32,7 @@ class TakeOver(NamedTuple):
 
 
 def take_over(others: int, shards: int, rounds: int) -> list[TakeOver]:
-    """On a Kafka of one broker: first alone, then beside the partitions of others. Raises LocalError."""
+    """On a Kafka with one broker: first alone, then next to foreign partitions. Raises LocalError."""
     with tempfile.TemporaryDirectory(prefix="duemq-bench-") as folder, KafkaServers(Path(folder)) as servers:
         return asyncio.run(_measure(servers.bootstrap, others, shards, rounds))
 
