@@ -107,7 +107,7 @@ def test_a_node_is_found_where_it_listens(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert health([]) == 1
-    assert "nobody listens at 127.0.0.1:1, 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
+    assert "no server listens at 127.0.0.1:1, 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
     monkeypatch.setenv("DUEMQ_NODE__LISTEN", f"127.0.0.1:{serve(READY).port}")
     assert health([]) == 0
     # What answers at `listen` decides, ill or not.
