@@ -47,8 +47,7 @@ def time_out(record: Record) -> None:
 
 
 def work(client: Client, count: int) -> None:
-    """Run one process per consumer name. An unhandled error would end the loop, and the same record would come first
-    again."""
+    """Run one process per consumer name. An unhandled error ends the loop, and the same record comes first again."""
     for done, record in enumerate(client.tail(TOPIC, consumer=WORKER), 1):
         for attempt in range(1, TRIES + 1):
             try:

@@ -53,8 +53,7 @@ async def make(bootstrap: str, kind: str, topic: str) -> None:
 
 
 async def send_to(link: WorkerLink, bootstrap: str, kind: str, topic: str, shards: int) -> int:
-    """Send plain records for the bad topic, 20 a second to each shard in turn, until told to stop; returns the
-    number."""
+    """Send plain records for the bad topic, 20 a second to each shard in turn, until stopped; returns the number."""
     producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await producer.start()

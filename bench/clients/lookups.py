@@ -15,8 +15,7 @@ from duemq.bench.harness.workers import WorkerLink
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """One row per look-up, in the order of the ids: whether the message was found as scheduled, and the duration
-    (ms)."""
+    """One row per look-up, in the order of the ids: whether the message was found scheduled, and the time (ms)."""
 
     scheduled: npt.NDArray[np.bool_]
     wait_ms: npt.NDArray[np.float64]

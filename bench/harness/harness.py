@@ -173,8 +173,7 @@ class Harness:
                 time.sleep(min(left / 1000, 0.2))
 
     def settle(self, within_s: float = 180.0) -> bool:
-        """Wait until the data folder has kept its size (within 1 %) for 15 s and no sealing is going on; False if
-        not."""
+        """Wait until the data folder has kept its size (within 1 %) for 15 s without sealing; False if it does not."""
         size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
         give_up_at = since + within_s
         with self.screen.phase("waiting until sealing and compaction have ended", 1):

@@ -72,8 +72,7 @@ def tally(sent: SentMessages, received: Received) -> Tally:
 
 
 def out_of_order(received: Received) -> int:
-    """How many records came after another one of their shard, on their partition, with a higher key (due, offset,
-    row)."""
+    """Number of records after one of their shard, on their partition, with a higher key (due, offset, row)."""
     highest: dict[tuple[int, int], tuple[int, int, int]] = {}
     wrong = 0
     for partition, text in zip(received.partition.tolist(), received.ids, strict=True):

@@ -1,5 +1,4 @@
-"""The steps of `duemq bench all` on Kafka, and their targets: docs/benchmarks.md shows them next to the plain
-ceiling."""
+"""The steps of `duemq bench all` on Kafka, and their targets; docs/benchmarks.md shows the plain ceiling, too."""
 
 from duemq.bench.clients.bad_topic import KINDS, OF_THREE
 from duemq.bench.plans.plan import (

@@ -60,9 +60,8 @@ class Message:
 
     @property
     def id(self) -> str:
-        """The same for every delivery, retry and redrive of one message: duemq's id, or
-        `topic:partition:offset:timestamp` if the message did not come through duemq. To tell repeats apart: see
-        `identity`."""
+        """The same for every delivery, retry and redrive of one message: duemq's id, or, for a message that did not
+        come through duemq, `topic:partition:offset:timestamp`. To recognise repeats, see `identity`."""
         return self.origin.id
 
     @property

@@ -124,8 +124,7 @@ class LocalCluster(Running):
                 process.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop all in order: the proxies, so that no more messages are accepted; the nodes; then Kafka and
-        ZooKeeper."""
+        """Stop all in order: the proxies, so that they accept no more messages; the nodes; Kafka and ZooKeeper."""
         for processes in (self.proxies, self.nodes):
             for process in processes:
                 process.process.resume()

@@ -127,8 +127,7 @@ End it: {duemq} dev-cluster down --data {data}""")
 
 @app.command()
 def down(data: Data, json: Json = False) -> None:
-    """Stop all processes that `up` started in this folder. The data stays: remove the folder when you no longer need
-    it."""
+    """Stop all processes that `up` started in this folder. The data stays: remove the folder if you do not need it."""
     from rich.console import Console
 
     from duemq.dev.cluster.state_file import ClusterState

@@ -156,8 +156,8 @@ class Process:
             self._signal(signal.SIGTERM)
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
-        """SIGTERM, and wait; returns the exit code, None for an attached one. If it takes too long: kill, and
-        LocalError."""
+        """SIGTERM, and wait; returns the exit code, None if attached. Kills it and raises LocalError after
+        `within_s`."""
         self._signal(signal.SIGCONT)
         self.terminate()
         try:
