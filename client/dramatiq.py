@@ -125,7 +125,7 @@ def hold_of(broker: dramatiq.Broker) -> DramatiqDeferral:
     """The deferral of a broker. Raises `ValueError` for a broker without `install`."""
     hold = getattr(broker, "duemq", None)
     if not isinstance(hold, DramatiqDeferral):
-        raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) where it is created")
+        raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) when you create it")
     return hold
 
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--start",
         choices=get_args(Start),
-        help="where a consumer without a position starts: at the first message in the topic, or after the last "
+        help="start of a consumer without a position: at the first message in the topic, or after the last "
         "one; without this option, it starts only in an empty topic",
     )
     parser.add_argument("--loglevel", default="INFO")

@@ -134,5 +134,5 @@ def _next_steps(url: str, topic: str) -> Text:
         '      message = duemq.send("orders", "pay order 44", deliver_after=timedelta(minutes=5))\n'
         "      message.cancel()\n"
     )
-    text.append("\nCtrl-C stops duemq; what is pending stays.\n", "dim")
+    text.append("\nCtrl-C stops duemq; pending messages stay.\n", "dim")
     return text

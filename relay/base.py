@@ -36,7 +36,7 @@ class Result(StrEnum):
     """The other side cannot be reached. The message is not at fault: the whole destination waits, and then the message
     is sent again without counting a retry."""
     GONE = "gone"
-    """The other side wants no more messages at all: the destination is disabled."""
+    """The other side refuses all further messages: the destination is disabled."""
 
 
 class Reply(NamedTuple):

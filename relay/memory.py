@@ -1,4 +1,4 @@
-"""An outlet for tests: keeps what it was sent, and answers as told."""
+"""An outlet for tests: keeps its messages, and answers as told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Limits messages in flight to a destination, and messages started per second. Pure: `now` is an argument.
 
-The limit in flight is halved when the other side says it is overloaded, and raised by one for each limit's worth of
+The limit in flight is halved when the other side reports an overload, and raised by one for each limit's worth of
 accepted messages (additive increase, multiplicative decrease, as in TCP since RFC 2581).
 
     three answers in a row ask for later -> closed for 1 s -> one message is tried -> again: twice as long

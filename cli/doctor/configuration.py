@@ -52,7 +52,7 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
     listen = settings.node.listen if role is Role.NODE else settings.listen
     if http.open and role is not Role.RELAY and not is_loopback(listen.rpartition(":")[0]):
         yield warning(
-            _SUBJECT, "http.open = true: everyone who can reach this machine may do everything",
+            _SUBJECT, "http.open = true: everyone with access to this machine may do everything",
             'set http.access = "keys" (node: node.token), or make sure that a firewall keeps strangers away',
         )  # fmt: skip
     if role is Role.SERVE and settings.bus == "embedded":
@@ -78,6 +78,6 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
         )
     if role is not Role.SERVE and settings.zookeeper.acl == "open":
         yield warning(
-            _SUBJECT, 'zookeeper.acl = "open": everyone who can reach ZooKeeper may read the secret of the ids',
+            _SUBJECT, 'zookeeper.acl = "open": everyone with access to ZooKeeper may read the secret of the ids',
             'set zookeeper.user, zookeeper.password and zookeeper.acl = "creator"; docs/cluster.md',
         )  # fmt: skip

@@ -14,7 +14,7 @@ from duemq.model.errors import Unavailable
 if TYPE_CHECKING:  # not needed by a proxy
     from duemq.delay.node import Node
 
-_FOLDER = "data folder"  # users who may open it
+_FOLDER = "data folder"  # users with access to it
 
 Work = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -70,7 +70,7 @@ def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[
 
 
 def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
-    """Creates keys for users who may open the data folder."""
+    """Creates keys for users with access to the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
         made = await admin.keys.make(fields, _FOLDER, checked=True)

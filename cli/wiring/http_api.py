@@ -56,7 +56,7 @@ def http_api(
     """The HTTP API in front of a backend, and its background work.
 
     `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: of the relays. `ended`: of the
-    relay in this process. The log says who may use it.
+    relay in this process. The log tells who has access.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
@@ -64,7 +64,7 @@ def http_api(
     else:
         log.log(
             logging.INFO if is_loopback(settings.host) else logging.WARNING,
-            "no API keys are set (http.api_keys): until one is created (duemq key add), everyone who can reach %s may "
+            "no API keys are set (http.api_keys): until one is created (duemq key add), everyone with access to %s may "
             "send, read and cancel",
             settings.listen,
             extra={"action": "http.keys", "keys": 0},

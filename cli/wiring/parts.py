@@ -202,7 +202,7 @@ def check_cluster(settings: Settings) -> None:
 
 
 def check_http_access(settings: Settings) -> None:
-    """Refuse to serve everyone who can reach this machine. Raises BadConfig."""
+    """Refuse to serve everyone with access to this machine. Raises BadConfig."""
     http = settings.http
     if not http.api_keys and http.access != "keys" and not http.open and not settings.login.issuer:
         _require_loopback(settings.listen, "http.api_keys", 'http.access = "keys" or http.api_keys')

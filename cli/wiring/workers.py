@@ -75,7 +75,7 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
                 continue
             code = 1
             if not end_signals:
-                print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
+                print(f"duemq: worker process {child} ended unexpectedly, stopping the others", file=sys.stderr)
                 pass_on(signal.SIGTERM)
     as_before()
     if code:

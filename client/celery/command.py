@@ -57,7 +57,7 @@ def _options(command: Any) -> Any:
         click.option(
             "--start",
             type=click.Choice(get_args(Start)),
-            help="Where a consumer without a position starts: at the first task in the topic, or after the last "
+            help="Start of a consumer without a position: at the first task in the topic, or after the last "
             "one. Without this option, it starts only in an empty topic.",
         ),
     ):

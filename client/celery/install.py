@@ -51,7 +51,7 @@ def hold_of(app: Celery) -> CeleryDeferral:
     """Raises `ImproperlyConfigured` for an app without `install`."""
     hold = getattr(app, "duemq", None)
     if not isinstance(hold, CeleryDeferral):
-        raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) where it is created")
+        raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) when you create it")
     return hold
 
 

@@ -63,7 +63,7 @@ class MessageSource(Protocol):
         ...
 
     def end(self, partition: TopicPartition) -> int | None:
-        """The offset after a partition's last record, as far as known without a request."""
+        """The offset after a partition's last record, if known without a request."""
         ...
 
     def log_id(self, topic: str) -> str:

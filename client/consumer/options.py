@@ -47,7 +47,7 @@ class ConsumerOptions:
     """Handle the messages of a key in order: one at a time, with retries in place that suspend only that key."""
     mode: Mode | str = Mode.CLUSTERING
     start: datetime | int | str = "last"
-    """Where a group without offsets starts: `first`, `last` (only messages from now on), or a time (aware, or epoch
+    """Start of a group without offsets: `first`, `last` (only messages from now on), or a time (aware, or epoch
     ms)."""
     retry: Policy = field(default_factory=Levels)
     tell_errors: str = "text"
@@ -65,7 +65,7 @@ class ConsumerOptions:
     commit_interval_s: float = 5.0
     """Offsets are stored at least this often, with each pull if they moved, and at the end."""
     commit_pause_s: float = 0.0
-    """With a pause, offsets are also stored when messages are done, this far apart: a crash brings back what was done
+    """With a pause, offsets are also stored when messages are done, this far apart: a crash brings back messages done
     within the pause."""
     stop_s: float = 30.0
     """How long a stop, or a partition that moves to another member, waits for running handlers."""
@@ -73,7 +73,7 @@ class ConsumerOptions:
     allocation: str = "average"
     """`average`, `circle`, `consistent_hash` or `same_rack`: how partitions are shared out among members."""
     offsets_folder: Path | str | None = None
-    """Where a broadcasting member stores its offsets. Default: `~/.duemq/offsets`."""
+    """Folder of a broadcasting member's offsets. Default: `~/.duemq/offsets`."""
     member: str = ""
     """The name of this member; for a broadcasting one also of its offsets. Default: the host's name."""
     buffer_topic: str = "duemq.buffer"
@@ -136,7 +136,7 @@ class ConsumerOptions:
 
     @property
     def folder(self) -> Path:
-        """Where a broadcasting member stores its offsets."""
+        """Folder of a broadcasting member's offsets."""
         if self.offsets_folder is not None:
             return Path(self.offsets_folder)
         try:

@@ -21,8 +21,8 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
     """Let SIGINT and SIGTERM set this event, together with the events of all other such blocks. Does nothing outside of
     the main thread: Python handles signals only there.
 
-    Uses `signal`, not the loop's handlers: a loop has one handler per signal, forgets the former one, and does not tell
-    what it was. Setting the events wakes the loop, and the loop's own handlers keep working.
+    Uses `signal`, not the loop's handlers: a loop has one handler per signal, forgets the former one, and does not
+    return it. Setting the events wakes the loop, and the loop's own handlers keep working.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

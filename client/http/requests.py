@@ -57,7 +57,7 @@ class When(TypedDict, total=False):
 
 
 class MessageOptions(When, total=False):
-    """Options of a message besides topic and payload."""
+    """Options of a message, in addition to topic and payload."""
 
     key: Text | None
     """The record key at the target, and a business key to look messages up by. An int is sent as its digits."""

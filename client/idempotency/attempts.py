@@ -180,7 +180,7 @@ class Attempts:
         except BaseException as error:
             log.error(
                 "the work of %r is done, and its store cannot record it: if this process ends before it can, the work "
-                "%s when its lease is over: %r", key, "is in doubt" if terms.at_most_once else "is begun again", error,
+                "%s when its lease ends: %r", key, "is in doubt" if terms.at_most_once else "is begun again", error,
                 extra={"action": "finish"},
             )  # fmt: skip
             raise

@@ -60,7 +60,7 @@ def reopen_folder(folder: Path, session: int) -> Rdict:
             if (last := _last_session(db, folder)) != session:
                 raise SessionOver(
                     f"{folder} is at session {last} and not at {session}: another process opened it, or it was put in "
-                    "the place of the one that failed. Start this process anew, alone"
+                    "the place of the one that failed. Restart this process, alone"
                 )
             _write_session(db, session)  # fails if it takes no writes yet
         except BaseException:

@@ -54,7 +54,7 @@ class LocalCluster(Running):
     `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, effective from
     its next start. `kafka_extra`: lines of server.properties. `kafka_secure`: adds a SASL_SSL listener to the plain
     one. `reached_at` (server, port): the port by which others reach that port of a Kafka or ZooKeeper server, if there
-    is a proxy in between. `report` is told what is waited for. Servers of Kafka and ZooKeeper are numbered from 1,
+    is a proxy in between. `report` is called with each wait. Servers of Kafka and ZooKeeper are numbered from 1,
     `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
     if there is neither Java nor a way to fetch the servers.
     """

@@ -31,7 +31,7 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         return 0.0 if self._stream is None else self._stream.heard_at
 
     def abort(self, why: str = "given up") -> None:
-        """End what is in progress. pika then reports a lost connection, or nothing if there was none."""
+        """End the current work. pika then reports a lost connection, or nothing if there was none."""
         if self._work is not None:
             self._work.cancel()
         if self._stream is not None:

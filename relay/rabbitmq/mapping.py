@@ -21,7 +21,7 @@ _ROUTES: Final = ("CC", "BCC")
 """RabbitMQ would also send the message to these queues, which a producer may not decide. They get a prefix."""
 _OWN: Final = "duemq-"
 _PERSISTENT: Final = 2
-_FIELD_BYTES: Final = 6  # overhead of a header besides name and value, at most
+_FIELD_BYTES: Final = 6  # overhead of a header, at most, without name and value
 _PROPERTY_BYTES: Final = 1_200  # all properties and the frame, at most
 
 

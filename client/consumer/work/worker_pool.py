@@ -249,7 +249,7 @@ class Lanes:
         return True
 
     async def _watch(self) -> None:
-        """Stop handlers that take too long. Lanes do not check the clock: this task checks what is still running."""
+        """Stop handlers that take too long. Lanes do not check the clock: this task checks running handlers."""
         loop = asyncio.get_running_loop()
         since: dict[_Lane, tuple[Work, float]] = {}
         while True:
