@@ -63,7 +63,7 @@ async def test_work_that_the_store_cannot_record_is_not_done_again(
 
 
 async def test_where_the_process_ends_before_the_record_the_store_decides(world: World) -> None:
-    """Without a record it is as after a crash: begun again when its lease is over, or in doubt."""
+    """Without a record it is as after a crash: begun again when its lease ends, or in doubt."""
     for at_most_once in (False, True):
         name = f"{at_most_once}"
         world.store.away = {"finish"}
