@@ -37,7 +37,7 @@ class SendWindow:
 class Job:
     """The messages that a sending process has to send: `count`, with the sequence numbers 0..count-1.
 
-    `keep_every`: keep every so many-th id; 0 keeps none. `traced`: share of the messages with a sampled trace context;
+    `keep_every`: keep each n-th id; 0 keeps none. `traced`: share of the messages with a sampled trace context;
     the others have an unsampled one. None: no message has a trace context.
     """
 
@@ -71,7 +71,7 @@ class Job:
 class SentMessages:
     """The outcome of all messages.
 
-    By sequence number: `dues` (epoch ms), `outcome`, and `ids` of every so many-th. By request: time of the answer
+    By sequence number: `dues` (epoch ms), `outcome`, and each n-th of the `ids`. By request: time of the answer
     (epoch ms), duration (ms), number of messages. A problem is the first rejection or failure.
     """
 
@@ -222,7 +222,7 @@ class _Sender:
 async def send_steadily(
     link: WorkerLink, job: Job, rate: float, every_ms: float = EVERY_MS, connections: int = 64
 ) -> SentMessages:
-    """Open loop: a batch every so many ms by the clock, whether or not earlier ones were answered.
+    """Open loop: a batch at fixed intervals, whether or not earlier ones were answered.
 
     Due times are relative to the scheduled time of a batch. Batches that leave more than 5 ms late are counted.
     """

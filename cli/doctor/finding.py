@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 
 class Finding(NamedTuple):
-    """`subject`: what was checked. `remedy`: what to do; only for a warning or an error."""
+    """`subject`: the object of the check. `remedy`: what to do; only for a warning or an error."""
 
     subject: str
     level: Level

@@ -181,7 +181,7 @@ def show(message: Message, as_json: bool) -> None:
 
 
 def _history(state: MessageState) -> list[str]:
-    """A message's changes and failed attempts, as far as recorded, oldest first; one line each."""
+    """A message's recorded changes and failed attempts, oldest first; one line each."""
     events = [(attempt["at_ms"], escaped(attempt["reason"])) for attempt in state.raw.get("attempts", ())]
     for change in state.changes:
         text = change.change.replace("_", " ")

@@ -43,7 +43,7 @@ def begin(
     topic_prefix: TopicPrefix = None,
     name_prefix: NamePrefix = None,
     at: Annotated[str | None, typer.Option(help="Reschedule to this time.")] = None,
-    after: Annotated[str | None, typer.Option(help="Reschedule to this time from now.")] = None,
+    after: Annotated[str | None, typer.Option(help="Reschedule to this long from now.")] = None,
     zone: Zone = None,
     shift: Annotated[str | None, typer.Option(help="Move each by this duration, such as 2h or -30m.")] = None,
     shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move the expiry by the same amount.")] = False,

@@ -49,7 +49,7 @@ def lag(
 ) -> None:
     """Show how far consumer groups are behind, by topic: lag, messages in hand, and messages not pulled yet.
 
-    It reads from Kafka, so the groups need neither duemq nor be online. Reading has no side effects.
+    It reads from Kafka, so the groups need not use duemq, nor be online. Reading has no side effects.
     """
     import asyncio
     import logging

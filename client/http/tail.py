@@ -1,6 +1,6 @@
 """Follows a topic over server-sent events: parsing, the current position, and when to reconnect. Pure.
 
-Each event's `data` is one record and its `id` the cursor just after it, so a broken stream resumes where it broke.
+Each event's `data` is one record and its `id` the cursor just after it, so a broken stream resumes at that record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Follow:
         self._id: str | None = None
 
     def call(self) -> Call:
-        """The request that opens the stream, or reopens it where it broke."""
+        """The request that opens the stream, or reopens it after a break."""
         self._rest = b""
         self._forget_event()
         return operations.record_stream(self.topic, self.cursor, self._consumer)

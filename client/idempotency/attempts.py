@@ -58,7 +58,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a begin sends: the owner, and an earlier attempt of ours that is over, which the store may not know."""
+    """What a begin sends: the owner, and an earlier attempt of ours that has ended, which the store may not know."""
 
     owner: str
     over: str = ""

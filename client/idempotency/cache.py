@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-_ENTRY_BYTES = 400  # overhead in Python besides key and result
+_ENTRY_BYTES = 400  # overhead in Python, without key and result
 
 
 class Cache:

@@ -35,7 +35,7 @@ class Read(NamedTuple):
 
 
 class Scan:
-    """One reading. Caches what it has read."""
+    """One reading. Caches the records read."""
 
     def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
         self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng

@@ -294,7 +294,7 @@ def _origin(record: Record) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The error's text, as far as JSON can represent it."""
+    """The error's text, in characters that JSON can represent."""
     try:
         text = str(error).encode(errors="replace").decode()
     except Exception:

@@ -1,6 +1,6 @@
 """Sends messages to Redis or Valkey: streams, lists and channels, of one server or a cluster.
 
-All waiting messages go in one pipeline, and the next pipeline starts when that one is answered. So many messages share
+All waiting messages go in one pipeline, and the next pipeline starts when that one is answered. Many messages share
 a loop turn, a packet and an fsync of the server. A pipeline has half of the destination's timeout, and a message waits
 at most that long for its pipeline. So a silent server is AWAY before any message times out.
 """
@@ -206,7 +206,7 @@ class RedisOutlet:
             pipeline.execute_command(*words, target_nodes=node)
         for node in asked.values():
             pipeline.execute_command(*wait, target_nodes=node)
-        # The client would redirect moved commands to another node, where no WAIT follows.
+        # The client would redirect moved commands to another node, without a WAIT.
         results = await pipeline.execute(raise_on_error=False, allow_redirections=False)
         waited = dict(zip(asked, results[len(commands) :], strict=True))
         return [

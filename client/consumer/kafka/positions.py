@@ -1,7 +1,7 @@
 """The metadata of a consumer's committed offset: how far it has pulled, and its subscription.
 
 The committed offset is that of the first message that is not done; together the two tell how many messages are in hand.
-`done` has the ranges done after the committed offset, as far as they fit.
+`done` has the ranges done after the committed offset, if they fit.
 
 `of` is the start of the topic's id. It tells a member that starts later whether the topic was recreated.
 

@@ -32,7 +32,7 @@ class Lost(Exception):
 
 
 def refused(code: int, detail: str) -> Reply:
-    """`detail`: what was requested."""
+    """`detail`: the request."""
     return Reply(Result.AWAY, _WORDS.get(code, str(code)), detail)
 
 
