@@ -76,7 +76,7 @@ def test_good_settings_are_ok(role: Role) -> None:
         ({"listen": "0.0.0.0:8787", "http": {"open": True}}, Role.PROXY, Level.WARNING, "http.open"),
         ({"zookeeper": {"hosts": ""}}, Role.NODE, Level.ERROR, "zookeeper.hosts is not set"),
         ({"kafka": {"min_insync_replicas": 4}}, Role.NODE, Level.ERROR, "min_insync_replicas = 4"),
-        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "one broker alone"),
+        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "only one broker"),
         ({"kafka": {"replication_factor": 1, "min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "lost"),
         ({"kafka": {"transaction_timeout_ms": 40_000}}, Role.NODE, Level.WARNING, "stuck_after_s"),
         ({"zookeeper": {"acl": "open"}}, Role.PROXY, Level.WARNING, "acl"),
