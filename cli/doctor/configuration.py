@@ -67,7 +67,7 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
         )
     if kafka.replication_factor == 1:
         yield warning(
-            _SUBJECT, "kafka.replication_factor = 1: losing one broker's disk loses accepted messages",
+            _SUBJECT, "kafka.replication_factor = 1: if a broker's disk is lost, accepted messages are lost",
             "use three brokers, kafka.replication_factor = 3 and kafka.min_insync_replicas = 2",
         )  # fmt: skip
     elif kafka.min_insync_replicas == 1:
