@@ -226,7 +226,7 @@ def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate
     if bool(ids) == bool(chosen):
         raise typer.BadParameter("give either ids, or a filter such as --dead-from", param_hint="ID")
     if chosen and source is None and not any(name.endswith(("_from", "_to")) for name in chosen):
-        raise typer.BadParameter("a filter needs a time, too: of death, or when due", param_hint="--dead-from")
+        raise typer.BadParameter("a filter also needs a time of death or a due time", param_hint="--dead-from")
     fields: dict[str, Any] = {"ids": ids} if ids else {"filter": chosen}
     fields |= {} if source is None else {"source": source}
     return fields | ({} if rate is None else {"rate": rate})
