@@ -6,14 +6,19 @@ Plugs: `kafka/log.py` (a Kafka group) and, inside a server on the embedded log, 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from aiokafka.structs import TopicPartition
-
-from duemq.client.consumer.kafka.assignors import Mismatch
 from duemq.client.consumer.message import Message, Record
 from duemq.client.consumer.retry.policy import Dead, Wait
 from duemq.client.consumer.work.done_ranges import Ranges
+
+
+class Partition(NamedTuple):
+    """A partition of a topic. aiokafka's `TopicPartition` is the same tuple, and equals it."""
+
+    topic: str
+    partition: int
 
 
 class FetchPosition(NamedTuple):
@@ -25,7 +30,25 @@ class FetchPosition(NamedTuple):
     done: Ranges = ()
 
 
-PartitionsMoved = Callable[[Collection[TopicPartition]], Awaitable[None]]
+@dataclass(frozen=True, slots=True, order=True)
+class Mismatch:
+    """A member whose subscription differs from the majority's. `member`: its id, which begins with its client id (or
+    its `group_instance_id`). Tags are as in the filter; None: not subscribed to the topic."""
+
+    member: str
+    topic: str
+    expected_tags: str | None
+    found_tags: str | None
+
+    def __str__(self) -> str:
+        actual, expected = (
+            "does not subscribe" if tags is None else f"subscribes with tags {tags!r}"
+            for tags in (self.found_tags, self.expected_tags)
+        )
+        return f"member {self.member} {actual} to topic {self.topic}; most of the group {expected}"
+
+
+PartitionsMoved = Callable[[Collection[Partition]], Awaitable[None]]
 
 
 class MessageSource(Protocol):
@@ -33,15 +56,15 @@ class MessageSource(Protocol):
 
     async def start(self) -> None: ...
 
-    async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
+    async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
         """Up to `most` records (`message.Record`) by partition, after `timeout_ms` at the latest."""
         ...
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
+    def hold(self, partitions: Collection[Partition]) -> None:
         """Pull no records of these partitions, and records of all others again."""
         ...
 
-    def rewind(self, partition: TopicPartition, offset: int) -> bool:
+    def rewind(self, partition: Partition, offset: int) -> bool:
         """Let the next pull of a partition start at an offset that was pulled before. Returns False if the source has
         no position for the partition at present."""
         ...
@@ -50,19 +73,19 @@ class MessageSource(Protocol):
         """Called at intervals while the consumer pulls no records."""
         ...
 
-    def partitions(self) -> frozenset[TopicPartition]:
+    def partitions(self) -> frozenset[Partition]:
         """The partitions of this member; empty during a rebalance."""
         ...
 
-    async def position(self, partition: TopicPartition) -> int | None:
+    async def position(self, partition: Partition) -> int | None:
         """Where the next pull of a partition starts; None if unknown at present."""
         ...
 
-    def done(self, partition: TopicPartition) -> Ranges:
+    def done(self, partition: Partition) -> Ranges:
         """The stored ranges that are done after the offset where this member's first pull of the partition starts."""
         ...
 
-    def end(self, partition: TopicPartition) -> int | None:
+    def end(self, partition: Partition) -> int | None:
         """The offset after a partition's last record, if known without a request."""
         ...
 
@@ -71,7 +94,7 @@ class MessageSource(Protocol):
         was recreated or is in another cluster has another id. Empty if unknown."""
         ...
 
-    async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
+    async def save(self, places: Mapping[Partition, FetchPosition]) -> Collection[Partition]:
         """Store these positions. Returns the partitions whose positions are durable now."""
         ...
 
@@ -86,7 +109,7 @@ class MessageSource(Protocol):
 class Watcher(Protocol):
     """Is told which records were pulled and which have ended. Records of a lost partition end without a call."""
 
-    def pulled(self, partition: TopicPartition, log_id: str, offsets: Sequence[int], start: int) -> None:
+    def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """Records were pulled, in the order of their offsets; called before their handlers. Records below `start` never
         come again. `log_id`: see `MessageSource`."""
         ...

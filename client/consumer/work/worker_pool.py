@@ -13,39 +13,13 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from duemq.client.consumer.message import Message
 from duemq.client.consumer.retry.policy import Pause
 from duemq.client.consumer.work.offset_tracker import Book
 from duemq.client.consumer.work.pause import Pauses
+from duemq.client.consumer.work.work import Work
 
 _WATCH_S = 0.05
 _KEPT = 4  # messages that wait in memory for a failing key
-
-
-@dataclass(slots=True, eq=False)
-class Route:
-    """A handler, its timeout per message (s), and the number of messages it has finished.
-
-    `queued`: whether a message still waits for a thread: that time does not count against the timeout.
-    """
-
-    handler: Callable[[Message], Awaitable[object]]
-    timeout_s: float
-    queued: Callable[[Message], bool] | None = None
-    done: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """A message in hand, of `size` bytes. `key`: messages with the same key take turns; None: no turns."""
-
-    message: Message
-    route: Route
-    book: Book
-    offset: int
-    size: int = 0
-    key: Hashable = None
-    holds_key: bool = False
 
 
 class Owner(Protocol):
