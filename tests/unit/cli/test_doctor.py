@@ -25,11 +25,11 @@ from duemq.cli.doctor.server import judge_server
 from duemq.cli.doctor.settings_file import check_settings_file
 from duemq.cli.doctor.zookeeper import judge_zookeeper
 from duemq.cli.settings.settings import Settings
-from duemq.cluster.internal_topics import ADMIN, BUFFER, LEDGER
+from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.delay.core.disk_watermarks import Watermarks
-from duemq.model.cluster_identity import ClusterIdentity
 from duemq.model.disk_use import DiskUse
 from duemq.model.errors import LogFailed
+from duemq.model.topics.cluster_identity import ClusterIdentity
 from duemq.storage.data_folder import Folder
 
 CLUSTER: dict[str, Any] = {
@@ -359,7 +359,11 @@ def test_the_server_is_judged_by_its_probes() -> None:
     part = httpx.Response(200, json={"status": "ready", "shards": {"3": {"detail": "it failed"}}})
     one(list(judge_server("x:1", live, part, none)), Level.WARNING, "shards 3: it failed")
     figures = 'duemq_relay_troubled{destination="shop"} 1.0\nduemq_relay_troubled{destination="mail"} 0.0\n'
-    one(list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))), Level.WARNING, "shop takes no messages")
+    one(
+        list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))),
+        Level.WARNING,
+        "shop takes no messages",
+    )
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
