@@ -5,7 +5,7 @@ DATA   ?= .data
 PORT   ?= 8787
 VENV   := .venv
 BIN    := $(VENV)/bin
-# A top-level folder called `wheel` must not shadow the distribution of that name.
+# The top-level folder `wheel` must not shadow the distribution of that name.
 export PYTHONSAFEPATH = 1
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
@@ -28,12 +28,12 @@ chaos-hour: OUT ?= hour.json
 cluster: install-dev ## start three Kafka brokers, three ZooKeeper servers, three nodes and two proxies (PORT=8787 DATA=.cluster)
 	@$(BIN)/duemq dev-cluster up --data "$(DATA)" --port "$(PORT)" $(ARGS)
 
-cluster-down: install-dev ## end what `make cluster` started; its data stays (DATA=.cluster)
+cluster-down: install-dev ## stop what `make cluster` started; its data stays (DATA=.cluster)
 	@$(BIN)/duemq dev-cluster down --data "$(DATA)"
 
 PYTEST := $(BIN)/python -m pytest -q
-# What failed is run once more, alone: on a busy machine two workers starve each other for minutes at times.
-# pytest ends with 1 where tests failed, and with 5 where none was chosen.
+# Failed tests are run once more, alone: on a busy machine two workers sometimes starve each other for minutes.
+# pytest exits with 1 if tests failed, and with 5 if none were selected.
 define pytest
 $(PYTEST) -m "$(1)" -n 2 --dist loadgroup $(ARGS) || case $$? in \
 	1) $(PYTEST) -m "$(1)" --last-failed --last-failed-no-failures none $(ARGS);; \
@@ -41,20 +41,20 @@ $(PYTEST) -m "$(1)" -n 2 --dist loadgroup $(ARGS) || case $$? in \
 	*) exit 1;; esac
 endef
 
-# Servers that run and have nothing to do cost half of a small machine: what needs none comes first.
+# Idle servers take half of a small machine: tests that need none run first.
 test: install-dev ## unit, contract (on every server), functional and end to end on the embedded bus
 	@$(call pytest,not servers and not slow and not chaos)
 	@$(call pytest,servers and smoke and not slow and not chaos)
 
-# Chaos beside a test run meets a machine that is busy already.
+# Chaos next to other tests runs on a busy machine.
 test-all chaos-short: export CHAOS_SLOW ?= 4
 
-test-all: install-dev ## everything: on Kafka, ZooKeeper, Valkey and Spark, too, and the short forms of chaos
+test-all: install-dev ## all tests: also on Kafka, ZooKeeper, Valkey and Spark, and the short forms of chaos
 	@$(call pytest,not servers and not chaos)
 	@$(call pytest,servers and not chaos)
 	@$(call pytest,chaos and smoke)
 
-test-fast: install-dev ## only what needs no server
+test-fast: install-dev ## unit and contract tests
 	@$(BIN)/python -m pytest -q tests/unit tests/contract $(ARGS)
 
 check: install-dev ## ruff, mypy --strict, import-linter
@@ -63,23 +63,23 @@ check: install-dev ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-sdk: install-dev ## make the blocking client of the SDK from the asynchronous one (client/http/aio)
+sdk: install-dev ## generate the SDK's blocking client from the asynchronous one (client/http/aio)
 	@PYTHONPATH=. $(BIN)/python -m tests.support.house.blocking_client
 
-prose: install-dev ## how many turns of phrase read as translated, per 1,000 words of each folder and page (ARGS=--record)
+prose: install-dev ## phrases that read as translated, per 1,000 words of each folder and page (ARGS=--record)
 	@PYTHONPATH=. $(BIN)/python -m tests.support.house.prose $(ARGS)
 
 schedules: SEEDS ?= 1000
-schedules: install-dev ## random schedules of a shard against the oracles, many more than `make test` runs (SEEDS=1000)
+schedules: install-dev ## random schedules of a shard, checked by the oracles: many more than `make test` runs (SEEDS=1000)
 	@SEEDS=$(SEEDS) $(BIN)/python -m pytest -n 2 -q tests/functional -k "random_schedule" $(ARGS)
 
-redrive: install-dev ## 100,000 dead letters redriven at 2,000/s beside 2,000/s, the server killed in the middle (quiet machine)
+redrive: install-dev ## redrive 100,000 dead letters at 2,000/s next to 2,000/s, kill the server in the middle (quiet machine)
 	@REDRIVE_LETTERS=100000 REDRIVE_RATE=2000 REDRIVE_FLOW=2000 $(BIN)/python -m pytest -q -s tests/e2e/test_redrive.py $(ARGS)
 
-relay-kill: install-dev ## 100,000 messages handed on to each system, the relay and then the other side killed in the middle (quiet machine)
+relay-kill: install-dev ## relay 100,000 messages to each system, kill the relay and then the other side in the middle (quiet machine)
 	@RELAY_MESSAGES=100000 $(BIN)/python -m pytest -q -s tests/e2e/test_relay_kill.py $(ARGS)
 
-chaos: install-dev ## break everything under load, and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
+chaos: install-dev ## break everything under load and reconcile (half an hour; CHAOS_ROUNDS CHAOS_SEED CHAOS_OUT=FILE)
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos $(ARGS)
 
 power: install-dev ## cut the power under load, 200 times the bus and 50 times a node (needs gcc; POWER_SEED)
@@ -87,10 +87,10 @@ power: install-dev ## cut the power under load, 200 times the bus and 50 times a
 	@POWER_ROUNDS=50 $(BIN)/python -m pytest -q -s tests/power/test_node.py $(ARGS)
 	@$(BIN)/python -m pytest -q tests/power/test_files.py tests/power/test_rebuild.py $(ARGS)
 
-chaos-short: install-dev ## one breakage of each kind on one broker, under one load that is reconciled in the end
+chaos-short: install-dev ## one breakage of each kind on one broker under load, reconciled at the end
 	@$(BIN)/python -m pytest -q tests/chaos/test_short.py $(ARGS)
 
-chaos-hour: install-dev ## all breakages at random for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
+chaos-hour: install-dev ## random breakages for an hour, reconciled by the senders and by the Spark audit (MINUTES SEED OUT=FILE)
 	@PYTHONPATH=. $(BIN)/python -m tests.chaos.hour --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
 
 delayed: ROUNDS ?= 200
@@ -102,25 +102,25 @@ delayed: install-dev ## Kafka requests that reach the broker up to a minute late
 abuse: MINUTES ?= 10
 abuse: SEED ?= 1
 abuse: OUT ?= abuse.json
-abuse: install-dev ## an abused server beside an honest client: memory, lateness, exactness (MINUTES SEED OUT=FILE; quiet machine)
+abuse: install-dev ## abuse a server next to an honest client: memory, lateness, exactness (MINUTES SEED OUT=FILE; quiet machine)
 	@PYTHONPATH=. $(BIN)/python -m tests.abuse --minutes "$(MINUTES)" --seed "$(SEED)" --out "$(OUT)" $(ARGS)
 
 fuzz: MINUTES ?= 10
 fuzz: SEED ?= 1
-fuzz: install-dev ## requests made from the OpenAPI document, raw bytes, and bytes for each decoder, so many minutes each (MINUTES SEED)
+fuzz: install-dev ## fuzz with requests from the OpenAPI document, raw bytes, and bytes for each decoder, MINUTES each (MINUTES SEED)
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_api --minutes "$(MINUTES)" --seed "$(SEED)"
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_http --minutes "$(MINUTES)" --seed "$(SEED)"
 	@PYTHONPATH=. $(BIN)/python -m tests.fuzz.fuzz_decoders --minutes "$(MINUTES)" --seed "$(SEED)"
 
-bench: install-dev ## the figures of docs/benchmarks.md (about ten minutes)
+bench: install-dev ## measure the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
 
-install: $(VENV)/.installed ## make .venv with what a server needs
+install: $(VENV)/.installed ## create .venv with the packages that a server needs
 install-dev: $(VENV)/.installed-dev
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "duemq needs Python 3.11 or newer; say PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "making $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "duemq needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -1,4 +1,4 @@
-"""Work in the background that is repeated: the one loop in which it pauses, tells of its failures, and ends."""
+"""Repeated background work: the one loop that pauses, reports failures, and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.background.outage import Outage
 from duemq.background.stray_cancellation import own_cancellation_only
 from duemq.model.errors import Fatal, Unavailable
 
-_LEAST_S = 1.0  # between a failure and an urgent turn, where the pauses are longer
+_LEAST_S = 1.0  # least pause between a failure and an urgent turn
 
 _running: set[Loop] = set()
 
@@ -27,13 +27,13 @@ class OutageOptions(TypedDict, total=False):
 
 
 class Loop:
-    """Makes one `turn` after the other. A turn returns the seconds until the next one, or None: then the next one comes
-    `every_s` seconds later, or, without, the work is at its end.
+    """Runs `turn` repeatedly. A turn returns the seconds until the next one, or None: then the next one starts after
+    `every_s` seconds, or, without `every_s`, the work has ended.
 
-    A turn that fails is made again after the pause that its outage asks for; only an urgent `wake` shortens that, to
-    a second. The outage ends with a turn that succeeds, or with `note_success`.
+    A failed turn is repeated after the pause of its outage; only an urgent `wake` shortens that pause, to a second. The
+    outage ends with a successful turn, or with `note_success`.
 
-    `expected`: errors that are no bugs. Of the others, those of `ends_on` end the loop, and `run` raises them.
+    `expected`: errors that are no bugs. Of the others, errors in `ends_on` end the loop, and `run` raises them.
     `on_failure` is called with each error that does not end it.
     """
 
@@ -50,22 +50,22 @@ class Loop:
         on_failure: Callable[[Exception], None] | None = None,
         **pace: Unpack[OutageOptions],
     ) -> None:
-        """`delay_s`: before the first turn. `name`, `of` and `pace`: of its outages."""
+        """`delay_s`: before the first turn. `name`, `of` and `pace`: for its outages."""
         self.name, self._turn = name, turn
         self._expected, self._ends_on, self._on_failure = expected, ends_on, on_failure
         self._every_s, self._delay_s = every_s, delay_s
         self._awake, self._urgent = asyncio.Event(), asyncio.Event()
         self.outage = Outage(name, of, **pace)
         self.pulse = monotonic()
-        """When its last turn began or succeeded, by `monotonic` (s)."""
+        """When its last turn started or succeeded, by `monotonic` (s)."""
 
     @property
     def trouble(self) -> str | None:
-        """What the last failure said; None while all is well."""
+        """The text of the last failure; None if there is none."""
         return self.outage.trouble
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Work until cancelled, until `stop` is set, or to the end of the work. `stop` ends pauses, not turns."""
+        """Work until cancelled, until `stop` is set, or until the work has ended. `stop` ends pauses, not turns."""
         end = stop or asyncio.Event()
         ending = asyncio.create_task(end.wait(), name=f"end of {self.name}") if stop else None
         if ending is not None:
@@ -96,13 +96,13 @@ class Loop:
                 ending.cancel()
 
     def wake(self, *, urgent: bool = False) -> None:
-        """Have the next turn begin at once, or after the one under way; after a failure only if it is `urgent`."""
+        """Start the next turn at once, or after the current one; after a failure only if `urgent`."""
         self._awake.set()
         if urgent:
             self._urgent.set()
 
     def note_success(self) -> None:
-        """End an outage in the middle of a turn. For turns that wait once they have succeeded."""
+        """End an outage during a turn. For turns that keep waiting after they have succeeded."""
         self.pulse = monotonic()
         self.outage.note_success()
 
@@ -117,7 +117,7 @@ class Loop:
 
 
 async def _pause(seconds: float, end: asyncio.Event) -> None:
-    await asyncio.sleep(0)  # a set event does not wait, and other tasks need their turn
+    await asyncio.sleep(0)  # waiting for a set event yields to no other task
     if seconds > 0:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -125,5 +125,5 @@ async def _pause(seconds: float, end: asyncio.Event) -> None:
 
 
 def loops() -> tuple[Loop, ...]:
-    """Those that run in this process."""
+    """The loops that run in this process."""
     return tuple(_running)

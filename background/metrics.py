@@ -1,4 +1,4 @@
-"""The loops of a process, for Prometheus."""
+"""Prometheus metrics of a process's loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.background.outage import failure_counts
 
 
 class LoopCollector(Collector):
-    """Of several loops with one name, the one that fares worst is shown."""
+    """Of several loops with the same name, the worst is shown."""
 
     def describe(self) -> Iterable[Metric]:
         return ()
@@ -33,7 +33,7 @@ class LoopCollector(Collector):
         yield counter
         for name, text, seconds_by_name in (
             ("duemq_loop_failing_seconds", "How long a background loop has failed; 0 while all is well", failing),
-            ("duemq_loop_pulse_age_seconds", "Since a background loop began or ended a turn", silent),
+            ("duemq_loop_pulse_age_seconds", "Time since a background loop started or ended a turn", silent),
         ):
             gauge = GaugeMetricFamily(name, text, labels=["loop"])
             for loop_name, seconds in sorted(seconds_by_name.items()):

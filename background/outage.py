@@ -1,4 +1,4 @@
-"""Failures of something that is tried again: how long to wait, one line in the log, figures."""
+"""Failures of repeated work: the pause before a retry, one log line, and counters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _failures: Counter[str] = Counter()
 
 
 class Outage:
-    """Begins with a failure, ends with a success.
+    """Starts with a failure, ends with a success.
 
-    Pauses double from `first_s` to `longest_s`. Each type of error is logged once in an outage, from the one after the
-    first `quiet` failures on, at `level`; a bug at once, with its traceback. The end of an outage that
-    was logged is logged, too.
+    Pauses double from `first_s` to `longest_s`. Each type of error is logged once per outage, after the first `quiet`
+    failures, at `level`; a bug at once, with its traceback. The end of a logged outage is logged, too.
     `name`: a fixed name, which labels metrics; `of`: the object of the work, for the log.
     """
 
@@ -39,12 +38,12 @@ class Outage:
         self._logged: set[type[BaseException]] = set()
         self.failures = 0
         self.since: float | None = None
-        """When it began, by `monotonic` (s); None while all is well."""
+        """When it started, by `monotonic` (s); None if there is no outage."""
         self.trouble: str | None = None
-        """What the last failure said; None while all is well."""
+        """The text of the last failure; None if there is no outage."""
 
     def note_failure(self, error: BaseException, *, bug: bool = False) -> float:
-        """The seconds to wait until the next try."""
+        """Returns the seconds to wait before the retry."""
         _failures[self.name] += 1
         pause_s = min(self._first_s * 2.0 ** min(self.failures, _MAX_DOUBLINGS), self._longest_s)
         self.failures += 1
@@ -71,5 +70,5 @@ class Outage:
 
 
 def failure_counts() -> Counter[str]:
-    """Failures since the start of the process, by the names of outages."""
+    """Failures since the process started, by the names of outages."""
     return _failures.copy()

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 
 
 class StrayCancellation(Exception):
-    """A task awaited something that was cancelled; the task itself was not."""
+    """A task awaited something that was cancelled; the task itself was not cancelled."""
 
 
 @contextmanager
 def own_cancellation_only() -> Iterator[None]:
     """Raise StrayCancellation for a CancelledError while this task is not being cancelled.
 
-    A library raises one when it awaits a task or a future that it has cancelled. A task group takes it for a normal end
-    of the task and reports nothing.
+    A library raises it when it awaits a task or a future that it has cancelled. A task group takes it for a normal end
+    of the task and reports no error.
     """
     try:
         yield

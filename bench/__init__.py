@@ -1,1 +1,1 @@
-"""`duemq bench`: the running system as its users see it. Open loop, every message counted, lateness = receive - due."""
+"""`duemq bench`: measures the running system as its users see it. Open loop, every message counted."""

@@ -1,4 +1,4 @@
-"""`access`: what it costs to know who calls, for one request."""
+"""`access`: the cost of authenticating one request."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from duemq.proxy.login.settings import LoginSettings
 from duemq.proxy.login.tokens import Issuer
 
 _ISSUER = "https://login.example.com"
-_BLOCK = 2_000  # requests between two looks at the clock
+_BLOCK = 2_000  # requests between two readings of the clock
 
 
 class Cost(NamedTuple):
-    """Of one way to say who calls: µs per request, of the fastest, the median and the slowest block."""
+    """Cost of one way to authenticate: µs per request, in the fastest, the median and the slowest block."""
 
     name: str
     fastest_us: float
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 def access(blocks: int) -> list[Cost]:
-    """Blocks of 2,000 requests each, and of 50 where nothing is known of the caller yet."""
+    """Blocks of 2,000 requests each, and of 50 for callers that are not known yet."""
     return asyncio.run(_measure(blocks))
 
 
@@ -102,7 +102,7 @@ def _token(issuer: Issuer) -> str:
 
 
 def _done(coroutine: Any) -> Any:
-    """The result of a coroutine that waits for nothing."""
+    """The result of a coroutine that never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:

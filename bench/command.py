@@ -1,4 +1,4 @@
-"""`duemq bench`: measure a running system as its users see it."""
+"""`duemq bench`: measures a running system as its users see it."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ app = typer.Typer(
     name="bench",
     no_args_is_help=True,
     help="Measure duemq as its users see it: open loop, every message counted, lateness = receive time - due.",
-    epilog="Exit code 1: something was lost, doubled, early or answered wrongly. A missed speed is only shown.",
+    epilog="Exit code 1: a message was lost, repeated, early or answered wrongly. A missed speed is only shown.",
 )
 
 
@@ -28,20 +28,20 @@ class Common:
         Literal["embedded", "kafka", "kafka3"],
         typer.Option(help="What to start: one process, or a cluster with one or three Kafka brokers."),
     ] = "embedded"
-    shards: Annotated[int | None, typer.Option(min=1, help="Shards of what it starts. Default: one per node.")] = None
+    shards: Annotated[int | None, typer.Option(min=1, help="Shards of this system. Default: one per node.")] = None
     nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the cluster it starts.")] = None
     url: Annotated[str | None, typer.Option(help="Measure this server. Default: start one, and stop it again.")] = None
-    data: Annotated[Path | None, typer.Option(help="Data folder of what it starts (kept).")] = None
+    data: Annotated[Path | None, typer.Option(help="Data folder of the started system (kept).")] = None
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder, with the logs.")] = False
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256
     sse: Annotated[bool, typer.Option("--sse", help="Read by server-sent events instead of long poll.")] = False
-    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 1
     traced: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="Send trace contexts, this share of them sampled. Default: send none."),
     ] = None
     further: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of what it starts.", metavar="KEY=VALUE")
+        list[str] | None, typer.Option("--set", help="A setting of the started system.", metavar="KEY=VALUE")
     ] = None
     runs: Annotated[int, typer.Option(min=1, help="Repeat; report lowest, median and highest.")] = 1
     json: Annotated[Path | None, typer.Option(help="Write all figures to this file.")] = None
@@ -49,9 +49,9 @@ class Common:
 
 
 def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., None]]:
-    """A sub-command from a function that returns its steps; the common options are added to its own.
+    """A sub-command from a function that returns its steps, with the common options added.
 
-    A parameter that is called like a common option gets that option's value.
+    A parameter named like a common option gets that option's value.
     """
 
     def register(steps_of: Callable[..., "list[Step]"]) -> Callable[..., None]:
@@ -69,7 +69,7 @@ def command(name: str) -> Callable[[Callable[..., "list[Step]"]], Callable[..., 
         ]
         run.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
-        del run.__dict__["__wrapped__"]  # or typer would look through to the bare function
+        del run.__dict__["__wrapped__"]  # else typer would use the signature of the bare function
         app.command(name)(run)
         return run
 
@@ -91,11 +91,11 @@ def _bench(steps: "list[Step]", common: Common) -> None:
     from duemq.dev.servers.usage import filesystem
 
     if common.plot is not None and common.plot.suffix not in (".png", ".html"):
-        raise typer.BadParameter("say a file that ends in .png or .html", param_hint="--plot")
+        raise typer.BadParameter("give a file that ends in .png or .html", param_hint="--plot")
     if common.data is not None and common.data.exists() and any(common.data.iterdir()):
         raise typer.BadParameter(f"{common.data} is not empty; a bench starts with nothing", param_hint="--data")
     if common.data is not None and (common.runs > 1 or len(steps) > 1):
-        raise typer.BadParameter("one folder serves one run; leave it away for several", param_hint="--data")
+        raise typer.BadParameter("one folder serves one run; leave it out for several", param_hint="--data")
     _refuse_what_does_not_go_together(common)
     console = Console()
     setup = Setup(
@@ -114,7 +114,7 @@ def _bench(steps: "list[Step]", common: Common) -> None:
     where = report.machine(setup, filesystem(common.data or Path(_temporary())))
     if common.url is None and where["filesystem"] == "tmpfs":
         console.print("note: the data folder is in memory (tmpfs), where a sync costs nothing", style="yellow")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the server it started must not stay behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the started server must end, too
     results = []
     try:
         for step in steps:
@@ -137,10 +137,10 @@ def _bench(steps: "list[Step]", common: Common) -> None:
 def _refuse_what_does_not_go_together(common: Common) -> None:
     if common.url is not None and (common.on != "embedded" or common.shards is not None or common.further):
         raise typer.BadParameter(
-            "a server that runs already is what it is: leave --on, --shards and --set away", param_hint="--url"
+            "they do not apply to a running server: leave out --on, --shards and --set", param_hint="--url"
         )
     if common.on == "embedded" and common.nodes is not None:
-        raise typer.BadParameter("there is one process on the embedded bus; say --on kafka", param_hint="--nodes")
+        raise typer.BadParameter("the embedded bus has one process; use --on kafka", param_hint="--nodes")
     if common.on != "embedded" and common.sse:
         raise typer.BadParameter("a cluster's messages are read from Kafka", param_hint="--sse")
 
@@ -197,9 +197,9 @@ def hot_second(
 def drain(
     count: Annotated[int, typer.Option(min=1, help="Messages overdue at start.")] = 100_000,
     kill: Annotated[bool, typer.Option("--kill", help="kill -9 instead of a clean stop.")] = False,
-    away: Annotated[bool, typer.Option("--away", help="Of a cluster: stop the nodes before anything is sent.")] = False,
+    away: Annotated[bool, typer.Option("--away", help="In a cluster: stop the nodes before sending.")] = False,
 ) -> "list[Step]":
-    """Messages fall due while the server is down; how soon is the backlog gone?"""
+    """Messages fall due while the server is down: how soon is the backlog delivered?"""
     from duemq.bench.plans.plan import Step
 
     title = f"drain: {count:,} overdue at start" + (" after kill -9" if kill else "")
@@ -221,8 +221,8 @@ def start(
 @command("cancel-race")
 def cancel_race(
     count: Annotated[int, typer.Option(min=1, help="Messages, each cancelled once.")] = 5000,
-    spread: Annotated[float, typer.Option(help="Cancels are sent within so many ms of due.")] = 200.0,
-    over: Annotated[float, typer.Option(help="Due times are spread over so many seconds.")] = 5.0,
+    spread: Annotated[float, typer.Option(help="Cancels are sent within this many ms of due.")] = 200.0,
+    over: Annotated[float, typer.Option(help="Due times are spread over this many seconds.")] = 5.0,
     connections: Annotated[int, typer.Option(min=1)] = 64,
 ) -> "list[Step]":
     """Cancels around the moment of delivery; every answer is checked."""
@@ -240,7 +240,7 @@ def accept(
     batch: Annotated[int, typer.Option(min=1, max=10_000)] = 1000,
     batch_connections: Annotated[int, typer.Option(min=1, help="Connections for batches.")] = 4,
 ) -> "list[Step]":
-    """How many messages per second are taken in: single POSTs, then batches."""
+    """Messages accepted per second: single POSTs, then batches."""
     from duemq.bench.plans.plan import batches_step, singles_step
 
     return [singles_step(singles, {}, connections), batches_step(count, {}, batch, batch_connections)]
@@ -253,7 +253,7 @@ def cancel(
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Ids per bulk request.")] = 1000,
     connections: Annotated[int, typer.Option(min=1, help="Connections for bulk cancels.")] = 4,
 ) -> "list[Step]":
-    """How long a single cancel takes on an idle node, and bulk cancels per second."""
+    """Latency of a single cancel on an idle node, and bulk cancels per second."""
     from duemq.bench.plans.plan import cancel_step
 
     if singles >= count - 1:
@@ -267,7 +267,7 @@ def cancel_callers(
     callers: Annotated[list[int] | None, typer.Option(min=1, help="At a time; may be repeated.")] = None,
     by_name: Annotated[bool, typer.Option("--by-name", help="By the sender's names instead of ids.")] = False,
 ) -> "list[Step]":
-    """Single cancels by 1, 8 and 64 callers, each of whom waits for the answer to the last one."""
+    """Single cancels by 1, 8 and 64 callers, each waiting for its last answer."""
     from duemq.bench.plans.plan import callers_step
 
     return [callers_step(count, tuple(callers or (1, 8, 64)), by_name, {})]
@@ -278,18 +278,18 @@ def consume(
     count: Annotated[int, typer.Option(min=1_000, help="Messages in the topic.")] = 500_000,
     rounds: Annotated[int, typer.Option(min=1, help="Times that each way takes them all.")] = 5,
 ) -> "list[Step]":
-    """One process that consumes with duemq's consumer, beside plain aiokafka (with --on kafka)."""
+    """One process that consumes with duemq's consumer, compared with plain aiokafka (with --on kafka)."""
     from duemq.bench.plans.kafka import consume_step
 
     return [consume_step(count, rounds)]
 
 
 def _brokers(on: str, why: str) -> int:
-    """Of a cluster. Raises BadParameter, with `why`, if `on` starts none."""
+    """The number of brokers. Raises BadParameter, with `why`, if `on` starts none."""
     from duemq.bench.system.system import LAYOUTS
 
     if on not in LAYOUTS:
-        raise typer.BadParameter(f"{why}: say kafka or kafka3", param_hint="--on")
+        raise typer.BadParameter(f"{why}: use kafka or kafka3", param_hint="--on")
     return LAYOUTS[on].brokers
 
 
@@ -299,7 +299,7 @@ def bad_topics(
     seconds: Annotated[int, typer.Option(min=1, help="How long, before and beside each bad one.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
-    """The lateness of a good topic before and beside each kind of bad one (with --on kafka or kafka3)."""
+    """The lateness of a good topic before and next to each kind of bad topic (with --on kafka or kafka3)."""
     from duemq.bench.plans.kafka import bad_topics_step
 
     brokers = _brokers(on, "bad topics are Kafka's")
@@ -315,7 +315,7 @@ def hand_overs(
     seconds: Annotated[int, typer.Option(min=1, help="How long before any take-over.")] = 30,
     on: str = "embedded",
 ) -> "list[Step]":
-    """The lateness of a stream beside many cancels, before and after shards change hands (with --on kafka)."""
+    """The lateness of a stream next to many cancels, before and after shards change hands (with --on kafka)."""
     from duemq.bench.plans.kafka import hand_overs_step
 
     _brokers(on, "shards change hands in a cluster")
@@ -334,12 +334,12 @@ def relay(
     rate: Annotated[list[int] | None, typer.Option(min=1, help="Messages per second; may be repeated.")] = None,
     seconds: Annotated[int, typer.Option(min=1, help="How long at each rate.")] = 10,
     endpoints: Annotated[
-        int, typer.Option(min=0, help="So many HTTP destinations, three of them bad: lateness beside these.")
+        int, typer.Option(min=0, help="Number of HTTP destinations, three of them bad: lateness of the others.")
     ] = 0,
     on: str = "embedded",
     url: str | None = None,
 ) -> "list[Step]":
-    """Messages handed on to another system: how fast, how late, and what a bad destination does to the others."""
+    """Messages sent to another system: how fast, how late, and the effect of a bad destination on the others."""
     from duemq.bench.plans.plan import beside_bad_step, relay_step
 
     if on != "embedded" or url is not None:
@@ -353,11 +353,11 @@ def relay(
 
 @app.command("take-over")
 def take_over(
-    others: Annotated[int, typer.Option(min=1, help="Partitions of others on that Kafka.")] = 2_000,
+    others: Annotated[int, typer.Option(min=1, help="Foreign partitions on that Kafka.")] = 2_000,
     shards: Annotated[int, typer.Option(min=1, help="Shards that a node takes over at once.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="Take-overs of each kind.")] = 100,
 ) -> None:
-    """How long a node takes to become the writer of all shards, alone on a Kafka and beside others."""
+    """How long a node takes to become the writer of all shards, alone on a Kafka and next to foreign partitions."""
     from duemq.bench.take_over import take_over as take_overs
 
     for one in take_overs(others, shards, rounds):
@@ -367,7 +367,7 @@ def take_over(
 
 @app.command("access")
 def access(blocks: Annotated[int, typer.Option(min=3, help="Blocks of 2,000 requests each.")] = 30) -> None:
-    """What it costs to know who calls: by a key, a token, a session. Nothing is started."""
+    """The cost of authenticating a request: by a key, a token, a session. Starts no server."""
     from duemq.bench.access import access as costs_of
 
     for cost in costs_of(blocks):
@@ -380,7 +380,7 @@ def everything(
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the messages: a smoke test, no record.")] = False,
     on: str = "embedded",
 ) -> "list[Step]":
-    """Every figure of docs/benchmarks.md but those of the far future, with a summary against the targets."""
+    """Every figure of docs/benchmarks.md except those of the far future, with a summary against the targets."""
     from duemq.bench.plans import kafka, plan
     from duemq.bench.system.system import LAYOUTS
 

@@ -1,4 +1,4 @@
-"""`duemq bench`, the far future: messages that wait for weeks, and what has to do with their files."""
+"""`duemq bench` for the far future: messages that wait for weeks, and their files."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from duemq.bench.command import app, command
 if TYPE_CHECKING:
     from duemq.bench.plans.plan import Step
 
-__all__ = ["app"]  # of the whole group, for the entry point
+__all__ = ["app"]  # the whole group, for the entry point
 
 _TIMES = {"": 1, "K": 1_000, "M": 1_000_000}
 _NUMBER = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*([KM]?)")
@@ -41,7 +41,7 @@ def _read_count(value: int | str) -> int:
 
 
 Counts = Annotated[
-    Any, typer.Option("--count", help="Messages that wait; several with commas.", parser=_read_counts, metavar="COUNTS")
+    Any, typer.Option("--count", help="Waiting messages; several with commas.", parser=_read_counts, metavar="COUNTS")
 ]
 
 
@@ -51,7 +51,7 @@ def pending(
     ahead: Annotated[float, typer.Option(help="Hours until the first is due.")] = 24.0,
     days: Annotated[float, typer.Option(help="Days over which they are due.")] = 60.0,
 ) -> "list[Step]":
-    """What a waiting message costs in memory and on disk; a restart, look-ups and cancels with all of them.
+    """The cost of a waiting message in memory and on disk; a restart, look-ups and cancels with all of them.
 
     With several counts: each on a new server, and --plot draws how the cost grows.
     """
@@ -63,15 +63,15 @@ def pending(
 @command("find")
 def find(
     count: Counts = "1M,10M",
-    looked_up: Annotated[int, typer.Option(min=1, help="Messages that are looked up by key.")] = 2_000,
+    looked_up: Annotated[int, typer.Option(min=1, help="Messages to look up by key.")] = 2_000,
     days: Annotated[float, typer.Option(help="Days over which they are due, from a day ahead on.")] = 60.0,
-    indexed: Annotated[bool, typer.Option(help="Without an index: only what the messages cost then.")] = True,
+    indexed: Annotated[bool, typer.Option(help="Without an index: measure only the cost of the messages.")] = True,
     labelled: Annotated[
         bool, typer.Option("--label", help="Give each message a unique label, to measure its cost.")
     ] = False,
-    at_rest: Annotated[bool, typer.Option(help="Look up and weigh once sealing and compaction have ended.")] = True,
+    at_rest: Annotated[bool, typer.Option(help="Look up and measure after sealing and compaction have ended.")] = True,
 ) -> "list[Step]":
-    """A message is found by its key among very many, and what the index costs per message."""
+    """Find messages by key among very many, and measure the index's cost per message."""
     from duemq.bench.plans.far import find_step
 
     return [
@@ -85,9 +85,9 @@ def load(
     count: Annotated[
         int, typer.Option(help="Messages in the window.", parser=_read_count, metavar="COUNT")
     ] = 2_000_000,
-    rate: Annotated[int, typer.Option(min=1, help="Messages per second that are delivered meanwhile.")] = 2_000,
+    rate: Annotated[int, typer.Option(min=1, help="Messages per second delivered at the same time.")] = 2_000,
 ) -> "list[Step]":
-    """A full window is sealed, and loaded again, while a steady stream is delivered."""
+    """A full window is sealed and loaded again while a steady stream is delivered."""
     from duemq.bench.plans.far import load_step
 
     return [load_step(count, rate)]
@@ -99,7 +99,7 @@ def wheel(
         int, typer.Option(help="Messages within 30 minutes.", parser=_read_count, metavar="COUNT")
     ] = 18_000_000,
 ) -> "list[Step]":
-    """The memory of the counting wheel, and what a message costs in it: no server, no store."""
+    """The memory of the counting wheel, and the cost of a message in it: no server, no store."""
     from duemq.bench.plans.far import wheel_step
 
     return [wheel_step(count)]
@@ -112,11 +112,11 @@ def import_file(
     ] = 100_000_000,
     days: Annotated[float, typer.Option(min=0.05, help="Days they are due over, a file per half hour.")] = 60.0,
     deliver: Annotated[
-        float, typer.Option(min=0, help="Seconds of the next window to be read; it may be half an hour away.")
+        float, typer.Option(min=0, help="Seconds of the next window to read; it may be half an hour away.")
     ] = 60.0,
     link: Annotated[bool, typer.Option("--link", help="Write files that duemq can link instead of copying.")] = False,
 ) -> "list[Step]":
-    """Very many messages handed over in Parquet files, then look-ups, cancels and delivery."""
+    """Import very many messages from Parquet files, then measure look-ups, cancels and delivery."""
     from duemq.bench.plans.far import import_step
 
     return [import_step(count, days, deliver, link)]
@@ -134,18 +134,18 @@ def far(
 
 @app.command("files")
 def files(
-    folder: Annotated[Path, typer.Argument(help="Where to write them; made if it is not there.")],
-    topic: Annotated[str, typer.Option(help="Where the messages are to be delivered.")] = "bench.files",
+    folder: Annotated[Path, typer.Argument(help="Folder to write to; created if missing.")],
+    topic: Annotated[str, typer.Option(help="Topic that the messages are delivered to.")] = "bench.files",
     files: Annotated[int, typer.Option(min=1, help="How many, one per half hour.")] = 48,
     rows: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Messages in each.")] = 35_000,
     ahead: Annotated[float, typer.Option(min=0, help="Hours until the first window begins, at least.")] = 2.0,
     payload_bytes: Annotated[int, typer.Option(min=20, help="Bytes per payload.")] = 256,
-    seed: Annotated[int, typer.Option(help="Of all random choices.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 1,
     complete: Annotated[
         bool, typer.Option("--complete", help="With all columns, so that `duemq import --link` can link them.")
     ] = False,
 ) -> None:
-    """Write Parquet files of messages such as `duemq import` takes."""
+    """Write Parquet files of messages for `duemq import`."""
     import time
 
     from rich.console import Console
@@ -163,15 +163,15 @@ def files(
 
 @app.command("report")
 def report(
-    figures: Annotated[list[Path], typer.Argument(help="What --json wrote; a later file goes before an earlier one.")],
+    figures: Annotated[list[Path], typer.Argument(help="Files written by --json; a later one takes precedence.")],
     into: Annotated[Path | None, typer.Option(help="Put the tables into this page, between its marks.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw how the cost of pending messages grows (.png).")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per figure, as in docs/benchmarks/.")] = None,
 ) -> None:
-    """Write tables in Markdown, data and a picture from figures that were taken before.
+    """Write Markdown tables, data and a picture from earlier figures.
 
-    A page has marks such as `<!-- bench: pending load -->` and `<!-- end -->`; what stands between them is replaced
-    by the tables of the scenarios that the mark names.
+    A page has marks such as `<!-- bench: pending load -->` and `<!-- end -->`; the text between them is replaced by the
+    tables of the scenarios in the mark.
     """
     from duemq.bench.report import figures_csv, growth, markdown
 
@@ -181,7 +181,7 @@ def report(
     if plot is not None:
         points = growth.points_in(scenarios)
         if len(points) < 2:
-            raise typer.BadParameter("it takes pending figures of several counts", param_hint="--plot")
+            raise typer.BadParameter("it needs `pending` figures for several counts", param_hint="--plot")
         growth.draw(points).savefig(plot, dpi=140)
     if into is None:
         if csv is None:

@@ -1,4 +1,4 @@
-"""`take-over`: how long a node takes to become the writer of many shards at once, beside topics of others."""
+"""`take-over`: how long a node takes to become the writer of many shards at once, next to foreign topics."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from duemq.dev.kafka.kafka import KafkaServers
 from duemq.model.messages.record import pack_record
 from duemq.web.server import tune_interpreter
 
-_TOPICS = frozenset(("orders", "bills", "mails"))  # that the shards deliver to
-_AT_ONCE = 100  # partitions of a topic of others
+_TOPICS = frozenset(("orders", "bills", "mails"))  # topics that the shards deliver to
+_AT_ONCE = 100  # partitions of a foreign topic
 
 
 class TakeOver(NamedTuple):
@@ -34,7 +34,7 @@ class TakeOver(NamedTuple):
 
 
 def take_over(others: int, shards: int, rounds: int) -> list[TakeOver]:
-    """On a Kafka of one broker: first alone, then beside the partitions of others. Raises LocalError.
+    """On a Kafka with one broker: first alone, then next to foreign partitions. Raises LocalError.
 
     It runs as a node does: with its event loop and its settings of the interpreter.
     """

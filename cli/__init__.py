@@ -1,1 +1,1 @@
-"""The `duemq` command: one module per command or group of commands; `main` puts them together."""
+"""The `duemq` command: one module per command or group of commands; `main` is the entry point."""

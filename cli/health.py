@@ -1,6 +1,6 @@
-"""`duemq health`: what a probe of Docker or Kubernetes runs beside a server, every few seconds.
+"""`duemq health`: the probe that Docker or Kubernetes runs next to a server, every few seconds.
 
-It has its own small reading of the command line and the settings: those of the other commands take ten times as long.
+It parses the command line and the settings itself: the other commands' parsers take ten times as long.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REACHED_AT = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _MAX_BYTES = 64 << 10  # of an answer
 
 _EXAMPLES = """examples:
-  duemq health                                  a server, proxy, node or relay, as the settings say where it listens
+  duemq health                                  a server, proxy, node or relay, at the address in the settings
   duemq health --live
   duemq health --listen 10.0.0.5:8788 --listen 10.0.0.5:8789      the processes of `duemq node --workers 2`
   duemq health --listen https://10.0.0.5:8788                     by TLS
@@ -27,7 +27,7 @@ _EXAMPLES = """examples:
 
 
 class Server(NamedTuple):
-    """Where one listens (HOST:PORT), whether with TLS, and the files of the certificate that we show, or none."""
+    """Address (HOST:PORT), whether it uses TLS, and the files of the certificate to present, if any."""
 
     listen: str
     tls: bool = False
@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 
 class Unhealthy(Exception):
-    """Why, in a sentence."""
+    """The reason, in a sentence."""
 
 
 class _NobodyListens(Unhealthy):
@@ -48,19 +48,19 @@ def health(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="duemq health",
         description="Ask the server on this machine whether it is ready: exit code 0 if it is, 1 if not, with the "
-        "reason. It asks directly, whatever proxy the environment names, and needs no key. The server's certificate "
-        "is not checked; it is shown the one of DUEMQ_CERT_FILE and DUEMQ_KEY_FILE, and a node its own.",
+        "reason. It connects directly, without the environment's proxies, and needs no key. The server's certificate "
+        "is not checked; it is sent the one in DUEMQ_CERT_FILE and DUEMQ_KEY_FILE, a node its own.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--live", action="store_true", help="only whether the process lives (/livez, not /readyz)")
+    parser.add_argument("--live", action="store_true", help="only whether the process is alive (/livez, not /readyz)")
     parser.add_argument(
         "--listen", action="append", metavar="[https://]HOST:PORT",
-        help="where it listens; may be repeated, and then all must be well. Default: `listen` of the settings, and "
-        "where nobody listens there, `node.listen`, then `relay.listen`",
+        help="its address; may be repeated, and then all must be healthy. Default: `listen` in the settings; "
+        "if no server listens there, `node.listen`, then `relay.listen`",
     )  # fmt: skip
     parser.add_argument("--config", metavar="FILE", help="the settings file (TOML) of the server")
-    parser.add_argument("--within", type=float, default=4.0, metavar="SECONDS", help="how long it may take (default 4)")
+    parser.add_argument("--within", type=float, default=4.0, metavar="SECONDS", help="time limit (default 4)")
     options = parser.parse_args(words)
     path, until = "/livez" if options.live else "/readyz", time.monotonic() + options.within
     try:
@@ -78,7 +78,7 @@ def health(words: Sequence[str]) -> int:
 
 
 def _configured_servers(config: str | None) -> Iterator[Server]:
-    """Servers by the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
+    """Servers from the environment or the file: `duemq serve` and `duemq proxy`, then nodes, then relays."""
     config = config or os.environ.get("DUEMQ_CONFIG")
     document: dict[str, Any] = {}
     if config:
@@ -105,7 +105,7 @@ def _own_certificate() -> tuple[str, str]:
 
 
 def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
-    """Ask the first server that is there."""
+    """Ask the first server that listens."""
     silent = []
     for server in servers:
         try:
@@ -114,15 +114,15 @@ def _ask_first(servers: Iterator[Server], path: str, until: float) -> None:
             silent.append(server.listen)
         else:
             return
-    raise Unhealthy(f"nobody listens at {', '.join(silent[:-1])} or {silent[-1]}: name the right address with --listen")
+    raise Unhealthy(f"no server listens at {', '.join(silent[:-1])} or {silent[-1]}: give the address with --listen")
 
 
 def _ask(server: Server, path: str, until: float) -> None:
-    """Ask one server. Raises Unhealthy unless the answer is 200 by then."""
+    """Ask one server. Raises Unhealthy unless it answers 200 in time."""
     host, _, port = server.listen.rpartition(":")
     host = _REACHED_AT.get(host, host)
     if not host or not port.isdecimal() or port == "0":
-        raise Unhealthy(f"{server.listen} is not where a server can be reached: name HOST:PORT with --listen")
+        raise Unhealthy(f"{server.listen} is not a server's address: give HOST:PORT with --listen")
     address = f"{host}:{port}"
     answer = b""
     try:
@@ -132,7 +132,7 @@ def _ask(server: Server, path: str, until: float) -> None:
                 answer += part
                 connection.settimeout(_remaining_s(until))
     except ConnectionRefusedError as error:
-        raise _NobodyListens(f"nobody listens at {address}") from error
+        raise _NobodyListens(f"no server listens at {address}") from error
     except (TimeoutError, OSError) as error:
         raise Unhealthy(f"{address}{path} did not answer: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -147,7 +147,7 @@ def _connect(server: Server, address: tuple[str, int], within_s: float) -> socke
         return connection
     import ssl  # 15 ms
 
-    # It says nothing that is secret, and on this machine a server is seldom known by the name of its certificate.
+    # The request has no secrets, and on this machine a server is seldom addressed by the name in its certificate.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with connection:

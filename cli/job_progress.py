@@ -1,4 +1,4 @@
-"""Beginning a bulk job, waiting for it, and telling how it stands."""
+"""Starts a bulk job, waits for it, and shows its state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOOK_S: Final = 0.5
 def begin_job(
     client: Admin, kind: str, fields: dict[str, Any], what: str, dry_run: bool, wait: bool, yes: bool, as_json: bool
 ) -> Exit:
-    """Begin a job, after it was said of how many of `what`, and asked."""
+    """Start a job after showing how many of `what` match, and asking."""
     if dry_run or not yes:
         count = client.begin_job(kind, dry_run=True, **fields)
         if dry_run:
@@ -40,12 +40,12 @@ def begin_job(
 
 
 def kind_text(kind: str) -> str:
-    """A kind of job in the words of the command line."""
+    """A job's kind in the command line's words."""
     return {"move": "reschedule", "move-with-expiry": "reschedule with expiry"}.get(kind, kind)
 
 
 def tell_job(job: dict[str, Any], as_json: bool) -> None:
-    """How a job stands, in a line."""
+    """Show a job's state in one line."""
     if as_json:
         echo_json(job)
         return
@@ -60,8 +60,8 @@ def tell_job(job: dict[str, Any], as_json: bool) -> None:
 
 
 def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
-    """Wait until the job has ended or is paused, and print the result. The exit code: 1 where the job failed or a
-    message did."""
+    """Wait until the job has ended or is paused, and print the result. The exit code is 1 if the job or a message
+    failed."""
     with progress(as_json) as tell:
         try:
             while job["active"]:
@@ -70,7 +70,7 @@ def wait_for_job(client: Admin, job: dict[str, Any], as_json: bool) -> Exit:
                 ended = job["done"] + job["skipped"] + job["failed"]
                 tell(f"{kind_text(job['kind'])} {job['id']}", ended, job["total"])
         except KeyboardInterrupt:
-            typer.echo(f"duemq: stopped waiting; the job goes on: duemq job get {job['id']} --wait", err=True)
+            typer.echo(f"duemq: stopped waiting; the job continues: duemq job get {job['id']} --wait", err=True)
             raise
     tell_job(job, as_json)
     return Exit.ERROR if job["state"] == "failed" or job["failed"] else Exit.DONE

@@ -1,4 +1,4 @@
-"""The entry point of `duemq`. It imports next to nothing: `duemq health` is started every few seconds."""
+"""The entry point of `duemq`. It imports next to nothing: `duemq health` runs every few seconds."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import sys
 
 
 def main() -> None:
-    os.environ.setdefault("PYTHONSAFEPATH", "1")  # no child imports from the folder that somebody happens to be in
+    os.environ.setdefault("PYTHONSAFEPATH", "1")  # children must not import from the current folder
     if os.getpid() == 1:
         import signal
 
-        # Without a handler a process 1 is not reached by it, and this one has none of its own before it serves.
+        # As process 1 it would ignore SIGTERM without a handler, and it installs others only when it serves.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if sys.argv[1:2] == ["health"]:
         from duemq.cli.health import health
 
         sys.exit(health(sys.argv[2:]))
-    # Before its first model pydantic looks for plugins in all packages that are installed: 50 ms, and there are none.
+    # Else pydantic searches all installed packages for plugins before its first model: 50 ms, and there are none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if sys.argv[1:2] in (["serve"], ["node"], ["proxy"]):
-        # What is imported stays: looking through it for garbage takes a tenth of the start. See `startup.run`.
+        # Imported modules stay: collecting garbage in them takes a tenth of the start. See `startup.run`.
         gc.disable()
     from duemq.cli.app import run
 

@@ -1,4 +1,4 @@
-"""How results look: tables in a terminal, tab-separated lines in a pipe, JSON for programs."""
+"""Output formats: tables in a terminal, tab-separated lines in a pipe, JSON for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duemq.client import Node
     from duemq.client.http.fields import HeaderList
 
-Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, nothing cut short.")]
+Wide = Annotated[bool, typer.Option("--wide", help="In a terminal: all columns, without truncation.")]
 
 _MS: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d{3}Z$")
 _CLEAR: Final = "\x1b[2J\x1b[H"
@@ -27,7 +27,7 @@ _ANY_WIDTH: Final = 10_000
 
 
 def echo_json(document: Any) -> None:
-    """One JSON document on one line."""
+    """Print one JSON document on one line."""
     typer.echo(orjson.dumps(document).decode())
 
 
@@ -38,11 +38,11 @@ def echo_table(
     short: Sequence[str] | None = None,
     wide: bool | None = None,
 ) -> None:
-    """A table in a terminal, as wide as it is; in a pipe one line per row without a heading, for `cut` and `awk`.
+    """Print a table as wide as the terminal; in a pipe one line per row without a heading, for `cut` and `awk`.
 
     In a terminal the first column and ids are never cut, so that they can be copied. If it is too narrow, other cells
-    end in …, or go on in the next line if the command has no --wide (`wide` None).
-    `short`: the columns there, in their order. `wide`: all columns, with ms, and no cell cut.
+    end in …, or wrap if the command has no --wide (`wide` None). `short`: the columns there, in order. `wide`: all
+    columns, with ms, and without truncation.
     """
     if not sys.stdout.isatty():
         for row in rows:
@@ -67,12 +67,12 @@ def echo_table(
 
 
 def begin_round() -> None:
-    """Before what is shown again and again: clear a terminal; in a pipe say when it was."""
+    """Before each refresh: clear a terminal; in a pipe print the time."""
     typer.echo(_CLEAR if sys.stdout.isatty() else format_ms(time.time_ns() // 1_000_000), nl=not sys.stdout.isatty())
 
 
 def echo_nodes(nodes: Iterable[Node]) -> None:
-    """Each node's state, what it is master of, and how many ledger entries it is behind."""
+    """Each node's state, its shards as master, and the ledger entries it is behind."""
     echo_table(
         ("NODE", "STATE", "MASTER OF", "LAG", "RACK", "REASON"),
         (
@@ -90,7 +90,7 @@ def echo_nodes(nodes: Iterable[Node]) -> None:
 
 
 def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
-    """Name and value on a line each, nested ones further in; what is empty is left out."""
+    """One line per name and value, nested ones indented; empty values are left out."""
     shown = {name: value for name, value in fields.items() if value not in (None, "", [], {})}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
@@ -107,7 +107,7 @@ def echo_fields(fields: Mapping[str, Any], indent: str = "") -> None:
 
 
 def echo_headers(headers: HeaderList) -> None:
-    """A header on a line each, in order."""
+    """One line per header, in order."""
     if headers:
         typer.echo("headers")
     width = max((len(name) for name, _ in headers), default=0)
@@ -126,7 +126,7 @@ def instant_text(ms: int) -> str:
 
 
 def relative(away_ms: int) -> str:
-    """`in 2h30m` or `3s ago`, rounded to what a reader wants to know."""
+    """`in 2h30m` or `3s ago`, rounded for a reader."""
     size = abs(away_ms)
     unit = next(
         (u for at_least, u in ((172_800_000, 3_600_000), (600_000, 60_000), (1000, 1000)) if size >= at_least), 1
@@ -147,7 +147,7 @@ def runs_text(numbers: Iterable[int]) -> str:
 
 
 def payload_text(payload: bytes | None, is_null: bool = False) -> str:
-    """A payload as a reader can take it: text on one line, of bytes only how many there are."""
+    """A payload for display: text on one line; of bytes only their number."""
     if is_null:
         return "<null>"
     if payload is None:

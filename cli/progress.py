@@ -1,4 +1,4 @@
-"""How far a command is: a bar for each step on a terminal, lines on stderr elsewhere, nothing with `--json`."""
+"""Progress of a command: a bar for each step on a terminal, lines on stderr elsewhere, nothing with `--json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from duemq.cli.output import size_text
 
 Tell = Callable[[str, int, int | None], None]
-"""A step, the amount done, and the total (None: not known yet)."""
+"""A step, the amount done, and the total (None: unknown yet)."""
 
 _FIRST_S: Final = 1.0  # until then the command may have ended
 _MAX_PAUSE_S: Final = 60.0
@@ -21,7 +21,7 @@ _MAX_PAUSE_S: Final = 60.0
 
 @contextmanager
 def progress(as_json: bool, *, in_bytes: bool = False) -> Iterator[Tell]:
-    """Show the steps that the block tells. Amounts are of messages or files, or `in_bytes`."""
+    """Show the steps reported by the block. Amounts are messages or files, or bytes with `in_bytes`."""
     if as_json:
         yield lambda what, done, total: None
     elif sys.stderr.isatty():
@@ -58,7 +58,7 @@ def _bars(in_bytes: bool) -> Iterator[Tell]:
 
 
 class _Lines:
-    """For logs: a line after a second, then after ever longer pauses, up to a minute."""
+    """For logs: a line after a second, then after growing pauses, up to a minute."""
 
     def __init__(self, in_bytes: bool) -> None:
         self._text = size_text if in_bytes else "{:,}".format

@@ -1,4 +1,4 @@
-"""What every command that talks to a server shares: its options, the connection, and how a failure is told."""
+"""Shared by all commands that talk to a server: options, connection, and error reports."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from duemq.cli.form import in_options
 from duemq.cli.output import echo_json
 from duemq.model.errors import DuemqError
 
-if TYPE_CHECKING:  # httpx takes longer to import than `duemq --help` may take
+if TYPE_CHECKING:  # importing httpx takes longer than `duemq --help` may
     from duemq.client import Admin
 
 Url = Annotated[str | None, typer.Option("--url")]
-"""Marks a command that talks to a server: it gets all options of a connection (`cli/profiles/connection.py`)."""
+"""Marks a command that talks to a server: it gets all connection options (`cli/profiles/connection.py`)."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def server_url(url: str | None) -> str:
-    """Where the server is, with a scheme and without a slash at the end. Raises BadParameter."""
+    """The server's address, with a scheme and without a trailing slash. Raises BadParameter."""
     from duemq.client.http.connection import http_options
 
     try:
@@ -34,12 +34,12 @@ def server_url(url: str | None) -> str:
 
 @contextmanager
 def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] = str) -> Iterator[Admin]:
-    """A client for the time of one command. Its errors end the command with one line, as `tell` has it, and the exit
+    """A client for the time of one command. Its errors end the command with one line, formatted by `tell`, and the exit
     code."""
     from duemq.client import Admin
 
     try:
-        client = Admin(url, retries=0)  # whoever types a command is told at once
+        client = Admin(url, retries=0)  # report failures to the user at once
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
     except DuemqError as error:
@@ -52,7 +52,7 @@ def connected(url: str | None, as_json: bool, tell: Callable[[DuemqError], str] 
 
 
 def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] = str) -> typer.Exit:
-    """Tell of an error: one line on stderr, and with `--json` its members on stdout."""
+    """Report an error: one line on stderr, and with `--json` its members on stdout."""
     code = exit_of(error)
     typer.secho(f"duemq: {in_options(tell(error))}{_whose_server(error, code)}", err=True, fg=typer.colors.RED)
     if as_json:
@@ -61,7 +61,7 @@ def failure(error: DuemqError, as_json: bool, tell: Callable[[DuemqError], str] 
 
 
 def problem_of(error: DuemqError) -> dict[str, Any]:
-    """The members of an error that has them: code, detail, field, status, request_id and what belongs to its code."""
+    """The members of an error, if present: code, detail, field, status, request_id and others for its code."""
     names = ("code", "field", "status", "request_id", "retry_after_s", "message_id", "outcome_unknown")
     attributes = {name: getattr(error, name, None) for name in names}
     members = {name: value for name, value in attributes.items() if value is not None}
@@ -69,7 +69,7 @@ def problem_of(error: DuemqError) -> dict[str, Any]:
 
 
 def _whose_server(error: DuemqError, code: Exit) -> str:
-    profile = os.environ.get("DUEMQ_PROFILE")  # set for the command if the server is that of a profile
+    profile = os.environ.get("DUEMQ_PROFILE")  # set if the server comes from a profile
     if profile and code is Exit.UNAVAILABLE and getattr(error, "outcome_unknown", None) is False:
         return f"; it is the server of profile {profile}"
     return ""

@@ -1,4 +1,4 @@
-"""Times and durations as they are typed: checked here, so that an error names the option, and read by the server."""
+"""Times and durations as typed: checked here, so that an error names the option, and parsed by the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PART: Final = r"(\d+(?:\.\d+)?)\s*(millisecond|ms|second|sec|s|minute|min|m|hou
 
 
 def instant(text: str | None, option: str, zone: str | None = None, *, zones: bool = False) -> int | str | None:
-    """A time as typed: digits alone are epoch ms, anything else is for the server to read. `zones`: the command has
+    """A time as typed: digits alone are epoch ms, everything else is parsed by the server. `zones`: the command has
     --zone."""
     if text is None:
         return None
@@ -34,23 +34,23 @@ def instant(text: str | None, option: str, zone: str | None = None, *, zones: bo
 
 
 def duration(text: str | None, option: str, *, signed: bool = False) -> str | None:
-    """A duration as typed, for the server to read. A number alone has no unit, and is refused."""
+    """A duration as typed, to be parsed by the server. A number alone has no unit, and is refused."""
     if text is None:
         return None
     if text.lstrip("+-").replace(".", "", 1).isdecimal():
-        raise typer.BadParameter(f"{text} has no unit: say {text}s, {text}m or {text}ms", param_hint=option)
+        raise typer.BadParameter(f"{text} has no unit: use {text}s, {text}m or {text}ms", param_hint=option)
     typed = text.removeprefix("-") if signed else text
     _check(lambda: parse_duration(typed, option), option, lambda: _shortened(typed))
     return text
 
 
 def when(after: str | None, at: str | None, level: int | None, zone: str | None, expires: str | None = None) -> When:
-    """When a message is due, by the options that were given. `expires`: the zone may be that of --expires."""
+    """When a message is due, from the given options. `expires`: --zone may be meant for --expires."""
     given = {"--after": after, "--at": at, "--level": level}
     if len(named := [option for option, value in given.items() if value is not None]) > 1:
-        raise typer.BadParameter(f"{' and '.join(named)} are both given: one says when", param_hint=named[1])
+        raise typer.BadParameter(f"{' and '.join(named)} are both given: use one", param_hint=named[1])
     if zone is not None and at is None and expires is None:
-        raise typer.BadParameter("it is the zone of a time, and none is given", param_hint="--zone")
+        raise typer.BadParameter("it applies to a time, and none is given", param_hint="--zone")
     fields = {"deliver_after": duration(after, "--after"), "deliver_at": instant(at, "--at", zone, zones=True)}
     fields |= {"delay_level": level, "zone": zone}
     return cast("When", {name: value for name, value in fields.items() if value is not None})
@@ -60,12 +60,12 @@ def _check(parse: Callable[[], int], option: str, advice: Callable[[], str]) -> 
     try:
         parse()
     except Rejected as error:
-        wrong = str(error).replace(", PT90S or ms", " or PT90S")  # a number alone is refused here
+        wrong = str(error).replace(", PT90S or ms", " or PT90S")  # a number alone is refused on the command line
         raise typer.BadParameter(f"{wrong}{advice()}", param_hint=option) from error
 
 
 def _is_known(zone: str) -> bool:
-    """Whether this machine knows the zone: the server may know more."""
+    """Whether this machine knows the zone; the server may know others."""
     from zoneinfo import ZoneInfo
 
     try:
@@ -76,7 +76,7 @@ def _is_known(zone: str) -> bool:
 
 
 def _with_offset(text: str, zones: bool) -> str:
-    """How to write a local time, if it is one."""
+    """A hint how to write a local time, if it is one."""
     try:
         local = datetime.fromisoformat(text)
     except ValueError:
@@ -87,7 +87,7 @@ def _with_offset(text: str, zones: bool) -> str:
 
 
 def _shortened(text: str) -> str:
-    """How to write `1 h` and `1hour`, which no door of duemq takes: an older node would stop at a new form."""
+    """A hint how to write `1 h` and `1hour`, which duemq never accepts: an older node would stop at a new form."""
     if not re.fullmatch(f"(?:{_PART})+", text, re.IGNORECASE):
         return ""
     parts = re.findall(_PART, text, re.IGNORECASE)

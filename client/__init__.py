@@ -1,5 +1,5 @@
-"""The Python SDK: `Client` for senders and readers, `Admin` for operators; for asyncio `AsyncClient` and `AsyncAdmin`.
-See `docs/sdk.md`."""
+"""The Python SDK: `Client` to send and read, `Admin` for operators; `AsyncClient` and `AsyncAdmin` for asyncio. See
+`docs/sdk.md`."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # The command line would pay for importing asyncio with every call and never uses it.
+    # Imported on demand: the command line never uses asyncio, and would pay for the import with every call.
     if name in ("AsyncAdmin", "AsyncClient", "AsyncMessage"):
         from duemq.client.http.aio import admin
 

@@ -1,9 +1,9 @@
-"""Dramatiq messages with a delay are held by duemq. See `docs/dramatiq.md`.
+"""duemq holds Dramatiq messages that have a delay. See `docs/dramatiq.md`.
 
     dramatiq.set_broker(broker := RedisBroker())
     duemq.client.dramatiq.install(broker, url="http://127.0.0.1:8787")
 
-`python -m duemq.client.dramatiq proj.tasks` is the relay that gives them to the broker when they are due.
+`python -m duemq.client.dramatiq proj.tasks` is the relay that sends them to the broker when they are due.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from duemq.client.relay.relay import MAX_PAGE, PAGE, BrokerAway, NoPlace, NotPub
 from duemq.model.errors import DuemqError
 
 PAUSES_S: Final = (0.0, 0.2, 0.4, 0.8, 1.6)
-"""How a message is tried again where duemq is away."""
+"""How a message is retried while duemq is unreachable."""
 
 log = logging.getLogger("duemq.client.dramatiq")
 
 
 class NotHeld(ConnectionFailed):
-    """duemq did not take the message, as a broker that is away does not."""
+    """duemq did not accept the message, like a broker that is unreachable."""
 
 
 class DramatiqDeferral:
-    """The messages of one broker that duemq holds. `install` puts it at `broker.duemq`."""
+    """The messages of one broker that duemq holds. `install` sets it as `broker.duemq`."""
 
     def __init__(self, broker: Any, holder: DeferredQueue, threshold: int, fallback: bool) -> None:
         self.broker, self.threshold, self.fallback = broker, threshold, fallback
@@ -57,11 +57,11 @@ class DramatiqDeferral:
         return self._holder.client
 
     def close(self) -> None:
-        """Close the connection of this process; whatever comes next makes a new one."""
+        """Close this process's connection; the next call opens a new one."""
         self._holder.close()
 
     def enqueue(self, message: dramatiq.Message[Any], *, delay: int | None = None) -> dramatiq.Message[Any]:
-        """Enqueue in place of the broker. `delay` is in ms."""
+        """Replaces the broker's `enqueue`. `delay` is in ms."""
         if delay is None or delay <= self.threshold:
             return self._enqueue(message, delay=delay)
         due = int(time.time() * 1000) + delay
@@ -70,7 +70,7 @@ class DramatiqDeferral:
         try:
             self._holder.hold(HeldMessage(message.message_id, retries, due, message.encode(), PAUSES_S))
         except DuemqError as error:
-            # Dramatiq acknowledges a message whose retry could not be enqueued: it would be lost.
+            # Dramatiq acknowledges a message even if its retry cannot be enqueued: the message would be lost.
             if not (retries or (self.fallback and isinstance(error, AWAY))):
                 if not isinstance(error, AWAY):
                     raise
@@ -82,9 +82,9 @@ class DramatiqDeferral:
         return message
 
     def cancel(self, message_ids: Iterable[str]) -> set[str]:
-        """Cancel messages; those that were held and are not any more: they will not run.
+        """Cancel messages. Returns those that were held and are cancelled: they will not run.
 
-        Raises `NotHeld` where duemq is away, and `duemq.client.PendingError` where the answer is not known in time.
+        Raises `NotHeld` if duemq is unreachable, and `duemq.client.PendingError` if the answer is not known in time.
         """
         try:
             return self._holder.cancel(message_ids)
@@ -104,17 +104,17 @@ def install(
 ) -> DramatiqDeferral:
     """From now on duemq holds the broker's messages with a delay of more than `threshold` ms, until they are due.
 
-    Those are of `send_with_options(delay=)`, of pipelines and of retries.
+    These come from `send_with_options(delay=)`, pipelines and retries.
 
-    Call it where the broker is made, so that all that send, the workers and the relay have it. `url` and `api_key` are
-    those of `duemq.client.Client`, `timeout` is in seconds. `topic` is where duemq delivers to, and what the relay
-    reads: one for each broker. Where duemq is away, `NotHeld` is raised; with `fallback`, and for retries always, the
-    message goes to the broker with its delay, as without duemq.
+    Call it where the broker is created, so that senders, workers and the relay all have it. `url` and `api_key` are as
+    in `duemq.client.Client`, `timeout` is in seconds. duemq delivers to `topic`, and the relay reads it: use one per
+    broker. If duemq is unreachable, `NotHeld` is raised; with `fallback`, and always for retries, the message goes to
+    the broker with its delay, as without duemq.
 
-    Raises `ValueError` for a broker that has it already.
+    Raises `ValueError` if the broker already has it.
     """
     if isinstance(getattr(broker, "duemq", None), DramatiqDeferral):
-        raise ValueError(f"duemq is installed in {broker!r} already")
+        raise ValueError(f"duemq is already installed in {broker!r}")
     hold = DramatiqDeferral(broker, DeferredQueue(url, api_key, timeout, topic), threshold, fallback)
     vars(broker)["duemq"] = hold
     vars(broker)["enqueue"] = hold.enqueue
@@ -125,12 +125,12 @@ def hold_of(broker: dramatiq.Broker) -> DramatiqDeferral:
     """The deferral of a broker. Raises `ValueError` for a broker without `install`."""
     hold = getattr(broker, "duemq", None)
     if not isinstance(hold, DramatiqDeferral):
-        raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) where it is made")
+        raise ValueError(f"{broker!r} has no duemq: call duemq.client.dramatiq.install(broker) when you create it")
     return hold
 
 
 class DramatiqOutlet:
-    """Held messages go to their queues, without a delay."""
+    """Puts held messages into their queues, without a delay."""
 
     def __init__(self, broker: dramatiq.Broker) -> None:
         self._broker = broker
@@ -155,21 +155,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Relay until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(
         "python -m duemq.client.dramatiq",
-        description="Give messages that duemq held to the broker when they are due. Of several relays one works.",
+        description="Send messages held by duemq to the broker when they are due. One of several relays works.",
         epilog="Example: python -m duemq.client.dramatiq proj.tasks",
     )
     parser.add_argument("broker", help="the module, as for `dramatiq`: proj.tasks or proj.tasks:broker")
-    parser.add_argument("--consumer", default="dramatiq-relay", help="whose place in the topic it is (%(default)s)")
+    parser.add_argument("--consumer", default="dramatiq-relay", help="whose position is used (%(default)s)")
     parser.add_argument(
-        "--page", type=int, default=PAGE, help="messages per page: so many at most are sent twice (%(default)s)"
+        "--page", type=int, default=PAGE, help="messages per page: the most that are sent twice (%(default)s)"
     )
     parser.add_argument("--lease", type=float, default=LENGTH_S, help="s until another relay takes over (%(default)s)")
-    parser.add_argument("--alone", action="store_true", help="no other relay of the consumer runs: take no lease")
+    parser.add_argument("--alone", action="store_true", help="the consumer has no other relay: take no lease")
     parser.add_argument(
         "--start",
         choices=get_args(Start),
-        help="where a consumer without a place begins: with the first message that the topic has, or behind the last "
-        "one; without it, only in a topic that has none",
+        help="start of a consumer without a position: at the first message in the topic, or after the last "
+        "one; without this option, it starts only in an empty topic",
     )
     parser.add_argument("--loglevel", default="INFO")
     options = parser.parse_args(arguments)
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    # Not as `__main__`: what a project installed is of the module under its name.
+    # Not as `__main__`: the project installed into the module under its own name.
     from duemq.client.dramatiq import main as relay_main
 
     sys.exit(relay_main())

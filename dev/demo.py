@@ -28,9 +28,9 @@ class _Tally:
 
 
 async def show(url: str, stop: asyncio.Event) -> None:
-    """Run the demonstration against the server at `url`, then say what to try next. Ends early when `stop` is set.
+    """Run the demonstration against the server at `url`, then print what to try next. Ends early if `stop` is set.
 
-    A demonstration that fails is said to have failed: the server goes on.
+    If the demonstration fails, that is printed, and the server continues.
     """
     console = Console(highlight=False)
     topic = f"demo-{time.strftime('%H%M%S')}"
@@ -44,7 +44,7 @@ async def show(url: str, stop: asyncio.Event) -> None:
         except (DuemqError, TimeoutError) as error:
             why = str(error) or f"not all messages arrived within {_PATIENCE_S:.0f} s"
             console.print(f"\n[yellow]The demonstration ended early: {why}[/yellow]\n")
-        # No frame and no wrapping: these lines are there to be copied.
+        # No frame and no wrapping, so that these lines can be copied.
         console.print(_next_steps(url, topic), soft_wrap=True)
     else:
         demonstration.cancel()
@@ -134,5 +134,5 @@ def _next_steps(url: str, topic: str) -> Text:
         '      message = duemq.send("orders", "pay order 44", deliver_after=timedelta(minutes=5))\n'
         "      message.cancel()\n"
     )
-    text.append("\nCtrl-C stops duemq; what is pending stays.\n", "dim")
+    text.append("\nCtrl-C stops duemq; pending messages stay.\n", "dim")
     return text

@@ -1,4 +1,4 @@
-"""`duemq demo`: a server with a short live demonstration, what `make run` starts."""
+"""`duemq demo`: a server with a short live demonstration, as started by `make run`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from duemq.cli.wiring import startup
 
 
 def demo(data: startup.Data = None, listen: startup.Listen = None, log_level: startup.LogLevel = "warning") -> None:
-    """Start a server, show a short live demonstration on it, and go on serving."""
+    """Start a server, show a short live demonstration on it, and continue to serve."""
     from duemq.cli.wiring.single_process import serve
     from duemq.dev.demo import show
 

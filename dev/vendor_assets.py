@@ -1,9 +1,9 @@
-"""Fetches the third-party assets of the console from the npm registry, and records what they are beside them.
+"""Fetches the console's third-party assets from the npm registry, and records their versions next to them.
 
     python -m duemq.dev.vendor_assets
 
-They are kept in the repository: neither a build nor a browser loads anything from elsewhere. To take a newer version,
-change `PACKAGES` and run this again.
+They are kept in the repository: neither a build nor a browser loads anything from elsewhere. To update one, change
+`PACKAGES` and run this again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANIFEST = FOLDER / "manifest.json"
 
 
 class Package(NamedTuple):
-    """`files`: what is taken of the package, and what it is called here."""
+    """`files`: the files to take from the package, and their names here."""
 
     name: str
     version: str
@@ -42,14 +42,14 @@ PACKAGES = (
 
 
 def vendor(package: Package, into: Path) -> dict[str, Any]:
-    """Copy the files of a package, checked by the registry's hash, and describe them."""
+    """Copy a package's files, verified by the registry's hash, and describe them."""
     with tempfile.TemporaryDirectory() as scratch:
         command = ["npm", "pack", "--json", "--ignore-scripts", f"{package.name}@{package.version}"]
         (packed,) = json.loads(subprocess.run(command, cwd=scratch, check=True, capture_output=True).stdout)
         archive = Path(scratch) / packed["filename"]
         integrity = "sha512-" + base64.b64encode(sha512(archive.read_bytes()).digest()).decode()
         if integrity != packed["integrity"]:
-            raise SystemExit(f"{package.name}: the archive is not what the registry says it is")
+            raise SystemExit(f"{package.name}: the archive does not match the registry's hash")
         hashes = {}
         with tarfile.open(archive) as content:
             about = json.loads(_member(content, "package.json"))

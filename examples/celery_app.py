@@ -1,4 +1,4 @@
-"""Celery tasks with an eta that duemq holds. Needs a running duemq and a Redis; docs/celery.md goes through it.
+"""Celery tasks with an eta, held by duemq. Needs a running duemq and a Redis; docs/celery.md explains it.
 
 pip install 'duemq[celery]' 'celery[redis]'
 celery -A celery_app worker

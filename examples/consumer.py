@@ -1,10 +1,10 @@
-"""Consume a topic with retries and dead letters: a handler that fails now and then, and what becomes of it.
+"""Consumes a topic with retries and dead letters: a handler fails now and then, and its messages come back.
 
     pip install 'duemq[consumer]'
     python consumer.py --bootstrap localhost:9092
 
-Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It makes its own topic,
-sends six orders to it and consumes them. See docs/consumers.md.
+Needs a running duemq on that Kafka (`make cluster`, or `duemq serve --kafka localhost:9092`). It creates a topic, sends
+six orders to it and consumes them. See docs/consumers.md.
 """
 
 import argparse

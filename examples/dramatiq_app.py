@@ -1,4 +1,4 @@
-"""Dramatiq messages with a delay that duemq holds. Needs a running duemq and a Redis; docs/dramatiq.md goes through it.
+"""Dramatiq messages with a delay, held by duemq. Needs a running duemq and a Redis; docs/dramatiq.md explains it.
 
 pip install 'duemq[dramatiq]' 'dramatiq[redis]'
 dramatiq dramatiq_app

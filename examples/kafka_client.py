@@ -1,9 +1,9 @@
-"""Schedule, move and cancel messages with a plain Kafka client: no duemq library is needed.
+"""Schedules, moves and cancels messages with a plain Kafka client, without any duemq library.
 
     pip install aiokafka
     python kafka_client.py --bootstrap localhost:9092 --topic orders
 
-Needs a running duemq on that Kafka, and (where it does not make topics itself) the topic. See docs/kafka.md.
+Needs a running duemq on that Kafka, and (if it does not create topics itself) the topic. See docs/kafka.md.
 """
 
 import argparse
@@ -17,7 +17,7 @@ BUFFER = "duemq.buffer"
 
 
 async def partition_of_name(producer: AIOKafkaProducer, name: str) -> int:
-    """A name is known to one shard: that of this partition."""
+    """The partition of the one shard that knows this name."""
     partitions = await producer.partitions_for(BUFFER)
     return zlib.crc32(b"n:" + name.encode()) % len(partitions)
 
@@ -44,7 +44,7 @@ async def cancel(producer: AIOKafkaProducer, name: str) -> None:
 
 
 async def receive(bootstrap: str, topic: str, count: int) -> None:
-    """Print so many deliveries. Only a consumer that reads committed records gets each message exactly once."""
+    """Print this many deliveries. Only a consumer that reads committed records gets each message exactly once."""
     consumer = AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
     )

@@ -1,9 +1,9 @@
-"""Make a small backlog, and read how far its group is behind.
+"""Creates a small backlog, and reads how far its group is behind.
 
     pip install 'duemq[consumer]'
     python lag.py --bootstrap localhost:9092 --topic orders --group billing
 
-Needs a Kafka; the topic is made where it is not there. See docs/lag.md.
+Needs a Kafka; the topic is created if it is missing. See docs/lag.md.
 """
 
 import argparse
@@ -19,7 +19,7 @@ async def fill(bootstrap: str, topic: str) -> None:
     """Ten messages; every second one has the tag `paid`."""
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(topic, 1, 1)])  # that it exists already is said in the answer, not raised
+    await admin.create_topics([NewTopic(topic, 1, 1)])  # an existing topic is reported in the answer, not raised
     await admin.close()
     async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
         for number in range(10):
@@ -28,7 +28,7 @@ async def fill(bootstrap: str, topic: str) -> None:
 
 
 async def consume(bootstrap: str, topic: str, group: str, count: int) -> None:
-    """A consumer of any kind: this one is plain aiokafka, so it does not say what it has in hand."""
+    """Any kind of consumer: this one is plain aiokafka, so it does not report its messages in hand."""
     async with AIOKafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False
     ) as consumer:

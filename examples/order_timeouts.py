@@ -1,11 +1,11 @@
-"""Cancel orders that are not paid in time, over HTTP: no Kafka and no extra is needed.
+"""Cancels orders that are not paid in time, over HTTP, without Kafka or an extra.
 
     pip install duemq
     python order_timeouts.py
 
-Needs a running duemq: `make run`, or `duemq serve`. DUEMQ_URL names another one than http://127.0.0.1:8787. It places
-four orders, which have three seconds to be paid. One is paid in time, and one too late. A fifth time-out is one that no
-worker can read. See docs/sdk.md.
+Needs a running duemq: `make run`, or `duemq serve`. Set DUEMQ_URL if it is not at http://127.0.0.1:8787. The program
+places four orders that have three seconds to be paid. One is paid in time, and one too late. A fifth time-out cannot be
+parsed by any worker. See docs/sdk.md.
 """
 
 import time
@@ -22,13 +22,13 @@ cancelled_orders: set[str] = set()
 
 
 def place(client: Client, order: str, cents: int) -> None:
-    """The name makes it one time-out, however often this is repeated, and is what `pay` cancels by."""
+    """The name makes it one time-out, however often this is repeated, and `pay` cancels by it."""
     open_orders[order] = cents
     client.send(TOPIC, {"order": order}, key=order, name=f"timeout-{order}-{RUN}", if_new=False, deliver_after="3s")
 
 
 def pay(client: Client, order: str) -> None:
-    """A cancel that succeeds means that the time-out will not come: then, and only then, the money is taken."""
+    """A successful cancel means that the time-out will not come: only then is the money taken."""
     try:
         client.cancel(f"timeout-{order}-{RUN}")
     except AlreadyDelivered as late:
@@ -39,7 +39,7 @@ def pay(client: Client, order: str) -> None:
 
 
 def time_out(record: Record) -> None:
-    """Idempotent: a worker that ends between this and its commit sees the record again."""
+    """Idempotent: a worker that ends between this and its commit gets the record again."""
     order = record.json()["order"]
     if open_orders.pop(order, None) is not None:
         cancelled_orders.add(order)
@@ -47,7 +47,7 @@ def time_out(record: Record) -> None:
 
 
 def work(client: Client, count: int) -> None:
-    """One process per consumer name. A handler's error would end the loop, and the same record would be first again."""
+    """Run one process per consumer name. An unhandled error ends the loop, and the same record comes first again."""
     for done, record in enumerate(client.tail(TOPIC, consumer=WORKER), 1):
         for attempt in range(1, TRIES + 1):
             try:
@@ -68,7 +68,7 @@ with Client() as client:
         place(client, f"order-{number}", 1999)
     client.send(TOPIC, "not JSON", deliver_after="3s")
     pay(client, "order-1")
-    work(client, count=4)  # order-2, order-3, order-4, and the one that cannot be read
+    work(client, count=4)  # order-2, order-3, order-4, and the one that cannot be parsed
     pay(client, "order-2")
     refused = client.records(REFUSED, wait=timedelta(seconds=10)).records
     print(f"{len(cancelled_orders)} orders cancelled, {len(refused)} record set aside in {REFUSED}")

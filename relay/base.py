@@ -1,18 +1,17 @@
-"""The port to another system: an outlet hands one message on and says what became of it.
+"""The port to another system: an outlet sends one message and reports the result.
 
 Plugs: `http`, `rabbitmq`, `nats`, `redis`, `rocketmq`, and `memory` for tests. All pass
 `tests/contract/test_outlet.py`.
-What a plug promises:
+Every plug promises:
 
-* `send` returns ACCEPTED only when the other side has the message as durably as it can: a 2xx, a publisher's confirm,
-  an acknowledgement of JetStream, a reply to XADD.
-* `send` may be called so many times at once as `concurrency` says, and then answers in any order. It never raises for
-  what the other side does. A cancel (a time-out of the caller) leaves nothing behind; the message may have been handed
-  on.
-* The same message has the same `id` each time it is sent; where the other side can tell repeats apart, it is told so.
+* `send` returns ACCEPTED only after the other side has stored the message as durably as it can: a 2xx, a publisher
+  confirm, a JetStream acknowledgement, a reply to XADD.
+* Up to `concurrency` calls of `send` run at once and finish in any order. `send` never raises because of the other
+  side. A cancelled call (the caller timed out) leaks nothing, but the message may have been sent.
+* A message has the same `id` each time it is sent, and the other side is given that id if it can drop repeats.
 * Key, headers and payload arrive byte for byte, as `docs/destinations.md` maps them.
 
-One that is a `Watcher` (`client/consumer/base.py`), too, is told what comes and what has ended.
+An outlet that is also a `Watcher` (`client/consumer/base.py`) is told which records were pulled and which have ended.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ MAX_DETAIL = 500  # characters of an answer that are kept
 
 
 class Result(StrEnum):
-    """What became of one message."""
+    """The result of sending one message."""
 
     ACCEPTED = "accepted"
     FAILED = "failed"
-    """Not this time; it is tried again later, as the destination's retry rule says."""
+    """Failed this time. The message is retried, as the destination's retry rule says."""
     REJECTED = "rejected"
-    """Never: it becomes a dead letter at once."""
+    """Refused for good: the message becomes a dead letter at once."""
     AWAY = "away"
-    """The other side is not there. Nothing is wrong with the message: the whole destination waits, and then it is sent
-    again, without counting a retry."""
+    """The other side cannot be reached. The message is not at fault: the whole destination waits, and then the message
+    is sent again without counting a retry."""
     GONE = "gone"
-    """The other side wants no more messages at all: the destination is disabled."""
+    """The other side refuses all further messages: the destination is disabled."""
 
 
 class Reply(NamedTuple):
-    """`status`: the answer in a word (`200`, `nack`, `NO_ROUTE`, `timeout`). `detail`: its first characters.
+    """`status`: the answer in one word (`200`, `nack`, `NO_ROUTE`, `timeout`). `detail`: the start of its text.
 
-    `retry_after_ms`: when the other side wants to be asked again. `overloaded`: it asks for less at a time.
+    `retry_after_ms`: how long the other side asks us to wait. `overloaded`: it asks for fewer messages at a time.
     """
 
     result: Result
@@ -54,19 +53,19 @@ class Reply(NamedTuple):
 
 
 class Outlet(Protocol):
-    """One destination, from one process. Made without IO; the first `send` connects, and so does each after a loss."""
+    """One process's way to a destination. Created without IO: `send` connects when it has to."""
 
     concurrency: int
-    """Messages that may be in flight, where the declaration leaves it open."""
+    """Messages that may be in flight if the declaration does not say."""
 
     async def send(self, message: Message) -> Reply:
-        """See the module. AWAY where it cannot connect."""
+        """See the module docstring. AWAY if it cannot connect."""
         ...
 
     async def close(self) -> None:
-        """Close connections, within some seconds. Idempotent."""
+        """Close all connections, within a few seconds. Idempotent."""
         ...
 
 
 class OutletMissing(Exception):
-    """The client library of a system is not installed; the message says which extra has it."""
+    """The client library of a system is not installed. The message names the extra to install."""

@@ -1,4 +1,4 @@
-"""Hands the messages of one destination to its outlet: the handler of its consumer."""
+"""Sends the messages of one destination to its outlet: the handler of its consumer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from duemq.relay.figures import Attempt, DestinationFigures
 from duemq.relay.throttle import Throttle
 
 Disable = Callable[[str, str], Awaitable[None]]
-"""Disables a destination, by name and for a reason."""
+"""Disables a destination. Arguments: its name and the reason."""
 
-_DAY_MS = 86_400_000  # from its first attempt on a message may be postponed without using up retries; the longest hint
+_DAY_MS = 86_400_000  # how long after its first attempt a message may be postponed without a retry; the longest hint
 
 
 class Refused(Reject):
@@ -27,7 +27,7 @@ class Refused(Reject):
 
 
 class Postponed(RetryLater):
-    """The other side asks for later: that is no failed try."""
+    """The other side asked for more time. This does not count as a retry."""
 
     counts = False
 
@@ -49,11 +49,11 @@ class Delivery:
         self._timer: asyncio.TimerHandle | None = None
 
     def queued(self, message: Message) -> bool:
-        """Whether a message waits for its turn: that is no time of the other side's."""
+        """True while the message waits for its turn. That time does not count against the destination's timeout."""
         return id(message) in self._queued
 
     async def handle(self, message: Message) -> None:
-        """Returns once the other side has it. Raises what tells the consumer what becomes of it."""
+        """Return once the other side has the message; raise an error that tells the consumer what to do with it."""
         loop = asyncio.get_running_loop()
         throttle = self.throttle
         if self._waiting or throttle.wait_s(loop.time()):
@@ -64,7 +64,7 @@ class Delivery:
         try:
             reply = await self._outlet.send(message)
         except asyncio.CancelledError:
-            if loop.time() - began < self._timeout_s:  # the consumer lets go of the message
+            if loop.time() - began < self._timeout_s:  # the consumer cancelled it
                 throttle.give_up(tried=tried)
                 self._wake()
                 raise
@@ -105,7 +105,7 @@ class Delivery:
                 raise self._later(message, reply, text)
 
     def _later(self, message: Message, reply: Reply, text: str) -> RetryLater:
-        """After the longer of what the retry rule says and what the other side asks for."""
+        """Retry after the longer of the two delays: the retry rule's and the one the other side asked for."""
         hint_ms = min(reply.retry_after_ms or 0, _DAY_MS)
         if hint_ms <= 0:
             return RetryLater(text)
@@ -125,7 +125,7 @@ class Delivery:
     # --- turns ----------------------------------------------------------------------------------------------------
 
     async def _wait_for_turn(self, message: Message, loop: asyncio.AbstractEventLoop) -> bool:
-        """Returns once it has begun, as the throttle counts, what that gave."""
+        """Wait until the throttle lets this message begin. Returns what `Throttle.begin` returned."""
         turn: asyncio.Future[bool] = loop.create_future()
         self._waiting.append(turn)
         self._queued.add(id(message))
@@ -134,7 +134,7 @@ class Delivery:
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came at the same moment
+            if turn.done() and not turn.cancelled():  # the cancel came right after the turn
                 self.throttle.give_up(tried=turn.result())
                 self._wake()
             raise
@@ -142,7 +142,7 @@ class Delivery:
             self._queued.discard(id(message))
 
     def _wake(self) -> None:
-        """Give turns to those that wait, in their order, as far as the throttle allows."""
+        """Give turns to waiting messages, first come first served, while the throttle allows it."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             self._timer.cancel()
@@ -159,7 +159,7 @@ class Delivery:
 
 
 def _postpones(reply: Reply) -> bool:
-    """Whether the other side has too much, and says when to come again. Zero and a past time do not count."""
+    """Whether the other side is overloaded and says how long to wait. Zero and past times do not count."""
     return reply.overloaded and (reply.retry_after_ms or 0) > 0
 
 

@@ -1,4 +1,4 @@
-"""What is counted of one destination."""
+"""Counters of one destination."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from duemq.cluster.relays.figures import BUCKETS_MS
 from duemq.relay.base import Reply, Result
 
-_ATTEMPTS = 20  # kept to be shown
-_STATUSES = 50  # words of answers that are told apart
+_ATTEMPTS = 20  # kept for display
+_STATUSES = 50  # different answers counted separately
 
 
 class Attempt(NamedTuple):
-    """One attempt that was not accepted: when (epoch ms), of which message, how long it took, what was answered."""
+    """An attempt that was not accepted: when (epoch ms), which message, how long it took, and the answer."""
 
     at: int
     id: str
@@ -37,17 +37,17 @@ class Histogram:
 
 
 class DestinationFigures:
-    """Since this process began with the destination."""
+    """Counted since this process started the destination."""
 
     def __init__(self) -> None:
         self.results: Counter[Result] = Counter()
         self.statuses: Counter[str] = Counter()
-        """Answers, accepted ones among them, by their word: `_STATUSES` of them, and the rest as `other`."""
+        """Answers by their one-word status, accepted ones included: up to `_STATUSES` words, the rest as `other`."""
         self.lateness, self.took = Histogram(), Histogram()
         self.last_accepted_at: int | None = None
         self.attempts: deque[Attempt] = deque(maxlen=_ATTEMPTS)
         self.trouble = ""
-        """Why nothing was handed on when it was last tried, in a sentence."""
+        """A sentence that says why the last attempt to send failed."""
 
     def accepted(self, now_ms: int, took_ms: float, due_ms: int | None, status: str) -> None:
         self._count(Result.ACCEPTED, status)

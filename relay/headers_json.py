@@ -9,8 +9,8 @@ from duemq.client.consumer.retry.headers import Headers
 
 
 def headers_json(headers: Headers) -> str:
-    """All headers of a message in their order, as ASCII: `[name, text]`, or `[name, base64, "base64"]` where the value
-    is no UTF-8, or `[name, null]`."""
+    """All headers of a message in order, as ASCII JSON: `[name, text]`, `[name, base64, "base64"]` if the value is not
+    UTF-8, or `[name, null]`."""
     pairs: list[list[str | None]] = []
     for name, data in headers:
         try:

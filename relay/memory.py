@@ -1,4 +1,4 @@
-"""An outlet for tests: keeps what it was sent, and answers as it is told."""
+"""An outlet for tests: keeps its messages, and answers as told."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _ACCEPTED = Reply(Result.ACCEPTED, "ok")
 
 
 class MemoryOutlet:
-    """`answer`: what a message is answered; None = accepted. `delay_s`: how long an answer takes. `gate`: none is given
-    before it is set."""
+    """`answer`: the reply to a message; None means accepted. `delay_s`: how long each reply takes. `gate`: replies wait
+    until it is set."""
 
     concurrency = 100
 

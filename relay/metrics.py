@@ -17,18 +17,18 @@ from duemq.relay.relay import Relay
 _BOUNDS: Final = [*(str(ms / 1000) for ms in BUCKETS_MS), "+Inf"]
 _LABELS: Final = ["destination"]
 _MEASURED: Final[tuple[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, str], ...]] = (
-    (GaugeMetricFamily, "lag", "duemq_relay_lag_messages", "Messages in its topics that a destination has not got yet"),
+    (GaugeMetricFamily, "lag", "duemq_relay_lag_messages", "Messages in its topics not delivered to a destination yet"),
     (GaugeMetricFamily, "in_flight", "duemq_relay_in_flight_messages",
-     "Messages that a destination has not answered yet"),
-    (GaugeMetricFamily, "limit", "duemq_relay_in_flight_limit_messages", "Messages that may be in flight just now"),
+     "Messages sent to a destination and not answered yet"),
+    (GaugeMetricFamily, "limit", "duemq_relay_in_flight_limit_messages", "Messages that may be in flight at present"),
     (CounterMetricFamily, "dead", "duemq_relay_dead_letters_total",
-     "Messages that became dead letters of a destination"),
+     "Messages of a destination that became dead letters"),
 )  # fmt: skip
-"""Of a destination at work in this process: the field of `RelayFigures`, name and help."""
+"""For a destination at work in this process: the field of `RelayFigures`, name and help."""
 
 
 class RelayCollector(Collector):
-    """`relay`: gives the one of this process, or None while it has none."""
+    """`relay` returns the relay of this process, or None while there is none."""
 
     def __init__(self, relay: Callable[[], Relay | None]) -> None:
         self._relay = relay
@@ -54,7 +54,7 @@ def _of_destinations_at_work(relay: Relay) -> Iterator[Metric]:
         yield family
     oldest = GaugeMetricFamily(
         "duemq_relay_oldest_message_seconds",
-        "How long the oldest message that a destination has not got yet has been in its topic",
+        "Age in its topic of the oldest message not delivered to a destination yet",
         labels=_LABELS,
     )
     for name, figures in at_work.items():
@@ -64,21 +64,21 @@ def _of_destinations_at_work(relay: Relay) -> Iterator[Metric]:
 
 def _of_all_destinations(relay: Relay) -> Iterator[Metric]:
     attempts = CounterMetricFamily(
-        "duemq_relay_attempts_total", "Messages sent to a destination, by what became of them",
+        "duemq_relay_attempts_total", "Messages sent to a destination, by result",
         labels=[*_LABELS, "result"],
     )  # fmt: skip
     answers = CounterMetricFamily(
-        "duemq_relay_answers_total", "What a destination answered, in a word", labels=[*_LABELS, "status"]
+        "duemq_relay_answers_total", "Answers of a destination, by their one-word status", labels=[*_LABELS, "status"]
     )
     troubled = GaugeMetricFamily(
-        "duemq_relay_troubled", "1 while nothing can be handed on to a destination that is not paused", labels=_LABELS
+        "duemq_relay_troubled", "1 while a destination that is not paused takes no messages", labels=_LABELS
     )
     took = HistogramMetricFamily(
-        "duemq_relay_send_seconds", "How long a destination took to accept a message", labels=_LABELS
+        "duemq_relay_send_seconds", "Time a destination took to accept a message", labels=_LABELS
     )
     lateness = HistogramMetricFamily(
         "duemq_relay_lateness_seconds",
-        "From a message's due time until it was accepted, by a retry too",
+        "Time from a message's due time until it was accepted, retries included",
         labels=_LABELS,
     )
     for name in relay.names:

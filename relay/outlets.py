@@ -1,4 +1,4 @@
-"""Makes the outlet of a destination. A system's module and client library are imported when they are first needed."""
+"""Creates the outlet of a destination. A system's module and client library are imported on first use."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _STREAM: Final = ("duemq.relay.rabbitmq.stream.outlet", "StreamOutlet")
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """What the operator of a relay allows. `private_networks`: those that destinations may be in, though they are
+    """Limits set by the relay's operator. `private_networks`: networks that destinations may be in although they are
     private, link-local or loopback."""
 
     private_networks: Sequence[IPv4Network | IPv6Network] = ()
 
 
 def open_outlet(destination: Destination, credentials: Credentials, policy: RelayPolicy) -> Outlet:
-    """An outlet, not connected yet. Each class is made with these three. Raises OutletMissing."""
+    """An outlet that is not connected yet. All outlet classes take these three arguments. Raises OutletMissing."""
     options = destination.options
     is_stream = isinstance(options, RabbitMqOptions) and options.stream
     module, name = _STREAM if is_stream else _MODULES[destination.system]
@@ -42,6 +42,6 @@ def open_outlet(destination: Destination, credentials: Credentials, policy: Rela
             raise
         extra = destination.system.value
         raise OutletMissing(
-            f"{error.name} is not installed: pip install 'duemq[{extra}]' where the relay runs"
+            f"{error.name} is not installed: pip install 'duemq[{extra}]' on the relay's machine"
         ) from error
     return cast(Outlet, made)

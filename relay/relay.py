@@ -1,4 +1,4 @@
-"""Keeps a consumer at work for each destination that is declared and active, each by itself."""
+"""Runs a consumer for each destination that is declared and active, independently of the others."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from duemq.relay.figures import DestinationFigures
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that ended is begun anew
-_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # of one; in order some of each failing key
-_COMMIT_PAUSE_S = 0.02  # a cursor costs a sync, which deliveries would wait for; what is not stored comes again
+_AGAIN_S, _LONGEST_S = 0.5, 30.0  # before a destination that failed is restarted
+_IN_HAND, _IN_HAND_ORDERED, _IN_HAND_BYTES = 2_000, 10_000, 16 << 20  # limits; ordered: some of each failing key
+_COMMIT_PAUSE_S = 0.02  # storing a cursor costs an fsync that delays deliveries; without it messages come again
 _STOP_S = 10.0
 _LOOK_S = 60.0
-_ENDED_S = 20.0  # a consumer has stopped in `_STOP_S`, and its outlet is closed
-_RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # of Kafka's 7 days, by default, without a member
-_TIMEOUT_MARGIN_S = 0.1  # the watch of time-outs looks 20 times a second
+_ENDED_S = 20.0  # by then a consumer has stopped (`_STOP_S`) and closed its outlet
+_RENEW_SOON_S, _RENEW_S = 60.0, 6 * 3600.0  # Kafka forgets a group without members after 7 days, by default
+_TIMEOUT_MARGIN_S = 0.1  # time-outs are checked 20 times a second
 
 
 class Declared(Protocol):
-    """What is declared, as this process knows it."""
+    """The declared destinations, as this process knows them."""
 
     @property
     def by_name(self) -> Mapping[str, Destination]: ...
@@ -50,7 +50,7 @@ OpenOutlet = Callable[[Destination, Credentials], Outlet]
 
 @dataclass(slots=True)
 class _Work:
-    """A destination at work. `declared`: what it was begun with."""
+    """A destination at work. `declared`: the declaration it was started with."""
 
     declared: tuple[Destination, Credentials]
     figures: DestinationFigures
@@ -60,7 +60,7 @@ class _Work:
     consumer: Consumer | None = None
 
     def reads(self, name: str, topics: Collection[str]) -> bool:
-        """Whether it is for this destination, and reads any of these topics."""
+        """Whether it works for this destination and reads any of these topics."""
         destination = self.declared[0]
         return destination.name == name and any(
             topic in topics for topic in (destination.own_topic, *destination.topics)
@@ -68,9 +68,9 @@ class _Work:
 
 
 class Relay:
-    """`on_change` takes a function to be called after each change of what is declared. `disable` disables a
-    destination, by name and for a reason. `clock` gives epoch ms. `kafka`: see `ConsumerOptions`. `name`: of this
-    relay, beside what it has counted."""
+    """`on_change` takes a function to call after each change of the declarations. `disable` disables a destination; its
+    arguments are name and reason. `clock` returns epoch ms. `kafka`: see `ConsumerOptions`. `name`: of this relay,
+    shown next to its counters."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Relay:
         name: str = "",
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
     ) -> None:
-        """`names`: on the brokers, if the groups are on Kafka."""
+        """`names`: names of the groups on the brokers, if they are on Kafka."""
         self._declared, self._make_log, self._open_outlet = declared, make_log, open_outlet
         self._disable, self._clock, self._kafka, self._name = disable, clock, kafka or {}, name
         self._names = names.on_brokers
@@ -96,14 +96,14 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """Those that are declared, active or not."""
+        """Declared destinations, active or not."""
         return list(self._figures)
 
     def figures_of(self, name: str) -> DestinationFigures | None:
         return self._figures.get(name)
 
     def trouble(self, name: str) -> str:
-        """Why nothing can be handed on to a destination, in a sentence; empty where it can, or is only paused."""
+        """Why a destination takes no messages, in a sentence. Empty if it does, or is only paused."""
         destination, work = self._declared.by_name.get(name), self._working.get(name)
         disabled = destination.disabled if destination is not None else ""
         return disabled or (work.figures.trouble if work is not None else "")
@@ -114,11 +114,11 @@ class Relay:
         return self._clock()
 
     def measured(self) -> dict[str, RelayFigures]:
-        """What is counted of each destination that is at work here, by name."""
+        """Figures of the destinations at work here, by name."""
         return {name: self._measure(work) for name, work in self._working.items()}
 
     def measured_of(self, name: str) -> RelayFigures | None:
-        """The same of one; None where it is not at work here."""
+        """Figures of one destination; None if it is not at work here."""
         work = self._working.get(name)
         return None if work is None else self._measure(work)
 
@@ -144,10 +144,10 @@ class Relay:
         )
 
     async def ended(self, name: str, topics: Collection[str]) -> None:
-        """Returns once nothing here reads any of these topics for a destination. What is still about to end stores how
-        far it is, which would undo where the group is put meanwhile.
+        """Return once no consumer here reads any of these topics for a destination. A consumer that is still stopping
+        stores its position, which would overwrite a reset of the group.
 
-        Raises Rejected `conflict` for one that goes on: it is declared.
+        Raises Rejected `conflict` if the destination keeps running, because it is declared.
         """
         works = [work for work in (*self._working.values(), *self._ending) if work.reads(name, topics)]
         tasks = [work.task for work in works if work.task is not None]
@@ -155,7 +155,7 @@ class Relay:
             raise Rejected("conflict", f"a relay is at work for {works[0].declared[0].group}: try again", "topics")
 
     async def run(self) -> None:
-        """Work until cancelled; then finish what is in flight and store how far each is."""
+        """Work until cancelled; then finish the messages in flight and store all positions."""
         renewal = Loop(
             "groups of paused destinations",
             self._renew,
@@ -175,8 +175,8 @@ class Relay:
                 await asyncio.shield(asyncio.wait(tasks))
 
     async def _follow(self) -> float:
-        """Begin what is new, end what is gone or paused, and begin anew what was changed, once it has ended. None of
-        them waits for another."""
+        """Start new destinations, stop deleted or paused ones, and restart changed ones once they have stopped. None
+        waits for another."""
         active = {
             name: (destination, self._declared.credentials_of(name))
             for name, destination in self._declared.by_name.items()
@@ -192,20 +192,20 @@ class Relay:
         for name, declared in active.items():
             if name not in self._working and name not in ending:
                 work = _Work(declared, self._figures[name])
-                work.figures.trouble = ""  # of what it was before
+                work.figures.trouble = ""  # about the former declaration
                 work.task = asyncio.create_task(self._keep_working(work), name=f"destination {name}")
                 self._working[name] = work
         return _LOOK_S
 
     async def _renew(self) -> None:
-        """Where a log forgets the position of who is away for long, a paused destination is not forgotten."""
+        """Renew the positions of paused destinations, in a log that forgets them while a group has no members."""
         failures: list[Exception] = []
         for destination in [each for each in self._declared.by_name.values() if not each.active]:
             consumer_log = self._make_log(self._names(destination.group), ConsumerOptions(kafka=self._kafka))
             try:
                 own_topics = map(self._names, (destination.own_topic, destination.retry_topic))
                 await consumer_log.renew((*destination.topics, *own_topics))
-            except Exception as error:  # the others are renewed
+            except Exception as error:  # the other groups are still renewed
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -223,7 +223,7 @@ class Relay:
             work.task.add_done_callback(ended)
 
     async def _keep_working(self, work: _Work) -> None:
-        """Until it is stopped, whatever ends its consumer."""
+        """Run until stopped, whatever error ends the consumer."""
 
         def on_failure(error: Exception) -> None:
             work.figures.trouble = str(error) or repr(error)
@@ -247,7 +247,7 @@ class Relay:
             work.consumer = Consumer(group, options=options, log=self._make_log(group, options), watcher=watcher)
             for topic in (*destination.topics, self._names(destination.own_topic)):
                 work.consumer.add(topic, work.delivery.handle, queued=work.delivery.queued)
-            log.info("destination %s begins", destination.name, extra={"action": "destination"})
+            log.info("destination %s starts", destination.name, extra={"action": "destination"})
             await _run(work.consumer, work.stop)
         finally:
             well.cancel()
@@ -274,12 +274,12 @@ class Relay:
 
 
 def _dead(consumer: Consumer) -> int:
-    """Messages that became dead letters since it began."""
+    """Number of messages that became dead letters since it started."""
     return sum(count for (_, outcome), count in consumer.counts.items() if outcome == "dead")
 
 
 async def _run(consumer: Consumer, stop: asyncio.Event) -> None:
-    """As `Consumer.run`, whose process this is not: signals are somebody else's."""
+    """Like `Consumer.run`, but without signal handlers: the process belongs to the server."""
     await consumer.start()
     waiting = asyncio.create_task(stop.wait(), name="stop of a destination")
     try:

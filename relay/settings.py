@@ -1,4 +1,4 @@
-"""The section `[relay]` of the settings."""
+"""The settings section `[relay]`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from duemq.model.settings import Networks, Section, Switch, host_and_port, netwo
 
 
 class RelaySettings(Section):
-    """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`: those
-    in which destinations may be though they are private, link-local or of this machine."""
+    """`enabled`: whether `duemq serve` relays. `listen`: metrics and probes of `duemq relay`. `private_networks`:
+    networks that destinations may be in although they are private, link-local or loopback."""
 
     enabled: Switch = True
     listen: str = "127.0.0.1:8789"

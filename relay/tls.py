@@ -1,4 +1,4 @@
-"""TLS of a destination, by the PEM texts of its credentials."""
+"""TLS to a destination, with the PEM texts of its credentials."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from duemq.tls.files import strict
 
 
 class UnusableCredentials(ValueError):
-    """A PEM text is not what it should be; the message says which, and nothing of the key."""
+    """A PEM text is invalid. The message says which, and contains nothing of the key."""
 
 
 def client_context(credentials: Credentials) -> ssl.SSLContext:
-    """It compares the server's name with its certificate. Without `ca` it trusts the system's authorities.
+    """Verifies the server's name. Without `ca`, trusts the system's authorities.
 
     Raises UnusableCredentials.
     """
@@ -24,7 +24,7 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=credentials.ca)
         except (ssl.SSLError, ValueError):
-            raise UnusableCredentials("credentials.ca has no certificates in PEM form") from None
+            raise UnusableCredentials("credentials.ca contains no certificates in PEM form") from None
     else:
         context.load_default_certs(ssl.Purpose.SERVER_AUTH)
     if credentials.cert:
@@ -33,13 +33,13 @@ def client_context(credentials: Credentials) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> None:
-    # `ssl` reads files alone. The folder is for this user only, and is gone when they are read.
+    # `ssl` reads only files. The folder is private to this user and deleted after reading.
     with TemporaryDirectory(prefix="duemq-") as folder:
         path = os.path.join(folder, "client.pem")
         with open(path, "w") as file:
             file.write(f"{cert}\n{key}\n")
         try:
-            context.load_cert_chain(path, password=b"")  # an encrypted key is an error, and no question at a terminal
+            context.load_cert_chain(path, password=b"")  # an encrypted key is an error, not a prompt on the terminal
         except (ssl.SSLError, ValueError):
-            text = "credentials.cert and credentials.key are no certificate and its key in PEM form"
+            text = "credentials.cert and credentials.key are not a certificate and its key in PEM form"
             raise UnusableCredentials(text) from None

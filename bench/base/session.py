@@ -14,11 +14,11 @@ TROUBLE = (
     aiohttp.ClientError,
     asyncio.TimeoutError,
     OSError,
-)  # what became of the request is open
+)  # the outcome of the request is unknown
 
 
 def trusted(url: str) -> ssl.SSLContext | bool:
-    """For a client of a server with TLS: what DUEMQ_CA_FILE and its like say."""
+    """TLS verification for a client of the server: as DUEMQ_CA_FILE and its like say."""
     return client_context(tls_files()) if url.startswith("https:") else True
 
 
@@ -34,5 +34,5 @@ def session(url: str, connections: int, timeout_s: float = 60.0) -> aiohttp.Clie
 
 
 def now_ms() -> float:
-    """Wall clock, epoch ms with fractions: the clock that due times are judged by."""
+    """Wall clock, epoch ms with fractions: the clock that due times are compared with."""
     return time.time_ns() / 1e6

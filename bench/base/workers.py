@@ -1,4 +1,4 @@
-"""The processes that send and read: apart from each other and from the one that shows progress."""
+"""The processes that send and read: separate from each other and from the one that shows progress."""
 
 import asyncio
 import multiprocessing
@@ -21,7 +21,7 @@ class WorkerError(RuntimeError):
 
 
 class WorkerLink:
-    """A worker's end of the pipe: progress goes out, the wish to stop comes in."""
+    """A worker's end of the pipe: it sends progress, and receives the request to stop."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -29,7 +29,7 @@ class WorkerLink:
         self.stopped = asyncio.Event()
 
     def listen(self) -> None:
-        """Anything that arrives means stop, and so does the end of the pipe: the bench itself has died."""
+        """Any input means stop, and so does the end of the pipe: the bench itself has died."""
         loop = asyncio.get_running_loop()
 
         def hear() -> None:
@@ -37,10 +37,10 @@ class WorkerLink:
             self.stopped.set()
 
         loop.add_reader(self._pipe.fileno(), hear)
-        os.set_blocking(self._pipe.fileno(), True)  # uvloop changed it, and Connection.send cannot send half a result
+        os.set_blocking(self._pipe.fileno(), True)  # uvloop changed it, and Connection.send cannot send partially
 
     def progress(self, count: int) -> None:
-        """Tell how many messages are done so far; sent on at most ten times a second."""
+        """Report how many messages are done so far; sent at most ten times a second."""
         if (now := time.monotonic()) >= self._next_at:
             self._next_at = now + _PROGRESS_EVERY_S
             self._pipe.send(("progress", count))
@@ -79,7 +79,7 @@ class BenchWorker(Generic[R]):
         self.count = 0
 
     def poll(self, wait_s: float = 0.0) -> bool:
-        """Take in what the process has said, for at most `wait_s` seconds. True when it is done."""
+        """Receive the process's output, for at most `wait_s` seconds. True if it is done."""
         while self._answer is None and self._pipe.poll(wait_s):
             try:
                 kind, value = self._pipe.recv()
@@ -93,12 +93,12 @@ class BenchWorker(Generic[R]):
         return self._answer is not None
 
     def stop(self) -> None:
-        """Ask the process to finish with what it has."""
+        """Ask the process to finish its current work."""
         if self._answer is None:
             self._pipe.send("stop")
 
     def result(self, within_s: float = 120.0) -> R:
-        """What the job returned. Raises WorkerError when it failed or took longer than `within_s`."""
+        """The job's return value. Raises WorkerError if it failed or took longer than `within_s`."""
         deadline = time.monotonic() + within_s
         while not self.poll(0.2):
             if time.monotonic() > deadline:
@@ -112,7 +112,7 @@ class BenchWorker(Generic[R]):
         return result
 
     def end(self) -> None:
-        """End the process whatever it does. Safe to call again."""
+        """Kill the process. Idempotent."""
         if self._process.is_alive():
             self._process.terminate()
         self._process.join(5)

@@ -1,4 +1,4 @@
-"""Cancels: single ones, each sent at its own moment, and many in one request."""
+"""Cancels: single ones, each sent at a given time, and many in one request."""
 
 import asyncio
 from dataclasses import dataclass
@@ -20,9 +20,10 @@ _ASK_AGAIN_TIMES = 200
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One row per cancel, in the order of the ids: the last word, when it was asked (epoch ms), how long it took (ms).
+    """One row per cancel, in the order of the ids: the final answer, when it was sent (epoch ms), how long it took
+    (ms).
 
-    `pending` counts the cancels whose first answer was 202; their last word is what came of asking again.
+    `pending` counts cancels whose first answer was 202; their final answer comes from asking again.
     """
 
     word: npt.NDArray[np.int8]
@@ -35,7 +36,7 @@ class Answers:
 async def cancel_singly(
     link: WorkerLink, url: str, ids: list[str], at_ms: npt.NDArray[np.float64] | None, connections: int
 ) -> Answers:
-    """One DELETE per id, at `at_ms` (epoch ms each) or, without it, one after another on every connection."""
+    """One DELETE per id, at `at_ms` (epoch ms each) or, without it, one after another on each connection."""
     order = np.argsort(at_ms, kind="stable") if at_ms is not None else np.arange(len(ids))
     word = np.full(len(ids), OPEN, np.int8)
     request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))
@@ -90,10 +91,10 @@ async def cancel_many(
     link: WorkerLink, url: str, ids: list[str], batch: int, connections: int, until_decided: bool = False,
     per_s: float | None = None,
 ) -> Answers:  # fmt: skip
-    """`POST /messages:cancel` with `batch` ids each. A row has the time and the wait of its request.
+    """`POST /messages:cancel` with `batch` ids each. A row has the time and the duration of its request.
 
-    `until_decided`: what is answered 202 is asked again until it is decided, and the wait goes on till then. `per_s`:
-    the rate of cancels; by default the next request follows the answer to the last one.
+    `until_decided`: ids answered with 202 are asked again until decided, and the duration includes that. `per_s`: rate
+    of cancels; by default the next request follows the last answer.
     """
     word = np.full(len(ids), OPEN, np.int8)
     request_ms, wait = np.zeros(len(ids)), np.zeros(len(ids))

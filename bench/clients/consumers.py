@@ -1,4 +1,4 @@
-"""Ways to consume a topic, each with a handler that does nothing: how many messages a second go through one process."""
+"""Ways to consume a topic, each with a handler that does nothing: messages per second through one process."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ _SHOWN_EVERY = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """What one way took from the first message to the last: seconds, and CPU seconds of the process."""
+    """The cost of one way from the first message to the last: seconds, and CPU seconds of the process."""
 
     count: int
     seconds: float
@@ -58,7 +58,7 @@ def _plain(bootstrap: str, topic: str, group: str) -> Any:
 
 
 async def by_getmany(link: WorkerLink, bootstrap: str, topic: str, group: str, count: int) -> Consumed:
-    """aiokafka alone, the fastest way: a loop over what `getmany` gives, commits in the background."""
+    """aiokafka alone, the fastest way: a loop over `getmany`, with commits in the background."""
     counter, consumer = _Counter(link, count), _plain(bootstrap, topic, group)
     await consumer.start()
     try:

@@ -1,4 +1,4 @@
-"""The consuming side on Kafka: a plain read-committed consumer, which stamps records when its application gets them."""
+"""The consuming side on Kafka: a plain read-committed consumer that timestamps records when it gets them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,20 +13,20 @@ from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import SEQUENCE
 from duemq.bench.clients.reader import Received
 
-_AT_ONCE = 1000  # records per stamp: a consumer gives them when all of them are decoded
-_LOOK_S = 0.2  # how soon the wish to stop is seen
+_AT_ONCE = 1000  # records per timestamp: a consumer returns them when all are decoded
+_LOOK_S = 0.2  # how soon a stop is noticed
 _FETCH_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
 class Books:
-    """Columns of what was read."""
+    """Columns of the records read."""
 
     keep_ids: bool
     seq: list[bytes] = field(default_factory=list)
     due: list[bytes] = field(default_factory=list)
     ids: list[bytes] = field(default_factory=list)
-    # per group of records: when it came, its partition, how many
+    # per group of records: arrival time, partition, count
     groups: list[tuple[float, int, int]] = field(default_factory=list)
 
     def add(self, partition: int, records: Sequence[Any]) -> None:
@@ -52,7 +52,7 @@ class Books:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """Records as Kafka gives them, read-committed, from all partitions of a topic at once and without a group."""
+    """Reads records from Kafka, read-committed, from all partitions of a topic at once and without a group."""
 
     bootstrap: str
     partitions: int

@@ -1,4 +1,4 @@
-"""The sending side: batches on a schedule that waits for nobody, batches as fast as they are taken, or single POSTs."""
+"""The sending side: batches on a fixed schedule, batches as fast as they are accepted, or single POSTs."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from duemq.bench.base.session import JSON, TROUBLE, now_ms, session
 from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.payloads import Payloads
 
-REJECTED, ACCEPTED, OPEN = 0, 1, 2  # the outcome of a message as its sender knows it; open: no answer came
+REJECTED, ACCEPTED, OPEN = 0, 1, 2  # a message's outcome, as its sender knows it; open: no answer
 
 EVERY_MS = 20.0
 LATE_SEND_MS = 5.0
@@ -35,10 +35,10 @@ class SendWindow:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a sending process is to send: `count` messages with the sequence numbers 0..count-1.
+    """The messages that a sending process has to send: `count`, with the sequence numbers 0..count-1.
 
-    `keep_every`: keep the id of every so many-th message; 0 keeps none. `traced`: which share of the messages has a
-    sampled trace context; the others have one that is not sampled. None: no message has one.
+    `keep_every`: keep each n-th id; 0 keeps none. `traced`: share of the messages with a sampled trace context;
+    the others have an unsampled one. None: no message has a trace context.
     """
 
     url: str
@@ -55,24 +55,24 @@ class Job:
     topics: int = 0
 
     def topic_of(self, seq: int) -> str:
-        """The topic of message `seq`: with `topics` that many in turn, which have a number each."""
+        """The topic of message `seq`; with `topics`, that many numbered topics in turn."""
         return f"{self.topic}.{seq % self.topics}" if self.topics else self.topic
 
     def key(self, seq: int) -> str:
-        """The key that message `seq` has where messages are `keyed`, and its label where they are `labelled`."""
+        """The key of message `seq` if messages are `keyed`, and its label if they are `labelled`."""
         return f"{self.topic}.{seq}"
 
     def name(self, seq: int) -> str:
-        """The name that message `seq` has where messages are `named`."""
+        """The name of message `seq` if messages are `named`."""
         return f"{self.topic}.{seq}"
 
 
 @dataclass(frozen=True, slots=True)
 class SentMessages:
-    """What became of the messages.
+    """The outcome of all messages.
 
-    By sequence number: `dues` (epoch ms), `outcome`, and `ids` of every so many-th. By request: when it was answered
-    (epoch ms), how long that took (ms), how many messages it carried. A problem is the first rejection or failure.
+    By sequence number: `dues` (epoch ms), `outcome`, and each n-th of the `ids`. By request: time of the answer
+    (epoch ms), duration (ms), number of messages. A problem is the first rejection or failure.
     """
 
     dues: npt.NDArray[np.int64]
@@ -89,7 +89,7 @@ class SentMessages:
 
     @property
     def accepted(self) -> int:
-        """Messages the server said yes to."""
+        """Messages that the server accepted."""
         return int(np.count_nonzero(self.outcome == ACCEPTED))
 
     @property
@@ -105,7 +105,7 @@ class SentMessages:
 
 @dataclass(slots=True)
 class _Sender:
-    """Builds requests, sends them and keeps the books of one sending process."""
+    """Builds and sends the requests of one sending process, and records the answers."""
 
     job: Job
     http: aiohttp.ClientSession
@@ -156,7 +156,7 @@ class _Sender:
         return drafts
 
     async def batch(self, first: int, count: int, base_ms: int = 0, again: bool = False) -> None:
-        """Send one batch. `again`: a server that asks to come back later is asked again, as a patient producer does."""
+        """Send one batch. `again`: if the server asks to come back later, retry, as a patient producer does."""
         body = orjson.dumps({"messages": self.drafts(first, count, base_ms)})
         await self._post("/v1/messages:batch", body, first, count, again)
 
@@ -222,9 +222,9 @@ class _Sender:
 async def send_steadily(
     link: WorkerLink, job: Job, rate: float, every_ms: float = EVERY_MS, connections: int = 64
 ) -> SentMessages:
-    """Open loop: a batch every so many ms by the clock, whether or not earlier ones were answered.
+    """Open loop: a batch at fixed intervals, whether or not earlier ones were answered.
 
-    Due times count from the moment a batch should leave. A batch that leaves more than 5 ms late is counted.
+    Due times are relative to the scheduled time of a batch. Batches that leave more than 5 ms late are counted.
     """
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
@@ -245,7 +245,7 @@ async def send_steadily(
 
 
 async def fill(link: WorkerLink, job: Job, batch: int = 1000, connections: int = 4) -> SentMessages:
-    """Closed loop: batches as fast as the server takes them."""
+    """Closed loop: batches as fast as the server accepts them."""
     async with session(job.url, connections) as http:
         sender = _Sender(job, http, link)
         starts = iter(range(0, job.count, batch))

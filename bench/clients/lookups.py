@@ -1,4 +1,4 @@
-"""Look-ups by id or key, one after another, as a client that waits for each answer."""
+"""Look-ups by id or key, one after another, by a client that waits for each answer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from duemq.bench.base.workers import WorkerLink
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """One row per look-up, in the order of the ids: whether it was there as scheduled, and how long it took (ms)."""
+    """One row per look-up, in the order of the ids: whether the message was found scheduled, and the time (ms)."""
 
     scheduled: npt.NDArray[np.bool_]
     wait_ms: npt.NDArray[np.float64]

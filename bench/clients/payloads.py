@@ -1,8 +1,8 @@
-"""Message bodies that look like what people really delay: small JSON documents with ids, amounts and a few words."""
+"""Realistic message bodies: small JSON documents with ids, amounts and a few words."""
 
 import numpy as np
 
-SEQUENCE = slice(8, 20)  # where the twelve digits of the sequence number stand in every payload
+SEQUENCE = slice(8, 20)  # place of the twelve-digit sequence number in every payload
 MIN_BYTES = 20
 
 _WORDS = (
@@ -16,9 +16,9 @@ KINDS = ("order.expire", "payment.remind", "basket.release", "trial.end", "webho
 
 
 class Payloads:
-    """Payloads of exactly `size` bytes (ASCII). Ids and numbers differ in each; the words repeat, as they do in life.
+    """Payloads of exactly `size` bytes (ASCII). Ids and numbers differ in each; words repeat, as in real data.
 
-    The text begins with the sequence number in fixed width, so that a reader can count without parsing it.
+    The text begins with the sequence number in fixed width, so that a reader can count without parsing.
     """
 
     def __init__(self, size: int, seed: int) -> None:

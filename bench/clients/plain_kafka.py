@@ -1,7 +1,7 @@
-"""The ceiling: what plain Kafka clients reach on the same brokers, with the same messages and without duemq.
+"""The ceiling: plain Kafka clients on the same brokers, with the same messages, without duemq.
 
 Two ceilings: a pass-through (consume, and produce again) for throughput and CPU, and for lateness a producer that holds
-messages in memory and sends each at its moment.
+messages in memory and sends each when it is due.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _LEAD_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """How `count` messages went through a pass-through: seconds, and the CPU s of the process that did it."""
+    """Result of passing `count` messages through: seconds, and CPU s of the process."""
 
     count: int
     seconds: float
@@ -50,7 +50,7 @@ def _producer(bootstrap: str) -> Any:
 
 
 def _headers(due_ms: int) -> Headers:
-    """As many bytes as duemq's own headers have."""
+    """Headers with as many bytes as duemq's own."""
     return [("duemq-id", b"0" * 32), ("duemq-due", b"%d" % due_ms), ("duemq-attempt", b"1")]
 
 
@@ -108,7 +108,7 @@ async def pass_through(link: WorkerLink, bootstrap: str, source: str, topic_stat
 async def send_on_time(
     link: WorkerLink, bootstrap: str, topic: str, rate: float, seconds: float, payload_bytes: int, seed: int
 ) -> int:
-    """Send `rate` messages per second, each at a random moment of its own, which it names as due; how many."""
+    """Send `rate` messages per second, each at a random time, which is its due time; returns the number."""
     count = int(rate * seconds)
     payloads = iter(Payloads(payload_bytes, seed).make(0, count))
     producer = _producer(bootstrap)

@@ -1,8 +1,8 @@
-"""The consuming side: reads a topic as any consumer would and stamps every answer when its last byte is there.
+"""The consuming side: reads a topic as any consumer would, and timestamps every answer on its last byte.
 
-A short answer is parsed while the next request is already under way. A full one means that there is more to fetch, so
-it is kept as bytes and parsed when the reading is over: on a machine that server and reader share, the reader's JSON
-must not take the time that is to be measured.
+A short answer is parsed while the next request is in progress. A full one means that more can be fetched, so it is kept
+as bytes and parsed after the reading: on a machine shared by server and reader, the reader's JSON must not take
+measured time.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from duemq.bench.clients.payloads import SEQUENCE
 
 PAGE = 10_000
 _HELD_BYTES = 1 << 30  # beyond this, full answers too are parsed at once
-_MARK = b'"duemq-id"'  # stands once in every record, never in our payloads (their quotes are escaped)
+_MARK = b'"duemq-id"'  # occurs once in every record, never in our payloads (their quotes are escaped)
 _CURSOR = re.compile(rb'"cursor"\s*:\s*"([^"]+)"')
 _EVENT_ID = re.compile(rb"^id: ?(\S+)", re.MULTILINE)
 _EVENT_DATA = re.compile(rb"^data: ?(.+?)\r?$", re.MULTILINE)
@@ -32,11 +32,11 @@ _WAIT = "5s"
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Every record that was read, in the order of reading; duplicates included.
+    """All records read, in order, duplicates included.
 
-    `seq`, `due` (epoch ms, as the record says), `at` (epoch ms, when its answer was complete) and `partition` are
-    arrays of one length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records,
-    `breaks` the connections that broke.
+    `seq`, `due` (epoch ms, from the record), `at` (epoch ms, when its answer was complete) and `partition` are arrays
+    of one length; so is `ids`, or it is empty. `answers` counts the answers or stream chunks with records, `breaks` the
+    broken connections.
     """
 
     seq: npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class _Pages:
     raw_bytes: int = 0
 
     def add(self, at_ms: float, body: bytes, events: bool) -> int:
-        """Take an answer in; returns how many records it holds."""
+        """Take an answer; returns the number of records in it."""
         self.raw.append((at_ms, body, events))
         self.raw_bytes += len(body)
         return body.count(_MARK)
@@ -119,7 +119,7 @@ class _Reader:
     breaks: int = 0
 
     async def poll(self, wait: str) -> tuple[float, bytes] | None:
-        """One long poll; None when the connection broke or the server has no answer yet."""
+        """One long poll; None if the connection broke or the server has no answer yet."""
         query = {"max": str(PAGE), "wait": wait} | ({"after": self.cursor} if self.cursor else {})
         try:
             async with self.http.get(f"/v1/topics/{self.topic}/records", params=query) as answer:
@@ -130,7 +130,7 @@ class _Reader:
         return (now_ms(), body) if answer.status == 200 else None
 
     def take(self, at_ms: float, body: bytes) -> int | None:
-        """Book an answer. Returns its place among the pages when it can be parsed right away."""
+        """Record an answer. Returns its index among the pages if it can be parsed right away."""
         self.cursor = _cursor(body, self.cursor)
         if not (record_count := self.pages.add(at_ms, body, events=False)):
             self.pages.raw.pop()
@@ -187,7 +187,7 @@ class _Reader:
             await asyncio.sleep(_RETRY_S)
 
     async def _chunks(self) -> AsyncIterator[tuple[float, bytes]]:
-        """Whole events, as they come."""
+        """Whole events, as they arrive."""
         query = {"after": self.cursor} if self.cursor else {}
         endless = aiohttp.ClientTimeout(total=None)
         path, accept = f"/v1/topics/{self.topic}/records", {"Accept": "text/event-stream"}
@@ -203,7 +203,7 @@ class _Reader:
 
 
 async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_ids: bool = False) -> Received:
-    """Read `topic` from its start until told to stop, then whatever is still there. Broken connections are replaced."""
+    """Read `topic` from its start until told to stop, then the remaining records. Broken connections are replaced."""
     async with session(url, connections=1, timeout_s=30) as http:
         reader = _Reader(http, link, topic, _Pages(keep_ids))
         await (reader.stream() if sse else reader.polls())
@@ -212,11 +212,11 @@ async def read(link: WorkerLink, url: str, topic: str, sse: bool = False, keep_i
 
 @dataclass(frozen=True, slots=True)
 class HttpSource:
-    """Records as the HTTP API gives them: by long poll, or by server-sent events."""
+    """Reads records over the HTTP API: by long poll, or by server-sent events."""
 
     url: str
     sse: bool = False
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
-        """As `read`."""
+        """Like the function `read`."""
         return await read(link, self.url, topic, self.sse, keep_ids)

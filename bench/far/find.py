@@ -1,4 +1,4 @@
-"""`find`: very many messages with a key of their own each, which are found by it; and what the index for that costs."""
+"""`find`: looks messages up by key among very many with different keys, and measures the cost of the index."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def find(
 ) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on; then `looked_up` of them, by key.
 
-    `at_rest`: once sealing and compaction are over, when they are weighed too. Without `indexed` none are looked up.
+    `at_rest`: after sealing and compaction, when they are measured, too. Without `indexed` there are no look-ups.
     `labelled`: each message also has a unique label.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
@@ -44,7 +44,7 @@ def find(
         figures += _look_up(stage, [job.key(seq) for seq in _sample(count, looked_up, stage.setup.seed)])
     notes = parts.notes(sent, cost)
     if not quiet:
-        notes = ("the data folder never came to rest: its size is that of a moment", *notes)
+        notes = ("the data folder never came to rest: its size is a snapshot", *notes)
     return ScenarioOutcome((*figures, *cost), notes, parts.request_trace(sent))
 
 

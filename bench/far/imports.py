@@ -1,4 +1,4 @@
-"""`import`: very many messages handed over in files, one per window: how long that takes, and what they cost then."""
+"""`import`: imports very many messages from files, one per window, and measures the time and the later cost."""
 
 import math
 import shutil
@@ -27,18 +27,18 @@ from duemq.dev.servers.usage import holder
 
 _SINGLES, _BULK = 1_000, 10_000
 _WINDOWS_ASKED = 1_000
-_SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # until the first window begins: for all that comes before
-_CHANGES_S = 180.0  # until look-ups and cancels are over
+_SPARE_S, _FEWEST_PER_S = 120.0, 100_000  # before the first window begins: for all earlier steps
+_CHANGES_S = 180.0  # for look-ups and cancels
 _LOOK_EVERY_S = 0.5
-_NOT_COUNTED_MS = 2_000  # due so shortly before the reading ends that it may be on its way
+_NOT_COUNTED_MS = 2_000  # due so shortly before the end of the reading that it may be in flight
 _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 
 
 def import_windows(stage: Harness, *, count: int, days: float, deliver_s: float, link: bool = False) -> ScenarioOutcome:
-    """About `count` messages over `days` days, a file per half hour, are imported in one go.
+    """About `count` messages over `days` days, one file per half hour, are imported in one go.
 
-    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none).
-    `link`: the files are such that duemq can link them where it would copy others.
+    Then kill -9, a start, look-ups and cancels, and the first `deliver_s` seconds of the next window (0: none). `link`:
+    write files that duemq can link instead of copying.
     """
     if stage.site.folder is None:
         raise SiteError(f"the server at {stage.site.url} is not ours: it would not read the files from here")
@@ -88,7 +88,7 @@ def _import_file(stage: Harness, plan: Plan, folder: Path, link: bool) -> tuple[
         Figure("rss_grown_mib", "  growth", _growth(holder(empty).rss_bytes, holder(bill_at_rest).rss_bytes), "MiB"),
         Figure("disk_b", "disk per message, settled", disk / plan.count, "B"),
         Figure("disk_ratio", "  by payload bytes", disk / plan.count / plan.payload_bytes, "x"),
-    ), () if quiet else ("the data folder never came to rest: its size is that of a moment",)
+    ), () if quiet else ("the data folder never came to rest: its size is a snapshot",)
 
 
 def _growth(before: int, after: int) -> float:
@@ -96,7 +96,7 @@ def _growth(before: int, after: int) -> float:
 
 
 def _run(stage: Harness, plan: Plan, folder: Path, link: bool) -> float:
-    """`duemq import` of all files; seconds until all are imported. Raises SiteError with what it said."""
+    """Run `duemq import` on all files; returns the seconds until all are imported. Raises SiteError with its output."""
     command = [sys.executable, "-P", "-c", _START, "import", "--url", stage.site.url, *["--link"][:link], str(folder)]
     began = time.monotonic()
     with tempfile.TemporaryFile() as output, stage.screen.phase("importing", plan.count) as advance:
@@ -122,7 +122,7 @@ def _pending(stage: Harness) -> int:
 
 
 def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
-    """Ids of imported messages from many windows, but none up to `untouched`: that one is to be delivered as it is."""
+    """Ids of imported messages from many windows, except those up to `untouched`, which is delivered unchanged."""
     random = np.random.default_rng(plan.seed)
     if untouched + 1 >= plan.files:
         raise SiteError("importing took so long that no window is left to be asked for")
@@ -143,7 +143,7 @@ def _ids(stage: Harness, plan: Plan, count: int, untouched: int) -> list[str]:
 
 
 def _read_window(stage: Harness, plan: Plan, number: int, seconds: float) -> tuple[Figure, ...]:
-    """The beginning of a window, read as it is delivered, and compared with what its file holds."""
+    """The beginning of a window, read while it is delivered, and compared with its file."""
     reader = stage.reader()
     stage.sleep_until(plan.window(number) + seconds * 1000, "until a window has been delivered for a while")
     counted_until = now_ms() - _NOT_COUNTED_MS
@@ -155,7 +155,7 @@ def _read_window(stage: Harness, plan: Plan, number: int, seconds: float) -> tup
 
 
 def judged(plan: Plan, number: int, received: Received, counted_until_ms: float) -> tuple[Figure, ...]:
-    """What came of file `number`, against what of it was due until then; of those before it only what is wrong."""
+    """The records read from file `number`, compared with those due by then; of earlier files only errors."""
     dues = np.concatenate([plan.dues(each) for each in range(number + 1)])
     first = number * plan.rows
     expected = first + np.flatnonzero(dues[first:] < counted_until_ms)
@@ -167,5 +167,5 @@ def judged(plan: Plan, number: int, received: Received, counted_until_ms: float)
         vital("file_lost", "  due, never read", len(np.setdiff1d(expected, seqs))),
         vital("file_twice", "  read more than once", int((times - 1).sum())),
         vital("file_early", "  read before due", int(np.count_nonzero(received.at < received.due))),
-        vital("file_wrong", "  due time wrong, or never imported for so early", int(wrong)),
+        vital("file_wrong", "  wrong due time, or never imported for that time", int(wrong)),
     )

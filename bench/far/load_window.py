@@ -1,4 +1,4 @@
-"""`load`: one very full window is sealed, and loaded again, while a steady stream is delivered: how late is that?"""
+"""`load`: a very full window is sealed and loaded again during a steady stream: how late is the stream?"""
 
 import math
 import time
@@ -19,19 +19,19 @@ _IDS = 1_000
 _FEWEST_PER_S = 10_000  # filled, sealed or loaded on a slow machine
 _QUIET_S = 15.0  # before the load and after it
 _START_S = 5.0
-_AROUND_MS = 1_000.0  # beside a span that is not called quiet either
+_AROUND_MS = 1_000.0  # margin around a span that does not count as quiet
 
 
 def load(stage: Harness, *, count: int, rate: float) -> ScenarioOutcome:
     """`count` messages for one window half an hour ahead are sealed, then loaded, each while `rate` messages/s are due.
 
-    Between the two is a kill -9, after which the server loads earlier, so that nobody has to wait for the window.
+    In between is a kill -9, after which the server loads earlier, so that the bench need not wait for the window.
     """
     folder = stage.site.folder
     if folder is None:
         raise SiteError(f"the server at {stage.site.url} is not ours: its delay files cannot be seen")
     patience_s = 60 + count / _FEWEST_PER_S
-    # Two windows after the one in which it will be sealed: the first that is far.
+    # Two windows after the sealing one: the first far window.
     window = int(now_ms() + patience_s * 1000) // WINDOW_MS * WINDOW_MS + 2 * WINDOW_MS
     before = stage.site.bill()
     sent = stage.fill(stage.job(count, SendWindow(window, window + WINDOW_MS), max(count // _IDS, 1)), "filling")
@@ -72,11 +72,11 @@ def load(stage: Harness, *, count: int, rate: float) -> ScenarioOutcome:
 
 
 def _watch(stage: Harness, work: Work, within_s: float) -> Span:
-    """When this work went on. Raises SiteError where it does not happen."""
+    """When this work happened. Raises SiteError if it does not happen."""
 
     def meanwhile() -> None:
         stage.hear()
-        stage.site.bill()  # its process counts among the server's memory
+        stage.site.bill()  # its process counts towards the server's memory
 
     assert stage.site.folder is not None
     with stage.screen.phase(f"delivering, while a window is to {work}", 1):
@@ -86,7 +86,7 @@ def _watch(stage: Harness, work: Work, within_s: float) -> Span:
             stage.hear()
             time.sleep(0.1)
     if span is None:
-        raise SiteError(f"no window was seen to {work} within {within_s:.0f} s")
+        raise SiteError(f"no window to {work} appeared within {within_s:.0f} s")
     return span
 
 

@@ -1,4 +1,4 @@
-"""`pending`: very many messages that wait for weeks: what each costs, a restart with them, look-ups and cancels."""
+"""`pending`: very many messages that wait for weeks: the cost of each, a restart, look-ups and cancels."""
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow
@@ -17,7 +17,7 @@ _FEWEST_SEALED_PER_S = 20_000
 def pending(stage: Harness, *, count: int, ahead_h: float, days: float) -> ScenarioOutcome:
     """`count` messages due within `days` days from `ahead_h` hours ahead on.
 
-    When all sealing and compaction is over, they are weighed; then kill -9, a start, and look-ups and cancels.
+    They are measured after sealing and compaction; then kill -9, a start, and look-ups and cancels.
     """
     low = int(now_ms() + ahead_h * 3_600_000)
     before = stage.site.bill()
@@ -44,11 +44,11 @@ def pending(stage: Harness, *, count: int, ahead_h: float, days: float) -> Scena
     figures += waiting.changes(stage, waiting.sample(sent.ids, _SINGLES, _BULK, stage.setup.seed))
     cost = parts.cost_figures(stage, before, sent.accepted)
     whole = {figure.key: figure for figure in cost}
-    # CPU is that of filling: what follows is not done per message.
+    # CPU is that of filling: the later steps are not per message.
     figures += tuple(figure if figure.key.startswith("cpu") else whole[figure.key] for figure in spent)
     notes = parts.notes(sent, cost)
     if not quiet:
-        notes = ("the data folder never came to rest: its size is that of a moment", *notes)
+        notes = ("the data folder never came to rest: its size is a snapshot", *notes)
     return ScenarioOutcome(figures, notes, parts.request_trace(sent))
 
 

@@ -1,4 +1,4 @@
-"""A steady stream beside other work: what does that work do to the lateness of what falls due meanwhile?"""
+"""A steady stream during other work: how does that work affect its lateness?"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ _LASTS_S = 3_600.0
 
 
 class Stream:
-    """Sends and reads from its making on, until `end`. The stage has to be heard meanwhile."""
+    """Sends and reads from its creation until `end`. The stage has to be polled in between."""
 
     def __init__(self, stage: Harness, name: str, rate: float) -> None:
         self._stage, self._topic = stage, f"{stage.topic}.{name}"
@@ -27,7 +27,7 @@ class Stream:
         self._sender = stage.spawn(send_steadily, job, rate)
 
     def end(self) -> Tally:
-        """Stop sending, and wait for what is still to come."""
+        """Stop sending, and wait for the remaining deliveries."""
         self._sender.stop()
         sent = self._sender.result()
         received = self._stage.finish(self._reader, sent.accepted, float(sent.dues.max(initial=0)), "reading the rest")
@@ -52,7 +52,7 @@ def lateness_figures(prefix: str, text: str, sample: npt.NDArray[np.float64]) ->
 
 
 def ratio(sample: npt.NDArray[np.float64], usual: npt.NDArray[np.float64]) -> float:
-    """The p99 of one sample by that of another; NaN without samples."""
+    """The p99 of one sample divided by that of another; NaN without samples."""
     sample_spread, usual_spread = spread(sample), spread(usual)
     return sample_spread.p99 / usual_spread.p99 if usual_spread.p99 > 0 else float("nan")
 

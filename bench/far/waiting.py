@@ -1,4 +1,4 @@
-"""What the scenarios of the far future share: a restart with all of it, look-ups, cancels, and a stream beside them."""
+"""Shared by the scenarios of the far future: a restart, look-ups, cancels, and a stream during these."""
 
 import math
 import time
@@ -27,7 +27,7 @@ _SHOWN = (("p50", "p50"), ("p99", "p99"), ("max", "max"))
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Ids of waiting messages for each thing that is done to them; none is in two of them."""
+    """Ids of waiting messages for each operation; no id is in two of them."""
 
     looked_up: list[str]
     cancelled: list[str]
@@ -35,7 +35,7 @@ class Sample:
 
 
 def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
-    """Ids at random; fewer of each kind where there are not enough."""
+    """Random ids; fewer of each kind if there are not enough."""
     real_ids = np.array([each for each in ids if each])
     drawn = np.random.default_rng(seed).permutation(real_ids).tolist()
     share = min(1.0, len(drawn) / (2 * singles + bulk))
@@ -44,7 +44,7 @@ def sample(ids: list[str], singles: int, bulk: int, seed: int) -> Sample:
 
 
 def far_figures(stage: Harness) -> tuple[Figure, ...]:
-    """Figures of the messages in delay files; none for a site that is not ours."""
+    """Figures of the messages in delay files; none for a foreign site."""
     if stage.site.folder is None:
         return ()
     files = delay_files.look(stage.site.folder).files
@@ -54,7 +54,7 @@ def far_figures(stage: Harness) -> tuple[Figure, ...]:
 
 
 def restart(stage: Harness, ids: list[str]) -> tuple[Figure, ...]:
-    """kill -9 and start again, with how long that took. Nothing for a site that is not ours."""
+    """kill -9 and start again, with its duration. Does nothing for a foreign site."""
     if not stage.site.own:
         return ()
     stage.site.bill()
@@ -70,7 +70,7 @@ def restart(stage: Harness, ids: list[str]) -> tuple[Figure, ...]:
 
 
 def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
-    """Look up, cancel one by one and cancel in bulk, beside a stream of 200 messages/s that are due soon."""
+    """Look up, cancel one by one and cancel in bulk, during a stream of 200 messages/s that are due soon."""
     stream = Stream(stage, "beside", _STREAM_PER_S)
     stage.sleep_until(now_ms() + _ALONE_S * 1000, "the stream alone")
     began = now_ms()
@@ -94,7 +94,7 @@ def changes(stage: Harness, chosen: Sample) -> tuple[Figure, ...]:
         vital("not_found", "looked up, not there as scheduled", int(np.count_nonzero(~lookups.scheduled))),
         vital("not_cancelled", "answered other than cancelled", int(np.count_nonzero(words != cancels.CANCELLED))),
         Figure("answered_202", "cancels answered 202 pending at first", single.pending + bulk.pending),
-        *lateness_figures("beside", "due meanwhile, lateness", late[during(counts, [one_by_one])]),
+        *lateness_figures("beside", "due at the same time, lateness", late[during(counts, [one_by_one])]),
         *lateness_figures("beside_bulk", "due during bulk cancels, lateness", late[during(counts, [in_bulk])]),
         *parts.count_figures(counts),
     )

@@ -1,4 +1,4 @@
-"""`wheel`: the memory of the counting wheel alone, and what a message costs in it. No server, no store."""
+"""`wheel`: the memory of the counting wheel alone, and the cost of a message in it. No server, no store."""
 
 import time
 import tracemalloc
@@ -22,7 +22,7 @@ Dues = npt.NDArray[np.int64]
 
 
 class _Store:
-    """A stand-in for the shard's store: how many rows are due in each ms of two windows."""
+    """A stand-in for the shard's store: the number of rows due in each ms of two windows."""
 
     def __init__(self) -> None:
         self._counts = np.zeros(2 * _WINDOW_MS, np.int32)
@@ -52,11 +52,11 @@ class _Clock:
         self.messages[call] += messages
 
     def look(self) -> None:
-        """Do nothing: the clock measures around calls only."""
+        """Does nothing: the clock measures only around calls."""
 
 
 class _Scales:
-    """Bytes held by what the wheel's own code has allocated, and bytes that one call needs beside it."""
+    """Bytes allocated by the wheel's own code, and additional bytes needed during one call."""
 
     def __init__(self) -> None:
         self.wheel_bytes, self.beside = 0, 0
@@ -75,10 +75,10 @@ class _Scales:
 
 
 def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
-    """`count` messages due within 30 minutes are counted in, and delivered as time goes on, while as many come for the
-    next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
+    """`count` messages due within 30 minutes are counted in, and delivered as time passes, while as many are added for
+    the next 30 minutes: `count` are pending all the time. Once by the clock, once with all allocations traced.
 
-    `tick_ms`: how often the wheel is asked, and how much is due at a time.
+    `tick_ms`: how often the wheel is asked, and so how much is due at a time.
     """
     clock, scales = _Clock(), _Scales()
     with screen.phase("wheel, by the clock", 2 * count) as advance:
@@ -94,7 +94,7 @@ def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
     return ScenarioOutcome((
         Figure("held_kib", "memory held, at most", scales.wheel_bytes / _KIB, "KiB"),
         Figure("held_b", "  per message pending", scales.wheel_bytes / count, "B"),
-        Figure("beside_kib", "memory that one call needs beside it, at most", scales.beside / _KIB, "KiB"),
+        Figure("beside_kib", "additional memory during one call, at most", scales.beside / _KIB, "KiB"),
         Figure("add_ns", "count in, per message", each["add"], "ns"),
         Figure("expand_ns", "expand a slot, per message and level", each["expand"], "ns"),
         Figure("take_ns", "count out and verify, per message", each["take"], "ns"),
@@ -105,7 +105,7 @@ def wheel(screen: Screen, *, count: int, tick_ms: int = 100) -> ScenarioOutcome:
 
 
 def _play(count: int, tick_ms: int, gauge: _Clock | _Scales, advance: Advance) -> int:
-    """The whole run; how many times the wheel was wrong about what is due."""
+    """The whole run; returns how often the wheel was wrong about due messages."""
     random = np.random.default_rng(1)
     store, wheel = _Store(), Wheel()
     per_tick = max(count * tick_ms // _WINDOW_MS, 1)
@@ -146,6 +146,6 @@ def _expand(wheel: Wheel, store: _Store, now: int, gauge: _Clock | _Scales) -> N
         rows = store.rows(slot.start, slot.end)
         with gauge.around("expand", len(rows)):
             expansion = wheel.begin(slot)
-            for first in range(0, len(rows), 2_000):  # as the shard does it
+            for first in range(0, len(rows), 2_000):  # as the shard does
                 expansion.feed(rows[first : first + 2_000])
             expansion.finish()

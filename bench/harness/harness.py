@@ -1,4 +1,4 @@
-"""Where a scenario plays: a site, a topic of its own, and the processes that send and read."""
+"""The environment of a scenario: a site, a separate topic, and the processes that send and read."""
 
 import secrets
 import time
@@ -25,17 +25,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LOOK_EVERY_S = 0.05
-_LINGER_S = 2.0  # after the last expected message, for those that come twice
-_PATIENCE_S = 15.0  # without any progress after the last one was due: the rest is lost
+_LINGER_S = 2.0  # after the last expected message, for duplicates
+_PATIENCE_S = 15.0  # without any progress after the last one was due: the rest counts as lost
 _SETTLED_S = 15.0  # a window that has not grown for ten seconds is sealed: less would end before that began
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What all scenarios share. `url`: measure that server; otherwise each run starts its own, on `data` if given.
+    """The options common to all scenarios. `url`: measure that server; otherwise each run starts one, on `data` if
+    given.
 
-    `on`: embedded, kafka or kafka3; `shards` and `nodes` are those of what the bench starts, None for the default;
-    `settings` its further settings, by `section.key`. `traced`: see `Job`.
+    `on`: embedded, kafka or kafka3; `shards` and `nodes`: of the started system, None for the default; `settings`: its
+    other settings, by `section.key`. `traced`: see `Job`.
     """
 
     url: str | None = None
@@ -60,13 +61,13 @@ def _site(setup: Setup) -> Site:
 
 
 def layout(setup: Setup) -> SystemLayout:
-    """The cluster that a setup asks for. Raises KeyError for the embedded bus."""
+    """The cluster that a setup requests. Raises KeyError for the embedded bus."""
     chosen = LAYOUTS[setup.on]
     return chosen if setup.nodes is None else replace(chosen, nodes=setup.nodes)
 
 
 class Harness:
-    """A context manager around one run: entered, the site takes messages; left, it and all workers are gone."""
+    """A context manager around one run: entered, the site accepts messages; left, it and all workers have ended."""
 
     def __init__(self, setup: Setup, screen: Screen) -> None:
         self.setup, self.screen = setup, screen
@@ -106,13 +107,13 @@ class Harness:
     def spawn(
         self, job: Callable[Concatenate[WorkerLink, P], Awaitable[R]], *args: P.args, **kwargs: P.kwargs
     ) -> BenchWorker[R]:
-        """Start a process; it is ended with the stage."""
+        """Start a process; it ends with the stage."""
         worker = BenchWorker(job, *args, **kwargs)
         self._workers.append(worker)
         return worker
 
     def wait(self, worker: BenchWorker[R], text: str, total: int) -> R:
-        """Show a worker's progress until it is done; its result."""
+        """Show a worker's progress until it is done; returns its result."""
         with self.screen.phase(text, total) as advance:
             while not worker.poll(_LOOK_EVERY_S):
                 advance(worker.count)
@@ -120,12 +121,12 @@ class Harness:
         return worker.result()
 
     def hear(self) -> None:
-        """Take in what all workers say meanwhile: a pipe that nobody reads is full one day, and holds its worker up."""
+        """Receive the output of all workers: a pipe that is not read fills up, and blocks its worker."""
         for worker in self._workers:
             worker.poll()
 
     def fill(self, job: Job, text: str, batch: int = 1000, connections: int = 4) -> SentMessages:
-        """Send all of a job as fast as the server takes it."""
+        """Send all of a job as fast as the server accepts it."""
         return self.wait(self.spawn(load.fill, job, batch, connections), text, job.count)
 
     def reader(self, keep_ids: bool = False) -> BenchWorker[Received]:
@@ -137,7 +138,7 @@ class Harness:
         return self.spawn(self.site.source.read, topic, keep_ids)
 
     def watch(self, reader: BenchWorker[Received], text: str, total: int, until: Callable[[], bool]) -> None:
-        """Show what the reader has until the condition holds. Raises WorkerError when the reader died."""
+        """Show the reader's count until the condition holds. Raises WorkerError if the reader died."""
         with self.screen.phase(text, total) as advance:
             while not until():
                 if reader.poll(_LOOK_EVERY_S):
@@ -149,7 +150,7 @@ class Harness:
     def finish(
         self, reader: BenchWorker[Received], expected: int, last_due_ms: float, text: str = "reading"
     ) -> Received:
-        """Wait until everything expected has come, and a little longer for duplicates; what was read."""
+        """Wait for everything expected, and a little longer for duplicates; returns the records read."""
         last_count, moved_at = -1, time.monotonic()
 
         def over() -> bool:
@@ -164,7 +165,7 @@ class Harness:
         return reader.result()
 
     def sleep_until(self, at_ms: float, text: str) -> None:
-        """Let time pass, visibly."""
+        """Let time pass, with a progress bar."""
         total = max(int(at_ms - now_ms()), 0)
         with self.screen.phase(f"{text} (ms)", total) as advance:
             while (left := at_ms - now_ms()) > 0:
@@ -172,7 +173,7 @@ class Harness:
                 time.sleep(min(left / 1000, 0.2))
 
     def settle(self, within_s: float = 180.0) -> bool:
-        """Wait until the data folder has kept its size (within 1 %) for 15 s and nothing is sealed; False if not."""
+        """Wait until the data folder has kept its size (within 1 %) for 15 s without sealing; False if it does not."""
         size, files, since = self.site.disk_bytes() or 0, 0, time.monotonic()
         give_up_at = since + within_s
         with self.screen.phase("waiting until sealing and compaction have ended", 1):
@@ -186,7 +187,7 @@ class Harness:
         return quiet_s >= _SETTLED_S
 
     def missing(self, ids: list[str], at_most: int = 500) -> int:
-        """How many of a sample of accepted messages the site does not know as scheduled."""
+        """How many messages in a sample of accepted ones the site does not know as scheduled."""
         accepted_ids = [each for each in ids if each]  # a refused one has no id
         sample = accepted_ids[:: max(len(accepted_ids) // at_most, 1)]
         return sum(not self._is_scheduled(each) for each in sample)

@@ -1,4 +1,4 @@
-"""Counting: what was sent against what was read. Nothing is sampled and nothing is left out."""
+"""Compares the messages sent with those read. Every message is counted."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 @dataclass(frozen=True, slots=True)
 class LatenessSpread:
-    """Quantiles of a sample, in the sample's unit. Each is a value that really occurred, never one between two."""
+    """Quantiles of a sample, in the sample's unit. Each is a value that occurred, never interpolated."""
 
     p50: float
     p90: float
@@ -25,11 +25,11 @@ class LatenessSpread:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of the messages, and how late those that came were.
+    """The outcome of the messages, and the lateness of those delivered.
 
-    `lateness_ms` and `at_ms` belong to first deliveries, in the order of reading. `lost`: accepted, never read.
-    `duplicate`: readings beyond the first. `early`: read before due. `unasked`: read although it was refused or never
-    sent. `wrong_due`: the record names another due time than the one asked for.
+    `lateness_ms` and `at_ms`: of first deliveries, in reading order. `lost`: accepted, never read. `duplicate`:
+    readings beyond the first. `early`: read before due. `unasked`: read although it was refused or never sent.
+    `wrong_due`: the record has another due time than requested.
     """
 
     accepted: int
@@ -52,7 +52,7 @@ def spread(sample: npt.NDArray[np.float64]) -> LatenessSpread:
 
 
 def tally(sent: SentMessages, received: Received) -> Tally:
-    """Compare by sequence number. A message whose acceptance is not known may come or not, but only once."""
+    """Compare by sequence number. A message of unknown acceptance may or may not be delivered, but only once."""
     ours = (received.seq >= 0) & (received.seq < len(sent.dues))
     seq, due, at = received.seq[ours], received.due[ours], received.at[ours]
     times = np.bincount(seq, minlength=len(sent.dues))
@@ -72,7 +72,7 @@ def tally(sent: SentMessages, received: Received) -> Tally:
 
 
 def out_of_order(received: Received) -> int:
-    """How many records came after one of their shard, on their partition, with a higher key (due, offset, row)."""
+    """Number of records after one of their shard, on their partition, with a higher key (due, offset, row)."""
     highest: dict[tuple[int, int], tuple[int, int, int]] = {}
     wrong = 0
     for partition, text in zip(received.partition.tolist(), received.ids, strict=True):

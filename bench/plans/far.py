@@ -1,4 +1,4 @@
-"""What `duemq bench far` runs: messages that wait for weeks, and the targets there."""
+"""The steps of `duemq bench far`: messages that wait for weeks, and their targets."""
 
 from duemq.bench.plans.plan import Step
 from duemq.bench.report.figures import Target
@@ -9,7 +9,7 @@ _WAITING = {"get_p99": Target(20), "cancel_p99": Target(20), "serving_s": Target
 
 
 def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> Step:
-    """Messages that came one batch after another."""
+    """Messages sent batch by batch."""
     targets = {
         "fill_rate": Target(50_000, at_least=True),
         "rss_peak_mib": Target(600),
@@ -23,7 +23,7 @@ def pending_step(count: int, ahead_h: float = _AHEAD_H, days: float = DAYS) -> S
 def load_step(count: int, rate: float = 2_000) -> Step:
     """A full window."""
     title = f"load: a window of {count:,}, while {rate:,.0f} msg/s are delivered"
-    # One window ahead in place of two, so that as little as possible of the half hours has to be waited for.
+    # One window ahead instead of two, to wait as short as possible.
     settings = {"delay_files.seal_windows": "1", "delay_files.seal_rows": str(max(count // 2, 1))}
     return Step("load", title, {"count": count, "rate": rate}, {"late_p99": Target(100)}, settings=settings)
 
@@ -34,7 +34,7 @@ def wheel_step(count: int) -> Step:
 
 
 def import_step(count: int, days: float = DAYS, deliver_s: float = 60.0, link: bool = False) -> Step:
-    """Messages that came in files."""
+    """Messages imported from files."""
     title = f"import: {count:,} from files, over {days:.3g} days"
     title += ", linked" if link else ""
     parameters = {"count": count, "days": days, "deliver_s": deliver_s, "link": link}
@@ -45,7 +45,7 @@ def find_step(
     count: int, looked_up: int = 2_000, ahead_h: float = _AHEAD_H, days: float = DAYS, *,
     indexed: bool = True, labelled: bool = False, at_rest: bool = True,
 ) -> Step:  # fmt: skip
-    """Messages with a key each, found by it; without `indexed` only what they cost then."""
+    """Messages with different keys, found by key; without `indexed` only their cost."""
     title = f"find: {count:,} over {days:.3g} days" + (", labelled" if labelled else "")
     title += "" if indexed else ", without an index"
     parameters = {
@@ -57,7 +57,7 @@ def find_step(
 
 
 def everything(quick: bool) -> list[Step]:
-    """All figures of the far future in docs/benchmarks.md; `quick`: hundreds of thousands in place of millions."""
+    """All figures of the far future in docs/benchmarks.md; `quick`: hundreds of thousands instead of millions."""
     if quick:
         return [
             pending_step(50_000, days=1 / 24),

@@ -1,4 +1,4 @@
-"""What `duemq bench all` runs on Kafka, and the targets there: docs/benchmarks.md has them beside the plain ceiling."""
+"""The steps of `duemq bench all` on Kafka, and their targets; docs/benchmarks.md shows the plain ceiling, too."""
 
 from duemq.bench.plans.plan import (
     Step,
@@ -16,7 +16,7 @@ from duemq.bench.system.bad_topic import KINDS, OF_THREE
 
 
 def everything(quick: bool, brokers: int) -> list[Step]:
-    """All steps on one broker; on three the same as measured, and bad topics. On both one step with 16 shards.
+    """All steps on one broker; on three the measured ones, and bad topics. On both one step with 16 shards.
 
     `quick`: a tenth of the messages.
     """
@@ -49,25 +49,25 @@ def everything(quick: bool, brokers: int) -> list[Step]:
 
 
 def on_16_shards(step: Step) -> Step:
-    """The same step with 16 shards, which are to cost at most 1.5 times as much as one."""
+    """The same step with 16 shards, which may cost at most 1.5 times as much as one."""
     return Step(step.name, f"{step.title}, 16 shards", step.parameters, step.targets, shards=16)
 
 
 def consume_step(count: int, rounds: int = 5) -> Step:
-    """One process that consumes, by all ways."""
+    """One process that consumes, in each way."""
     targets = {"consumer_rate": Target(15_000, at_least=True), "share_getmany": Target(0.6, at_least=True)}
     return Step("consume", f"consume: {count:,} by one process", {"count": count, "rounds": rounds}, targets)
 
 
 def bad_topics_step(rate: int, seconds: int, brokers: int) -> Step:
-    """All kinds of bad topics that can be had on so many brokers."""
+    """All kinds of bad topics that are possible with this many brokers."""
     kinds = tuple(kind for kind in KINDS if brokers > 1 or kind not in OF_THREE)
     title = f"beside bad topics: {rate:,} msg/s to a good one for {seconds} s"
     return Step("bad-topics", title, {"rate": rate, "seconds": seconds, "kinds": kinds})
 
 
 def hand_overs_step(count: int, times: int, rate: int, cancels_per_s: int, seconds: int) -> Step:
-    """Cancels in bulk beside a stream, while shards change hands."""
+    """Bulk cancels next to a stream, while shards change hands."""
     title = f"hand-overs: {count:,} cancels after a take-over, with {times} hand-overs between"
     parameters = {
         "count": count, "times": times, "rate": rate, "cancels_per_s": cancels_per_s, "seconds": seconds,

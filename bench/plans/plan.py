@@ -1,4 +1,4 @@
-"""Which scenarios run with which parameters, and the targets that duemq has set itself."""
+"""The scenarios with their parameters, and the targets that duemq has set itself."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -66,11 +66,11 @@ class Step:
     title: str
     parameters: Mapping[str, Any]
     targets: Mapping[str, Target] = field(default_factory=dict)
-    shards: int | None = None  # shards of what the bench starts for this step, whatever the setup says
-    nodes: int | None = None  # nodes of the cluster, unless the setup says how many
+    shards: int | None = None  # shards of the started system for this step, whatever the setup says
+    nodes: int | None = None  # nodes of the cluster, unless the setup sets them
     settings: Mapping[str, str] = field(
         default_factory=dict
-    )  # settings of what the bench starts; those of the setup go before
+    )  # settings of the started system; the setup's take precedence
 
 
 def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
@@ -88,14 +88,14 @@ def run(step: Step, setup: Setup, runs: int, screen: Screen) -> ScenarioResult:
         else:
             with Harness(setup, screen) as stage:
                 outcome = SCENARIOS[step.name](stage, **step.parameters)
-        # A site that is not ours has neither memory nor a restart time: those targets fall away.
+        # A foreign site reports neither memory nor a restart time: drop those targets.
         keys = {figure.key for figure in outcome.figures}
         outcomes.append(outcome.against({key: target for key, target in step.targets.items() if key in keys}))
     return ScenarioResult(step.name, step.title, step.parameters, tuple(outcomes))
 
 
 def steady_step(rate: int, seconds: int, targets: Mapping[str, Target], every_ms: float = EVERY_MS) -> Step:
-    """A stream that has to be accepted in full."""
+    """A stream that must be accepted in full."""
     parameters = {"rate": rate, "seconds": seconds, "due_from_s": 5.0, "due_to_s": 20.0, "every_ms": every_ms}
     title = f"steady: {rate:,} msg/s for {seconds} s, due 5 to 20 s ahead"
     title += "" if every_ms == EVERY_MS else f", a batch every {every_ms:g} ms"
@@ -109,7 +109,7 @@ def hot_step(count: int, targets: Mapping[str, Target], kill_at: float | None = 
 
 
 def drain_step(count: int, targets: Mapping[str, Target]) -> Step:
-    """A backlog that fell due while what delivers was stopped."""
+    """A backlog that fell due while delivery was stopped."""
     return Step("drain", f"drain: {count:,} overdue at start", {"count": count}, targets)
 
 
@@ -119,19 +119,19 @@ def start_step(starts: int, targets: Mapping[str, Target]) -> Step:
 
 
 def singles_step(count: int, targets: Mapping[str, Target], connections: int = 32) -> Step:
-    """Messages taken in one by one."""
+    """Messages accepted one by one."""
     title = f"accept: single POSTs over {connections} connections"
     return Step("accept-singles", title, {"count": count, "connections": connections}, targets)
 
 
 def batches_step(count: int, targets: Mapping[str, Target], batch: int = 1_000, connections: int = 4) -> Step:
-    """Messages taken in by the batch."""
+    """Messages accepted in batches."""
     title = f"accept: batches of {batch:,} over {connections} connections"
     return Step("accept-batches", title, {"count": count, "batch": batch, "connections": connections}, targets)
 
 
 def race_step(count: int) -> Step:
-    """Cancels around the moment of delivery: every answer has to be true, whatever it is."""
+    """Cancels around the moment of delivery: every answer must be true, whichever it is."""
     parameters = {"count": count, "spread_ms": 200.0, "over_s": 5.0}
     return Step("cancel-race", f"cancel race: {count:,} within ±200 ms of due", parameters)
 
@@ -145,13 +145,13 @@ def cancel_step(
 
 
 def callers_step(count: int, callers: tuple[int, ...], by_name: bool, targets: Mapping[str, Target]) -> Step:
-    """Single cancels by so many callers at a time, by id or by name."""
+    """Single cancels by this many callers at a time, by id or by name."""
     title = f"cancel by {'name' if by_name else 'id'}, {', '.join(map(str, callers))} at a time"
     return Step("cancel-callers", title, {"count": count, "callers": callers, "by_name": by_name}, targets)
 
 
 def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, ...], seconds: int) -> Step:
-    """Messages handed on to one destination; `destination` is its URL."""
+    """Messages sent to one destination; `destination` is its URL."""
     targets = {f"{rate}_p99": Target(_RELAY_P99_MS[rate]) for rate in rates if rate in _RELAY_P99_MS}
     targets["burst_rate"] = Target(_RELAY_PER_S_HTTP if to == "http" else _RELAY_PER_S, at_least=True)
     title = f"relay to {to if destination is None else place(destination)}: {count:,} due at once"
@@ -160,14 +160,14 @@ def relay_step(to: str, destination: str | None, count: int, rates: tuple[int, .
 
 
 def beside_bad_step(endpoints: int, rate: int, seconds: int) -> Step:
-    """Messages handed on to very many HTTP destinations, three of which are bad."""
+    """Messages sent to very many HTTP destinations, three of which are bad."""
     title = f"relay to {endpoints} endpoints, {rate:,} messages/s in all: without and beside three bad ones"
     parameters = {"endpoints": endpoints, "rate": rate, "seconds": seconds}
     return Step("relay-beside-bad", title, parameters, settings=_RELAYING)
 
 
 def everything(quick: bool) -> list[Step]:
-    """All figures of the embedded bus in docs/benchmarks.md, in their order; `quick`: a tenth of the messages."""
+    """All figures of the embedded bus in docs/benchmarks.md, in order; `quick`: a tenth of the messages."""
     part = 10 if quick else 1
     seconds, pending_count = (10, 200_000) if quick else (60, 2_000_000)
     cancels = {f"rate_{callers}": Target(rate, at_least=True) for callers, rate in ((1, 800), (8, 4_000), (64, 12_000))}

@@ -1,1 +1,1 @@
-"""What `duemq bench relay` measures: messages that are handed on to another system."""
+"""The measurements of `duemq bench relay`: messages sent to another system."""

@@ -1,4 +1,4 @@
-"""`relay`: how fast and how late a relay hands messages on, beside the plain client of the same system."""
+"""`relay`: throughput and lateness of a relay, compared with the plain client of the same system."""
 
 import math
 import time
@@ -23,7 +23,7 @@ from duemq.dev.servers.usage import cpu_s
 
 _WINDOW = SendWindow(500, 1_500)
 _FILL_PER_S, _SPARE_S = 8_000, 3.0
-_BEGIN_S = 2.0  # until a new destination is at work
+_BEGIN_S = 2.0  # until a new destination works
 _PATIENCE_S = 20.0
 _LINGER_S = 1.0
 
@@ -38,7 +38,7 @@ class _Flow:
     figures: list[Figure] = field(default_factory=list)
 
     def of(self, received: Received) -> Received:
-        """What belongs to it: the due times of two flows never meet."""
+        """The records of this flow: the due times of two flows never overlap."""
         low, high = int(self.sent.dues.min()), int(self.sent.dues.max())
         mine = (received.due >= low) & (received.due <= high)
         return replace(
@@ -48,7 +48,7 @@ class _Flow:
 
 
 class _Relaying:
-    """The relay of a stage, and the system that it hands messages to."""
+    """The relay of a stage, and the system that it sends messages to."""
 
     def __init__(self, stage: Harness, system: Receiver, own_sink: bool) -> None:
         self.stage, self.system = stage, system
@@ -62,12 +62,12 @@ class _Relaying:
         self.accepted = 0
 
     def cpu(self) -> tuple[float, float]:
-        """CPU s of the server, and of the other system; NaN where they are not ours to see."""
+        """CPU s of the server, and of the other system; NaN if their processes are not visible to us."""
         bill, other = self.stage.site.bill(), server_cpu_s(self.system.url)
         return math.nan if bill is None else cpu_s(bill, "server"), math.nan if other is None else other
 
     def until_handed_on(self, count: int, text: str) -> None:
-        """`count` more are accepted, or none for some seconds."""
+        """Wait until `count` more are accepted, or none for several seconds."""
         self.accepted += count
         seen, moved_at = -1, time.monotonic()
         with self.stage.screen.phase(text, count) as advance:
@@ -142,7 +142,7 @@ def relay(
         system.remove()
     shown = [figure for flow in flows for figure in flow.figures]
     speed = next(figure.value for figure in shown if figure.key == "burst_rate")
-    share = Figure("plain_share", "handed on at once, by the plain client", speed / straight[0].value, "x")
+    share = Figure("plain_share", "relayed at once, by the plain client", speed / straight[0].value, "x")
     others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
     return ScenarioOutcome((*shown, *straight, share, *figures, others), parts.notes(flows[-1].sent, (others,)))
 
@@ -159,7 +159,7 @@ def _plain(stage: Harness, to: str, system: Receiver, count: int) -> list[Figure
 
 
 def _at_the_sink(flows: Sequence[_Flow], received: Received) -> list[Figure]:
-    """Adds to each flow what the sink has noted; what must not happen to a message."""
+    """Adds the sink's records to each flow; returns the counts of faults."""
     counts = [tally(flow.sent, flow.of(received)) for flow in flows]
     for flow, each in zip(flows, counts, strict=True):
         if flow.key == "burst":
@@ -170,8 +170,8 @@ def _at_the_sink(flows: Sequence[_Flow], received: Received) -> list[Figure]:
             flow.figures[:0] = _late(flow, late.p50, late.p99)
     return [
         vital("early", "before it was due", sum(each.early for each in counts)),
-        vital("lost", "accepted, never handed on", sum(each.lost for each in counts)),
-        vital("duplicate", "handed on more than once", sum(each.duplicate for each in counts)),
+        vital("lost", "accepted, never relayed", sum(each.lost for each in counts)),
+        vital("duplicate", "relayed more than once", sum(each.duplicate for each in counts)),
     ]
 
 
@@ -186,6 +186,6 @@ def _speed(flow: _Flow, second: float, first: float, last: float) -> list[Figure
     rate = flow.sent.accepted * 1000 / (last - first) if last > first else math.nan
     begin = "the second" if first == second else "the first"
     return [
-        Figure("burst_rate", f"{flow.text}: handed on, {begin} to the last", rate, "msg/s"),
+        Figure("burst_rate", f"{flow.text}: relayed, {begin} to the last", rate, "msg/s"),
         Figure("burst_s", "  last one, after the second", (last - second) / 1000, "s"),
     ]

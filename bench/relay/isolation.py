@@ -1,4 +1,4 @@
-"""`relay --endpoints`: the lateness of good destinations without bad ones, and beside them."""
+"""`relay --endpoints`: the lateness of good destinations without bad ones, and next to them."""
 
 import time
 from dataclasses import replace
@@ -21,12 +21,12 @@ from duemq.dev.servers.usage import Bill, cpu_s
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 2_000)
 _ROUNDS = 3
-_SETTLE_S = 3.0  # until a pause or its end is in force everywhere
+_SETTLE_S = 3.0  # until a pause or its end has taken effect everywhere
 _DRAIN_S = 3.0
 
 
 def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: float) -> ScenarioOutcome:
-    """Sends `rate` messages/s in all to `endpoints` destinations for `seconds`, in turn without and with three bad
+    """Sends `rate` messages/s in all to `endpoints` destinations for `seconds`, alternately without and with three bad
     ones: one refuses connections, one answers after 30 s, one answers 500. The good ones get the same number each time.
     """
     port, good = free_port(), endpoints - 3
@@ -43,7 +43,7 @@ def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: floa
     bad = relayed[good:]
     flows: dict[str, list[SentMessages]] = {"without": [], "beside": []}
     cpu: dict[str, float] = dict.fromkeys(flows, 0.0)
-    for number in range(_ROUNDS + 1):  # the first, in which everything is still cold, is not counted
+    for number in range(_ROUNDS + 1):  # the first one is cold and does not count
         for way, topics in (("without", good), ("beside", endpoints)):
             for each in bad:
                 each.resume() if way == "beside" else each.pause()
@@ -63,7 +63,7 @@ def relay_beside_bad(stage: Harness, *, endpoints: int, rate: int, seconds: floa
 
 
 def _of_good(sent: SentMessages, topics: int, good: int) -> SentMessages:
-    """Without those to bad destinations: these do not arrive."""
+    """Without messages to bad destinations: these do not arrive."""
     seq = np.arange(len(sent.dues))
     return replace(sent, outcome=np.where(seq % topics < good, sent.outcome, REJECTED).astype(np.int8))
 

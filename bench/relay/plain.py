@@ -1,4 +1,4 @@
-"""The plain clients of the systems: the same library, payloads and number in flight as the relay, and nothing else."""
+"""The plain clients of the systems: the relay's library, payloads and number in flight, without anything else."""
 
 import asyncio
 import time
@@ -9,13 +9,13 @@ from duemq.bench.base.workers import WorkerLink
 from duemq.bench.clients.consumers import Consumed
 from duemq.bench.clients.payloads import Payloads
 
-_PIPELINE = 500  # as many as the relay has in one
+_PIPELINE = 500  # as many as in one of the relay's
 
 Payload = bytes
 
 
 async def http(link: WorkerLink, url: str, name: str, payloads: tuple[int, int, int], at_once: int) -> Consumed:
-    """pyreqwest. `payloads`: how many, of how many bytes, and the seed."""
+    """pyreqwest. `payloads`: their number, their size in bytes, and the seed."""
     from datetime import timedelta
 
     from pyreqwest.client import ClientBuilder
@@ -110,7 +110,7 @@ async def rocketmq(link: WorkerLink, url: str, name: str, payloads: tuple[int, i
     from duemq.relay.rocketmq.client import Producer
 
     # isort: split
-    # After the module above, which keeps the client from opening a log file.
+    # After the module above, which prevents the client from opening a log file.
     from rocketmq import Message
 
     producer = Producer(configuration(url), (TOPIC,))

@@ -1,4 +1,4 @@
-"""Destinations of the measured server, and what it has counted of them."""
+"""Destinations of the measured server, and their counters."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _LATENESS = re.compile(
 )
 
 Buckets = Counter[float]
-"""Upper bound in ms -> messages at most so late."""
+"""Upper bound in ms -> number of messages up to that late."""
 
 
 class Relayed:
@@ -46,20 +46,20 @@ class Relayed:
             raise SiteError(f"{path}: {answer.text}")
 
     def figures(self) -> dict[str, Any]:
-        """Empty where it is not at work."""
+        """Empty if it is not at work."""
         status, body = get(self._url, f"/v1/destinations/{self.name}")
         figures: dict[str, Any] = (orjson.loads(body).get("figures") if status == 200 else None) or {}
         return figures
 
     def lateness(self) -> Buckets:
-        """Of all messages that were accepted so far."""
+        """Of all messages accepted so far."""
         metrics = get(self._url, "/metrics")[1].decode()
         rows = (match for match in _LATENESS.findall(metrics) if match[0] == self.name)
         return Counter({math.inf if bound == "+Inf" else float(bound) * 1000: int(float(n)) for _, bound, n in rows})
 
 
 def quantile(before: Buckets, after: Buckets, share: float) -> float:
-    """The upper bound of the bucket in which it is, ms, of what came between; NaN where nothing came."""
+    """The upper bound of its bucket, ms, for messages between the two readings; NaN if there were none."""
     counts = {bound: after[bound] - before[bound] for bound in sorted(after)}
     total = counts.get(math.inf, 0)
     return next((bound for bound, count in counts.items() if total and count >= share * total), math.nan)

@@ -14,7 +14,7 @@ from duemq.dev.servers.ports import is_open
 from duemq.dev.servers.process import wait_for
 
 HOOK, PLAIN, ERROR, SLOW = "/hook", "/plain", "/error", "/slow"
-"""Paths: what is counted; 204 and no count; 500; 204 after 30 s."""
+"""Paths: counted; 204 and not counted; 500; 204 after 30 s."""
 _SLOW_S = 30.0
 _LISTEN_WITHIN_S = 30.0
 _DONE = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -39,7 +39,7 @@ class _Log:
 
 
 class _Connection(asyncio.Protocol):
-    """HTTP/1.1 as far as a client needs that sends its names in lower case, and bodies with a length."""
+    """As much HTTP/1.1 as a client needs that sends header names in lower case, and bodies with a length."""
 
     def __init__(self, log: _Log) -> None:
         self._log = log
@@ -47,7 +47,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has another class
         self._log.connections.add(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -79,7 +79,7 @@ class _Connection(asyncio.Protocol):
 
 
 def _header(head: bytes, name: bytes) -> bytes:
-    """Empty where there is none."""
+    """Empty if it is missing."""
     begin = head.find(b"\r\n" + name + b": ")
     if begin < 0:
         return b""
@@ -94,7 +94,7 @@ def until_listening(port: int) -> None:
 
 
 async def listen(link: WorkerLink, port: int) -> Received:
-    """Answer until told to stop. What came to HOOK, in its order."""
+    """Answer until told to stop. Returns what HOOK received, in order."""
     log = _Log(link)
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(log), "127.0.0.1", port, backlog=1_000)
     await link.stopped.wait()

@@ -1,4 +1,4 @@
-"""Systems that a relay hands messages to, as a bench needs them: a place for messages, and how many are there.
+"""Systems that a relay sends messages to, as a bench needs them: a place for messages, and their number there.
 
 Their clients are blocking. Each creates its queue or stream, and deletes it afterwards.
 """
@@ -25,15 +25,15 @@ DEFAULT_URLS = {
 
 
 class Receiver(Protocol):
-    """`url`: with user and password, if there are any. `name`: of the place. `at_once`: messages in flight that the
-    plain client has, as many as the relay has by default."""
+    """`url`: with user and password, if there are any. `name`: of the place. `at_once`: messages that the plain client
+    has in flight, as many as the relay by default."""
 
     url: str
     name: str
     at_once: int
 
     def options(self) -> dict[str, Any]:
-        """Of the destination."""
+        """For the destination."""
         ...
 
     def make(self) -> None:
@@ -172,7 +172,7 @@ RECEIVERS: dict[str, Callable[[str, str], Receiver]] = {
 
 
 def receiver(system: str, url: str | None, name: str) -> Receiver:
-    """`url`: None for the usual port of this machine, and for a sink of the bench's own."""
+    """`url`: None for the usual port of this machine, and for the bench's own sink."""
     return RECEIVERS[system](url or DEFAULT_URLS.get(system, ""), name)
 
 
@@ -183,14 +183,14 @@ def place(url: str) -> str:
 
 
 def credentials(url: str) -> dict[str, str]:
-    """Those in the URL, as a destination has them."""
+    """The credentials in the URL, as a destination has them."""
     parts = urlsplit(url)
     secrets = {"username": parts.username, "password": parts.password}
     return {name: unquote(value) for name, value in secrets.items() if value}
 
 
 def server_cpu_s(url: str) -> float | None:
-    """CPU s of the process that listens at the URL; None where none of this machine does that we may see."""
+    """CPU s of the process that listens at the URL; None if it is not on this machine or not visible to us."""
     port = urlsplit(url).port
     try:
         connections = psutil.net_connections("tcp")

@@ -1,4 +1,4 @@
-"""What a scenario reports: figures with their units and targets, and the trace that is plotted."""
+"""A scenario's results: figures with their units and targets, and the trace that is plotted."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ class Target:
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """NaN, a figure that could not be taken, meets nothing."""
+        """NaN, a figure that could not be measured, meets no target."""
         return value >= self.limit if self.at_least else value <= self.limit
 
 
@@ -30,7 +30,7 @@ NONE = Target(0)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number. `vital`: anything but zero is a fault of the system, not a matter of speed."""
+    """One number. `vital`: any value except zero is a fault of the system, not a matter of speed."""
 
     key: str
     text: str
@@ -77,7 +77,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Bins of `width_s`: start (s), messages/s, p50 and p99 of the samples (ms, NaN where nothing happened)."""
+    """Bins of `width_s`: start (s), messages/s, p50 and p99 of the samples (ms, NaN for an empty bin)."""
 
     width_s: float
     start_s: npt.NDArray[np.float64]
@@ -155,5 +155,5 @@ class ScenarioResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be known beside the figures, each once."""
+        """Notes on the figures, each once."""
         return tuple(dict.fromkeys(note for outcome in self.outcomes for note in outcome.notes))

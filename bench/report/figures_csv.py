@@ -1,4 +1,4 @@
-"""Figures that were taken before (`--json`) as one table of data: `docs/benchmarks/` has such files."""
+"""Earlier figures (`--json`) as one table of data: `docs/benchmarks/` has such files."""
 
 import csv
 from collections.abc import Iterable
@@ -26,5 +26,5 @@ def write(scenarios: Iterable[Scenario], path: Path) -> None:
 
 
 def _round(value: float | None) -> str:
-    """Three digits, as in the tables; empty where nothing was measured."""
+    """Three digits, as in the tables; empty if it was not measured."""
     return "" if value is None else f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.3g}"

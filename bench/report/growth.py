@@ -43,7 +43,7 @@ PANELS = (
 
 
 def points_in(scenarios: Iterable[Scenario]) -> list[Point]:
-    """The points of the `pending` scenarios, by number of messages; of several with one number the last counts."""
+    """The points of the `pending` scenarios, by number of messages; the last one with a number counts."""
     points = {}
     for each in scenarios:
         if each["name"] == "pending":

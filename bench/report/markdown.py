@@ -1,4 +1,4 @@
-"""Figures that were taken before (`--json`) as tables in Markdown, and as parts of a page."""
+"""Earlier figures (`--json`) as tables in Markdown, and as parts of a page."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ _UNITS = {"us": "µs"}
 
 
 def read(paths: Iterable[Path]) -> list[Scenario]:
-    """The scenarios of several documents, each title once: the last one."""
+    """The scenarios of several documents; of scenarios with one title, the last."""
     by_title: dict[str, Scenario] = {}
     for path in paths:
         for scenario in orjson.loads(path.read_bytes())["scenarios"]:
@@ -26,7 +26,7 @@ def read(paths: Iterable[Path]) -> list[Scenario]:
 def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
     """The page with new tables between its marks. Those of a mark stay if one of its scenarios was not measured.
 
-    `picture`: where the page finds the picture of how cost grows.
+    `picture`: the page's path to the picture of growing cost.
     """
     scenario_names = {scenario["name"] for scenario in scenarios}
 
@@ -41,7 +41,7 @@ def fill(page: str, scenarios: Sequence[Scenario], picture: str = "") -> str:
 
 
 def tables(scenarios: Sequence[Scenario], picture: str = "") -> str:
-    """A section per scenario; one for all `pending` ones that differ in their number of messages only."""
+    """A section per scenario; one for all `pending` ones that differ only in their number of messages."""
     growing = [each for each in scenarios if each["name"] == "pending"]
     if len({each["parameters"]["count"] for each in growing}) < 2:
         growing = []
@@ -110,7 +110,7 @@ def _number(value: float) -> str:
 
 
 def judged(figure: Mapping[str, Any]) -> tuple[str, str]:
-    """The target, and whether it was met; two empty texts where there is none."""
+    """The target, and whether it was met; two empty texts without a target."""
     target = figure["target"]
     if target is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""The bench as one self-contained HTML page: tables and inline pictures, nothing loaded from anywhere."""
+"""The bench as one self-contained HTML page: tables and inline pictures; it loads nothing."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,7 +15,7 @@ def render(
 ) -> str:
     """The page. `pictures` has SVG text by `id` of the result; a result without samples has none.
 
-    `grown`: the picture of what waiting messages cost by their number.
+    `grown`: the picture of the cost of waiting messages by their number.
     """
     place = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in where.items())
     head = [f"<h1>duemq {escape(__version__)} bench</h1>", f'<p class="soft">{escape(place)}</p>']

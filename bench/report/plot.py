@@ -1,4 +1,4 @@
-"""Pictures of a bench: on the left how late (or slow), on the right throughput and lateness over time."""
+"""Pictures of a bench: on the left lateness (or latency), on the right throughput and lateness over time."""
 
 import io
 import math
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def write_plot(path: Path, results: Sequence[ScenarioResult], where: dict[str, Any]) -> None:
     """A PNG with a row per scenario, or (`.html`) one self-contained page with tables and pictures.
 
-    Where messages waited in several numbers, the picture is how their cost grows, and the page has it, too.
+    For several numbers of waiting messages, the picture shows how their cost grows, and the page has it, too.
     """
     traced = [(result, trace) for result in results if (trace := result.outcomes[-1].trace) is not None]
     points = growth.points_in(document(results, where)["scenarios"])

@@ -23,7 +23,7 @@ LATENESS_EDGES_MS = np.concatenate([[-np.inf, 0], np.logspace(-1, 5, 61), [np.in
 
 
 def number(value: float, unit: str = "") -> str:
-    """A figure for people: three digits where it is small, thousands with commas; a dash when it was not taken."""
+    """A figure for people: three digits if it is small, thousands with commas; a dash if it was not measured."""
     if not math.isfinite(value):
         return "-"
     if value == int(value) or abs(value) >= 1000:
@@ -41,7 +41,7 @@ def bound(target: Target | None, unit: str) -> str:
 
 
 def cells(row: FigureRow) -> list[str]:
-    """What the table shows of a row: text, value (or lowest, middle, highest), target, verdict."""
+    """A table row: text, value (or lowest, middle, highest), target, verdict."""
     unit = row.figure.unit
     values = (row.middle,) if len(row.values) == 1 else (row.low, row.middle, row.high)
     verdict = {None: "", True: "met", False: "MISSED"}[row.met]
@@ -94,7 +94,7 @@ def summary(console: Console, results: Sequence[ScenarioResult]) -> None:
 
 
 def machine(setup: Setup, filesystem: str) -> dict[str, Any]:
-    """Where the figures were taken: they mean little without it."""
+    """The machine that the figures were measured on: they mean little without it."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "cores": os.cpu_count(),
@@ -117,7 +117,7 @@ def _read_by(setup: Setup) -> str:
 
 
 def document(results: Sequence[ScenarioResult], where: dict[str, Any]) -> dict[str, Any]:
-    """Everything as one JSON-able document; numbers in the units they name, times in epoch ms or s."""
+    """Everything as one JSON-able document; numbers in their stated units, times in epoch ms or s."""
     return {
         "duemq": __version__,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

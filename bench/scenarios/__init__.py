@@ -1,1 +1,1 @@
-"""One file per scenario: what is sent, what is waited for, which figures come out."""
+"""One file per scenario: the messages to send, the events to wait for, the figures."""

@@ -1,4 +1,4 @@
-"""`accept`: how many messages per second are taken in, one by one and in batches; nothing falls due meanwhile."""
+"""`accept`: messages accepted per second, one by one and in batches, while no message falls due."""
 
 from duemq.bench.base.session import now_ms
 from duemq.bench.clients.load import SendWindow, SentMessages, send_singly
@@ -35,7 +35,7 @@ def accept_batches(stage: Harness, *, count: int, batch: int, connections: int) 
 def _outcome(stage: Harness, before: Bill | None, sent: SentMessages, text: str) -> ScenarioOutcome:
     cost = parts.cost_figures(stage, before, sent.accepted)
     if stage.site.own:
-        stage.site.kill()  # at once: what was accepted must be there although nobody had time to tidy up
+        stage.site.kill()  # at once: accepted messages must survive without an orderly shutdown
         with stage.screen.phase("starting again after kill -9", 1):
             stage.site.start()
     figures = (

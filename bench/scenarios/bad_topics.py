@@ -1,4 +1,4 @@
-"""`topics`: the lateness of a good topic before, and beside, each kind of bad one."""
+"""`topics`: the lateness of a good topic before, and next to, each kind of bad one."""
 
 import asyncio
 import time
@@ -14,19 +14,19 @@ from duemq.bench.system.system import SiteError, get
 
 MAX_MOVED = 10.0  # percent
 _WINDOW = SendWindow(1_000, 5_000)
-_SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile what they did not need before
-_BEGUN_S = 5.0  # until the bad topic has refused for the first times
+_SETTLE_S = 20.0  # after a broker died: leaders are elected, and JVMs compile newly needed code
+_BEGUN_S = 5.0  # until the bad topic has refused several times
 
 
 def bad_topics(stage: Harness, *, rate: float, seconds: float, kinds: tuple[str, ...]) -> ScenarioOutcome:
-    """`rate` messages/s to a good topic for `seconds`, before and beside each of these kinds of bad topics."""
+    """`rate` messages/s to a good topic for `seconds`, before and next to each of these kinds of bad topics."""
     bootstrap = stage.site.bootstrap
     if bootstrap is None:
-        raise SiteError("bad topics are Kafka's: say --on kafka or --on kafka3")
+        raise SiteError("bad topics are Kafka's: use --on kafka or --on kafka3")
     notes = warm_up.warm_up(stage, rate)
     figures: list[Figure] = []
     wrong = 0
-    # Those that need a dead broker come last: it stays dead.
+    # Kinds that need a dead broker come last: it stays dead.
     for kind in sorted(kinds, key=lambda kind: kind in OF_THREE):
         topic = topic_of(kind, stage.topic)
         asyncio.run(make(bootstrap, kind, topic))

@@ -1,4 +1,4 @@
-"""`cancel`: how long a single cancel takes on an idle node, and how many per second are cancelled in bulk."""
+"""`cancel`: latency of a single cancel on an idle node, and bulk cancels per second."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""`cancel-callers`: single cancels by a few callers at a time, each of whom waits for the answer to the last one."""
+"""`cancel-callers`: single cancels by several callers at a time, each waiting for its last answer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.steps import parts
 
 _AHEAD_MS, _WIDTH_MS = 3_600_000, 600_000
-_OTHERS = 1_000  # messages that nobody cancels: some of them are looked at in the end
+_OTHERS = 1_000  # messages that are not cancelled: some are looked up in the end
 
 
 def cancel_callers(stage: Harness, *, count: int, callers: Sequence[int], by_name: bool) -> ScenarioOutcome:

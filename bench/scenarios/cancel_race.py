@@ -1,4 +1,4 @@
-"""`cancel-race`: cancels sent around the very moment of delivery; every answer is held against what was delivered."""
+"""`cancel-race`: cancels sent around the moment of delivery; every answer is compared with the deliveries."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ from duemq.bench.steps import parts
 
 _LEAD_S = 5.0
 _IN_TIME_MS = 60.0
-_IN_TIME = "of those asked 60 ms or more before due"
+_IN_TIME = "of those sent 60 ms or more before due"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Cancels by what they were told and what then happened. `*_in_time`: of those asked at least 60 ms before due."""
+    """Cancels by answer and actual outcome. `*_in_time`: sent at least 60 ms before due."""
 
     told_cancelled: int
     told_delivered: int
@@ -38,7 +38,7 @@ class Verdict:
 
 
 def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
-    """Hold answers against deliveries. Only a cancelled message may be missing, and it must be."""
+    """Compare answers with deliveries. Only a cancelled message may be missing, and it must be."""
     accepted = sent.outcome == ACCEPTED
     is_received = np.bincount(received.seq, minlength=len(sent.dues)) > 0
     word = answers.word
@@ -56,7 +56,7 @@ def judge(sent: SentMessages, answers: Answers, received: Received) -> Verdict:
         wrong_delivered=count(delivered & ~is_received),
         wrong_unknown=count(accepted & (word == cancels.UNKNOWN)),
         refused=count(refused),
-        # A cancel that broke off may have been carried out: only one that was clearly refused leaves its message alive.
+        # A cancel that broke off may have been carried out: only a clearly refused one leaves its message alive.
         lost=count(accepted & (word == cancels.REFUSED) & ~is_received),
         in_time=count(in_time),
         cancelled_in_time=count(in_time & cancelled),
@@ -77,7 +77,7 @@ def cancel_race(
     at = sent.dues + random.uniform(-spread_ms, spread_ms, count)
     racer = stage.spawn(cancels.cancel_singly, stage.site.url, sent.ids, at, connections)
     answers = stage.wait(racer, "cancelling", count)
-    # Those not cancelled have to come; if fewer do, the reader waits for its patience to end.
+    # All others have to arrive; if some do not, the reader waits until its patience ends.
     expected = sent.accepted - int(np.count_nonzero(answers.word == cancels.CANCELLED))
     received = stage.finish(reader, expected, float(sent.dues.max()) + 1000)
     counts, verdict = tally(sent, received), judge(sent, answers, received)
@@ -88,7 +88,7 @@ def cancel_race(
         vital(
             "wrong_answers", "wrong answers", verdict.wrong_cancelled + verdict.wrong_delivered + verdict.wrong_unknown
         ),
-        vital("wrong_cancelled", "  told cancelled, delivered all the same", verdict.wrong_cancelled),
+        vital("wrong_cancelled", "  told cancelled, but delivered", verdict.wrong_cancelled),
         vital("wrong_delivered", "  told delivered, never delivered", verdict.wrong_delivered),
         vital("wrong_unknown", "  told unknown", verdict.wrong_unknown),
         vital("refused", "not answered (refused, pending for 10 s, broken)", verdict.refused),

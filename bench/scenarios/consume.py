@@ -1,4 +1,4 @@
-"""`consume`: how fast one process consumes with a handler that does nothing, beside plain aiokafka in the same run."""
+"""`consume`: how fast one process consumes with a handler that does nothing, compared with plain aiokafka."""
 
 from collections.abc import Callable
 from statistics import median
@@ -20,10 +20,10 @@ _WAYS: dict[str, tuple[str, Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def consume(stage: Harness, *, count: int, rounds: int) -> ScenarioOutcome:
-    """`count` messages, by each way in turn, `rounds` times; medians, and the ratios within a round."""
+    """`count` messages, in each way in turn, `rounds` times; medians, and the ratios within a round."""
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:
-        raise SiteError("consumers are measured on Kafka: say --on kafka")
+        raise SiteError("consumers are measured on Kafka: use --on kafka")
     topic = f"{stage.topic}.consume"
     stage.site.create_topic(topic)
     filling = stage.spawn(plain.fill_topic, bootstrap, topic, count, setup.payload_bytes, setup.seed)

@@ -1,4 +1,4 @@
-"""`drain`: what delivers was away while messages fell due; how soon is the backlog gone once it is back?"""
+"""`drain`: delivery was stopped while messages fell due; how soon is the backlog delivered after the restart?"""
 
 import math
 
@@ -19,8 +19,8 @@ _WIDTH_MS = 2000
 def drain(stage: Harness, *, count: int, kill: bool = False, away: bool = False) -> ScenarioOutcome:
     """`count` messages fall due within 2 s while the server or the nodes are stopped (`kill`: with kill -9).
 
-    A cluster's proxies take messages without nodes. With `away` those are stopped before the first message is sent, and
-    have all of them to take in as well.
+    A cluster's proxies accept messages without nodes. With `away` the nodes are stopped before the first message is
+    sent, and have to read all of them as well.
     """
     plain = ceiling.throughput(stage, count)
     warm = warm_up.warm_up(stage, warm_up.USUAL_RATE)
@@ -45,7 +45,7 @@ def drain(stage: Harness, *, count: int, kill: bool = False, away: bool = False)
         first_s, last_s = ((float(at) - started) / 1000 for at in (counts.at_ms.min(), counts.at_ms.max()))
     later = np.count_nonzero(
         counts.at_ms > counts.at_ms.min(initial=math.inf)
-    )  # those that came with the first took 0 s
+    )  # messages that came with the first took 0 s
     rate = later / (last_s - first_s) if last_s > first_s else math.nan
     once_ready = counts.received / (last_s - ready_s) if last_s > ready_s else math.nan
     cost = parts.cost_figures(stage, before, sent.accepted)

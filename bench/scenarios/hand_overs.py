@@ -1,4 +1,4 @@
-"""`hand-overs`: the lateness of a stream beside many cancels, before and after shards change hands."""
+"""`hand-overs`: the lateness of a stream next to many cancels, before and after shards change hands."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -21,22 +21,22 @@ MAX_MOVED = 10.0  # percent
 _STREAM = SendWindow(1_000, 5_000)
 _AHEAD_MS, _WIDTH_MS = 4 * 3_600_000, 600_000
 _BATCH = 500
-_SETTLED_MS = 1_000  # what waited during a hand-over is delivered by then
-_BEGUN = 0.02  # of the cancels: the ledger's last entry before the first take-over has answers
+_SETTLED_MS = 1_000  # messages that waited during a hand-over are delivered by then
+_BEGUN = 0.02  # share of the cancels: then the last ledger entry before the first take-over has answers
 
 
 def hand_overs(
     stage: Harness, *, count: int, times: int, rate: float, cancels_per_s: float, seconds: float
 ) -> ScenarioOutcome:
-    """`rate` messages/s beside `cancels_per_s`: for `seconds`, and then for `count` cancels.
+    """`rate` messages/s next to `cancels_per_s`: for `seconds`, and then for `count` cancels.
 
     Early in the second part one node hands over all of its shards, and a node does so `times` more.
     """
-    from duemq.bench.system.cluster import BenchCluster  # aiokafka, which the embedded bus does without
+    from duemq.bench.system.cluster import BenchCluster  # imports aiokafka, which the embedded bus does not need
 
     site = stage.site
     if not isinstance(site, BenchCluster) or len(site.nodes) < 2:
-        raise SiteError("shards change hands between nodes: say --nodes 2 or more")
+        raise SiteError("shards change hands between nodes: use --nodes 2 or more")
     notes = warm_up.warm_up(stage, rate)
     low, first = int(now_ms() + _AHEAD_MS), int(cancels_per_s * seconds)
     ids = stage.fill(stage.job(count + first, SendWindow(low, low + _WIDTH_MS), 1), "filling").ids
@@ -74,10 +74,10 @@ def _beside(
     turns: list[float],
     pauses: list[tuple[float, float]],
 ) -> tuple[Tally, int]:
-    """A stream beside the cancels of `ids`, and how many of these were answered otherwise.
+    """A stream next to the cancels of `ids`, and the number of cancels with another answer.
 
-    One node hands over its shards each time that one of the shares in `turns` is answered. `pauses` gets from when to
-    when (epoch ms) that may delay what is due.
+    One node hands over its shards whenever one of the shares in `turns` is answered. `pauses` gets the times between
+    which (epoch ms) that may delay due messages.
     """
     topic, count = f"{stage.topic}.{name}", int(rate * len(ids) / cancels_per_s)
     site.create_topic(topic)

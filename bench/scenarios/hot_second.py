@@ -1,4 +1,4 @@
-"""`hot-second`: very many messages due at one and the same second; with a kill -9 in the middle of it on request."""
+"""`hot-second`: very many messages due in the same second; optionally with a kill -9 in the middle."""
 
 import math
 
@@ -13,14 +13,14 @@ from duemq.bench.harness.reconciliation import Tally, out_of_order, spread, tall
 from duemq.bench.report.figures import Figure, ScenarioOutcome, vital
 from duemq.bench.steps import ceiling, parts, warm_up
 
-_FILL_PER_S = 15_000  # how far ahead the second is put, unless it is said: slow enough for a busy machine
+_FILL_PER_S = 15_000  # default distance of the second: slow enough for a busy machine
 _SPARE_S = 8.0
 
 
 def hot_second(
     stage: Harness, *, count: int, ahead_s: float | None = None, kill_at: float | None = None
 ) -> ScenarioOutcome:
-    """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after so many % were read."""
+    """`count` messages due at the whole second `ahead_s` from now. `kill_at`: kill -9 after this many % were read."""
     plain = ceiling.throughput(stage, count)
     warm = warm_up.warm_up(stage, warm_up.USUAL_RATE)
     lead_s = ahead_s if ahead_s is not None else count / _FILL_PER_S + _SPARE_S
@@ -49,12 +49,12 @@ def hot_second(
     )
     notes = (*warm, *parts.notes(sent, cost))
     if sent.ended_ms > second:
-        notes = ("filling ended after the second had come: say a larger --ahead", *notes)
+        notes = ("filling ended after the second had come: use a larger --ahead", *notes)
     return ScenarioOutcome(figures, notes, parts.lateness_trace(counts))
 
 
 def _kill(stage: Harness, reader: BenchWorker[Received], after: float, total: int) -> tuple[float, float]:
-    """Kill the server once `after` messages were read and start it again; when it died, when it was started (ms)."""
+    """Kill the server after `after` messages were read, and restart it; returns the times of both (ms)."""
     stage.watch(reader, "reading, then kill -9", total, lambda: reader.count >= after)
     stage.site.kill()
     died = now_ms()

@@ -1,4 +1,4 @@
-"""`start`: how soon is a process ready that has nothing yet?"""
+"""`start`: how soon is a process with an empty folder ready?"""
 
 from statistics import median
 
@@ -7,7 +7,7 @@ from duemq.bench.report.figures import Figure, ScenarioOutcome
 
 
 def start(stage: Harness, *, starts: int) -> ScenarioOutcome:
-    """Start each kind of process so often with an empty folder; from exec to the first 200 of `/readyz`."""
+    """Start each kind of process this often with an empty folder; from exec to the first 200 of `/readyz`."""
     seconds_by_kind: dict[str, list[float]] = {}
     with stage.screen.phase("starting with empty folders", starts) as advance:
         for number in range(1, starts + 1):

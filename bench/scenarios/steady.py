@@ -1,4 +1,4 @@
-"""`steady`: a constant stream on a schedule that waits for nobody, each message due some seconds later."""
+"""`steady`: a constant stream on a fixed schedule, each message due some seconds later."""
 
 from duemq.bench.clients.load import EVERY_MS, SendWindow, send_steadily
 from duemq.bench.harness.harness import Harness
@@ -34,7 +34,7 @@ def steady(
     sent = sender.result()
     received = stage.finish(reader, sent.accepted, float(sent.dues.max()))
     counts = tally(sent, received)
-    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch leaves before its time is over
+    reached = sent.accepted / max(sent.seconds, seconds)  # the last batch leaves before its interval has passed
     cost = parts.cost_figures(stage, before, sent.accepted)
     figures = (
         Figure("rate", "accepted", reached, "msg/s"),

@@ -2,13 +2,13 @@
 
     python -m duemq.bench.spark audit --kafka HOST:PORT --messages 2000000
 
-The history has the form of a real one, made with the product's own writers: commands, ledger entries and deliveries of
-one transaction per cycle; 1 % cancelled, 1 % moved, 0.1 % dead, 2 % pending, 5 % with names. Only its times are made
-up. `--entries` adds cycles in which nothing happened: a ledger as long as that of a shard that has worked for days.
+The history looks like a real one, written by the product's own writers: commands, ledger entries and deliveries of one
+transaction per cycle; 1 % cancelled, 1 % moved, 0.1 % dead, 2 % pending, 5 % with names. Only its times are made up.
+`--entries` adds empty cycles: a ledger as long as that of a shard that has worked for days.
 
     python -m duemq.bench.spark gone --files 400
 
-How long it takes to count the messages of imported files that are gone.
+How long counting the messages of missing imported files takes.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from duemq.pipeline.spark.progress import Silent
 TOPICS: Final = ("bench-orders", "bench-mails", "bench-bills")
 SHARDS, PARTITIONS = 4, 2
 _CYCLE = 4_000
-_TICK_MS = 5_000  # between the moments at which a cycle's messages are due
+_TICK_MS = 5_000  # between the due times of consecutive cycles' messages
 _BATCH_BYTES = 900_000
 _SECRET = bytes(range(32))
 _MASK: Final = 2**64 - 1
 
 
 def fill(bootstrap: str, messages: int, seed: int = 1, entries: int = 0) -> None:
-    """Fill an empty Kafka. `entries`: so many more cycles in which nothing happened. Raises BadInput where topics of
-    these names exist."""
+    """Fill an empty Kafka. `entries`: number of additional empty cycles. Raises BadInput if topics of these names
+    exist."""
     there = set(Logs(bootstrap).topics())
     partition_counts = {BUFFER: SHARDS, LEDGER: SHARDS, DEAD_LETTERS: 1, **dict.fromkeys(TOPICS, PARTITIONS)}
     if existing_topics := sorted(there & partition_counts.keys()):
-        raise BadInput(f"topic {existing_topics[0]} is there already: this fills an empty Kafka only")
+        raise BadInput(f"topic {existing_topics[0]} exists already: this fills only an empty Kafka")
     asyncio.run(_make(bootstrap, partition_counts))
     start = time.time_ns() // 1_000_000 - 3_600_000 - messages // SHARDS // _CYCLE * _TICK_MS
     with ProcessPoolExecutor(min(os.cpu_count() or 1, SHARDS)) as processes:
@@ -83,7 +83,7 @@ def _shard(bootstrap: str, shard: int, count: int, start: int, seed: int, idle: 
 
 
 class _History:
-    """The history of one shard: all commands first, then what they make due."""
+    """The history of one shard: all commands first, then the resulting deliveries."""
 
     def __init__(self, shard: int, count: int, start: int, chosen: random.Random) -> None:
         self._shard, self._count, self._start, self._chosen = shard, count, start, chosen
@@ -108,17 +108,17 @@ class _History:
                 await self._producer.stop()
 
     async def _idle(self, appender: Any, cycles: int) -> None:
-        """Write entries that say nothing new, as fast as they can be written."""
+        """Write empty entries, as fast as possible."""
         for first in range(0, cycles, _CYCLE):
             frames = []
             for _ in range(first, min(first + _CYCLE, cycles)):
-                self._at += 1  # so that all are in the past: brokers refuse what is an hour ahead
+                self._at += 1  # so that all are in the past: brokers refuse records an hour ahead
                 self._cursor = KEY.pack(self._at - 1, 0, 0)
                 frames.append(pack_record(None, (), self._entry(self._at, {}).encode()))
             await _append(appender, LEDGER, self._shard, frames, self._at + 1)
 
     async def _commands(self, appender: Any) -> list[tuple[bytes, bytes, str]]:
-        """Write all commands; key, row and topic of each message that they leave pending."""
+        """Write all commands; returns key, row and topic of each message that they leave pending."""
         chosen, n = self._chosen, self._count
         first = self._start + n // _CYCLE * 2 + 10_000
         waiting: dict[int, tuple[bytes, bytes, str]] = {}
@@ -169,7 +169,7 @@ class _History:
         return sorted(waiting.values())
 
     async def _deliver(self, due: list[tuple[bytes, bytes, str]]) -> None:
-        """Deliver cycle by cycle, but not what is due in the far future."""
+        """Deliver cycle by cycle, except messages due in the far future."""
         chosen, end = self._chosen, self._start + 10**9
         at = 0
         while at < len(due) and int.from_bytes(due[at][0][:8], "big") < end:
@@ -217,7 +217,7 @@ class _History:
 
 
 def _partition(row: bytes) -> int:
-    """The partition of a record, as Kafka's own clients choose it by the key."""
+    """The partition of a record, chosen by the key as in Kafka's own clients."""
     key = message_key_in(row)
     return 0 if key is None else partition_of(key, PARTITIONS)
 
@@ -245,8 +245,8 @@ class _Steps(Silent):
 
 
 def _cpu(spark: Any) -> tuple[float, float]:
-    """Seconds of a core that Spark's Java has taken, and its Python workers as far as they still run: on a machine that
-    does other work beside it, they say more than the time that went by."""
+    """CPU seconds of Spark's Java, and of its Python workers that still run: on a machine with other work, they say
+    more than elapsed time."""
     java = spark.sparkContext._jvm.java.lang.ProcessHandle.current()
     workers = java.descendants().toArray()
     return round(_cpu_seconds(java), 1), round(sum(_cpu_seconds(one) for one in workers), 1)
@@ -258,7 +258,7 @@ def _cpu_seconds(process: Any) -> float:
 
 
 def measure(bootstrap: str, memory: str, out: Path, outcomes: bool = False) -> dict[str, Any]:
-    """One audit in a session of its own. Raises JobFailed where the history is not found clean."""
+    """One audit in a separate session. Raises JobFailed if violations are found."""
     from duemq.pipeline.audit.job import audit as run
     from duemq.pipeline.spark.session import running
 
@@ -282,9 +282,9 @@ def measure(bootstrap: str, memory: str, out: Path, outcomes: bool = False) -> d
 def audit(
     kafka: Annotated[str, typer.Option(metavar="HOST:PORT", help="An empty Kafka.")],
     messages: Annotated[int, typer.Option(help="How many.")] = 2_000_000,
-    memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
+    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
     filled: Annotated[bool, typer.Option("--filled", help="The topics were filled before: only measure.")] = False,
-    entries: Annotated[int, typer.Option(help="Ledger entries in which nothing happened, besides.")] = 0,
+    entries: Annotated[int, typer.Option(help="Additional empty ledger entries.")] = 0,
     outcomes: Annotated[bool, typer.Option("--outcomes", help="With the table outcomes.")] = False,
 ) -> None:
     """Fill the topics of an empty Kafka with a history, and audit it."""
@@ -299,10 +299,10 @@ def audit(
 
 def missing_files(
     files: Annotated[int, typer.Option(help="How many.")] = 400,
-    rows: Annotated[int, typer.Option(help="Messages in each.")] = 10,
-    memory: Annotated[str, typer.Option(help="Of Spark's driver.")] = "2g",
+    rows: Annotated[int, typer.Option(help="Messages per file.")] = 10,
+    memory: Annotated[str, typer.Option(help="Memory of Spark's driver.")] = "2g",
 ) -> None:
-    """Look at imported files that are gone, and count their messages by their numbers."""
+    """Read imported files that are missing, and count their messages by number."""
     from duemq.pipeline.audit.imported import AuditedFile, looked_at, rows_of
     from duemq.pipeline.spark.session import running
 

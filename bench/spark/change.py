@@ -1,4 +1,4 @@
-"""How fast messages are moved and cancelled by a table of their ids, beside the SDK alone."""
+"""How fast messages are moved and cancelled by a table of ids, compared with the SDK alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from duemq.pipeline.spark.progress import Teller
 
 _DAY_MS: Final = 86_400_000
 _SENT_AT_ONCE: Final = 20_000
-_ALONE: Final = 40_000  # messages that the SDK is measured with
+_ALONE: Final = 40_000  # messages for the measurement of the SDK
 _WARM: Final = 2_000
 _HOUR_MS: Final = 3_600_000
 
@@ -35,13 +35,13 @@ _HOUR_MS: Final = 3_600_000
 def mass(
     messages: Annotated[int, typer.Option(help="How many.")] = 200_000,
     scheduled: Annotated[
-        int, typer.Option(help="Bulk schedule so many over ten days instead, and change some of them, in delay files.")
+        int, typer.Option(help="Bulk schedule this many over ten days, and change some of them, in delay files.")
     ] = 0,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move all messages of a table and cancel them, twice, with a server of its own: messages/s."""
+    """Move all messages of a table and cancel them, twice, with a separate server: messages/s."""
     folder, total = Path(tempfile.mkdtemp(prefix="duemq-bench-")), messages + _ALONE
     stage = folder / "stage"
     stage.mkdir()
@@ -91,7 +91,7 @@ def _send(client: Client, count: int) -> pa.Table:
 
 
 def _schedule(spark: SparkSession, count: int, sample_size: int, stage: Path, url: str, teller: Teller) -> pa.Table:
-    """Ids of so many of them, in no order."""
+    """A sample of their ids, unordered."""
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
     done = schedule.scheduled(schedule.generated(spark, count, start, 10 * _DAY_MS), "mass", stage, url, teller)
     teller.step("asking for the ids")

@@ -1,4 +1,4 @@
-"""How many files a bulk job becomes where it is far larger than this machine: sizes are scaled, rows are not."""
+"""How many files a bulk job creates if it is far larger than this machine: sizes are scaled, rows are not."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from duemq.pipeline.columns import Columns
 from duemq.pipeline.files.uris import uri_of
 from duemq.pipeline.spark.progress import step
 
-_TASK_BYTES = 64 << 20  # what Spark has a task write by default
+_TASK_BYTES = 64 << 20  # Spark's default per task
 
 
 def files(
-    rows: Annotated[int, typer.Option(help="How many are written.")] = 1_000_000,
-    windows: Annotated[int, typer.Option(help="Half hours over which they are due: a year has 17,520.")] = 17_520,
-    as_rows: Annotated[int, typer.Option(help="How many it is to be as if there were.")] = 1_000_000_000,
+    rows: Annotated[int, typer.Option(help="Rows to write.")] = 1_000_000,
+    windows: Annotated[int, typer.Option(help="Half hours that the due times span: a year has 17,520.")] = 17_520,
+    as_rows: Annotated[int, typer.Option(help="Rows to simulate.")] = 1_000_000_000,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the files per window of generated rows, with tasks as small for them as those of a larger job would be."""
+    """Count the files per window of generated rows, with tasks as small relative to them as a larger job's."""
     folder = Path(tempfile.mkdtemp(prefix="duemq-bench-"))
     start = (int(time.time() * 1000) // WINDOW_MS + 4) * WINDOW_MS
     columns = Columns("due", "body", topic="topic", key="key")

@@ -1,4 +1,4 @@
-"""How fast a table is scheduled, beside a plain sorted Parquet write of the same rows."""
+"""How fast a table is scheduled, compared with a plain sorted Parquet write of the same rows."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from duemq.pipeline.spark.progress import Teller
 _COLUMNS = Columns("due", "body", topic="topic", key="key")
 _WARM_ROWS = 100_000
 _SAMPLE = 200
-_LEAD_MS = 125_000  # a window of --deliver begins so much after the job at least: the server asks for two minutes
+_LEAD_MS = 125_000  # least time from the job to a window of --deliver: the server requires two minutes
 
 
 def schedule(
     rows: Annotated[int, typer.Option(help="How many.")] = 10_000_000,
-    days: Annotated[float, typer.Option(help="Over how many days they are due.")] = 10.0,
+    days: Annotated[float, typer.Option(help="Days that the due times span.")] = 10.0,
     deliver: Annotated[
-        int, typer.Option(help="Also schedule so many for the next window, and wait (up to 35 minutes).")
+        int, typer.Option(help="Also schedule this many for the next window, and wait (up to 35 minutes).")
     ] = 0,
-    work: Annotated[Path | None, typer.Option(help="A folder for all files; None: one that is removed.")] = None,
+    work: Annotated[Path | None, typer.Option(help="A folder for all files; None: a temporary one.")] = None,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Schedule generated rows with a server of its own, and write the same rows plainly: both in rows/s."""
+    """Schedule generated rows with a separate server, and write the same rows plainly: both in rows/s."""
     folder = Path(work or tempfile.mkdtemp(prefix="duemq-bench-")).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -89,7 +89,7 @@ def _measure(spark: SparkSession, teller: Teller, folder: Path, rows: int, days:
 
 
 def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataFrame:
-    """Rows with JSON payloads of some 150 bytes, due at any time from `start` (ms) on."""
+    """Rows with JSON payloads of some 150 bytes, due at random times from `start` (ms) on."""
     customer = F.pmod(F.xxhash64("id"), F.lit(1_000_000)).cast("string")
     return spark.range(0, rows, 1, 8).select(
         (F.lit(start) + F.pmod(F.xxhash64("id", F.lit(7)), F.lit(span_ms))).alias("due"),
@@ -104,7 +104,7 @@ def generated(spark: SparkSession, rows: int, start: int, span_ms: int) -> DataF
 
 
 def plain(table: DataFrame, folder: Path) -> None:
-    """What anybody would write: one folder per window, sorted by due time."""
+    """The obvious way to write them: one folder per window, sorted by due time."""
     with_window = table.withColumn("window", F.col("due") - F.col("due") % WINDOW_MS)
     sorted_rows = with_window.repartition("window").sortWithinPartitions("window", "due")
     sorted_rows.write.mode("overwrite").partitionBy("window").parquet(uri_of(folder))
@@ -122,7 +122,7 @@ def _time(work: Callable[[], None]) -> float:
 
 
 def _sample(done: Scheduled, rows: int, url: str) -> int:
-    """How many of some messages are found by their ids, after a look at how many are pending in all."""
+    """How many messages of a sample are found by id, after checking the total of pending ones."""
     sample = done.ids.limit(_SAMPLE).collect()
     with Admin(url) as client:
         states = [client.get(row.id).state for row in sample]
@@ -133,7 +133,7 @@ def _sample(done: Scheduled, rows: int, url: str) -> int:
 
 
 def _measure_delivery(spark: SparkSession, teller: Teller, folder: Path, count: int, url: str) -> dict[str, Any]:
-    """Lateness (ms) of messages that are due soon after the begin of the next window but some minutes."""
+    """Lateness (ms) of messages due some minutes after the start of the next window."""
     now = int(time.time() * 1000)
     window = -(-(now + _LEAD_MS + 30_000) // WINDOW_MS) * WINDOW_MS
     soon = generated(spark, count, window, 60_000).withColumn("topic", F.lit("soon"))

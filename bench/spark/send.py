@@ -2,7 +2,7 @@
 
     python -m duemq.bench.spark send --kafka HOST:PORT --rows 1000000
 
-The Kafka must be empty. Rows are sent while no duemq runs, then taken in by one: each is measured alone.
+The Kafka must be empty. Rows are sent while no duemq runs, then read by one: each is measured alone.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _TAKE_IN_S: Final = 600.0
 def send(
     kafka: Annotated[str, typer.Option("--kafka", help="Bootstrap servers of an empty Kafka.")],
     rows: Annotated[int, typer.Option(help="How many.")] = 1_000_000,
-    shards: Annotated[int, typer.Option(help="Of the duemq that is started.")] = 4,
-    seconds: Annotated[int, typer.Option(help="How long a stream is sent.")] = 30,
-    rate: Annotated[int, typer.Option(help="Its rows a second.")] = 200,
+    shards: Annotated[int, typer.Option(help="Shards of the started duemq.")] = 4,
+    seconds: Annotated[int, typer.Option(help="Duration of the stream.")] = 30,
+    rate: Annotated[int, typer.Option(help="Rows per second of the stream.")] = 200,
     master: Master = None,
     conf: Settings = None,
     as_json: AsJson = False,
@@ -91,7 +91,7 @@ def _batch(
 
 
 def _wait_for(url: str, commands: int, pending: int) -> None:
-    """Wait until all commands are applied, repeats among them: what is left would stand before the stream."""
+    """Wait until all commands are applied, including repeats: the rest would delay the stream."""
     deadline = time.monotonic() + _TAKE_IN_S
     with Admin(url, timeout=60) as client:
         while True:
@@ -107,7 +107,7 @@ def _wait_for(url: str, commands: int, pending: int) -> None:
 
 
 def _stream(spark: SparkSession, folder: Path, kafka: str, url: str, seconds: int, rate: int) -> dict[str, Any]:
-    """Time from when a row comes to be until its record is in its topic. The first seconds are warm-up."""
+    """Time from a row's creation until its record is in its topic. The first seconds are warm-up."""
     columns = Columns("timestamp", "at", to="bench-stream", name="value")
     rows: DataFrame = spark.readStream.format("rate").option("rowsPerSecond", rate).load()
     stream = rows.withColumn("at", F.unix_millis("timestamp").cast("string"))

@@ -1,4 +1,4 @@
-"""A `duemq serve` of a bench's own, as a process."""
+"""A separate `duemq serve` for a bench, as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plain Kafka clients reach in the same run, beside the figures of duemq. Nothing on the embedded bus."""
+"""The ceiling of plain Kafka clients in the same run, next to duemq's figures. Empty on the embedded bus."""
 
 from duemq.bench.clients import plain_kafka
 from duemq.bench.harness.harness import Harness
@@ -13,7 +13,7 @@ _AT_MOST_S = 10.0
 def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
     """A pass-through of up to 200,000 messages: one process that consumes, and produces to another topic.
 
-    The faster of two, because the first one finds a cold broker and a ceiling should be one.
+    The faster of two, because the first one meets a cold broker.
     """
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:
@@ -39,7 +39,7 @@ def throughput(stage: Harness, count: int) -> tuple[Figure, ...]:
 
 
 def lateness(stage: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
-    """The same stream by a plain producer that sends each message at its moment, read by the same consumer."""
+    """The same stream by a plain producer that sends each message when it is due, read by the same consumer."""
     bootstrap, setup = stage.site.bootstrap, stage.setup
     if bootstrap is None:
         return ()
@@ -58,7 +58,7 @@ def lateness(stage: Harness, rate: float, seconds: float) -> tuple[Figure, ...]:
 
 
 def share(figures: tuple[Figure, ...], rate: float) -> tuple[Figure, ...]:
-    """A rate (messages/s) as a part of the pass-through's, where there is one."""
+    """A rate (messages/s) as a share of the pass-through's, if there is one."""
     return tuple(
         Figure("plain_share", "  by the plain pass-through's", rate / each.value, "x")
         for each in figures

@@ -14,7 +14,7 @@ from duemq.dev.servers.usage import Bill, cpu_s, holder
 MIB = 1 << 20
 NOISY_CORES = 0.3
 _FULL_FLOW_S = 5.0
-NOISY = "something else kept part of the machine busy: read the figures as a lower bound"
+NOISY = "other work kept part of the machine busy: read the figures as a lower bound"
 
 
 def spread_figures(prefix: str, text: str, values: LatenessSpread) -> tuple[Figure, ...]:
@@ -24,7 +24,7 @@ def spread_figures(prefix: str, text: str, values: LatenessSpread) -> tuple[Figu
 
 
 def count_figures(counts: Tally) -> tuple[Figure, ...]:
-    """What must not happen to a message."""
+    """Faults in the delivery of messages."""
     return (
         vital("early", "read before due", counts.early),
         vital("lost", "accepted, never read", counts.lost),
@@ -39,7 +39,7 @@ def _cpu(then: Bill, now: Bill, messages: float, key: str, text: str, *roles: st
 
 
 def cost_figures(stage: Harness, before: Bill | None, messages: int) -> tuple[Figure, ...]:
-    """What the site spent since `before` for so many messages; nothing for a site that is not ours."""
+    """The site's cost since `before` for this many messages; empty for a foreign site."""
     after = stage.site.bill()
     others = Figure("others_cores", "other processes on this machine", stage.neighbours.cores(), "cores")
     if before is None or after is None:
@@ -66,9 +66,10 @@ def cost_figures(stage: Harness, before: Bill | None, messages: int) -> tuple[Fi
 
 
 class FullFlow:
-    """CPU while as many messages come as go: the ramps at both ends are shorter than a day, but not than a bench.
+    """CPU while as many messages arrive as are delivered: the ramps at both ends are short in a day, but not in a
+    bench.
 
-    From `begin_s` after it was made, when the last due times of the first messages have come, to `end`.
+    From `begin_s` after its creation, when the last due times of the first messages have passed, to `end`.
     """
 
     def __init__(self, stage: Harness, rate: float, begin_s: float) -> None:
@@ -78,7 +79,7 @@ class FullFlow:
         self._ended: tuple[float, Bill] | None = None
 
     def look(self) -> None:
-        """Note where the full flow begins. Call it often."""
+        """Record where the full flow begins. Call it often."""
         if self._began is None and time.monotonic() >= self._begin_at:
             self._began = time.monotonic(), self._stage.site.bill() or ()
 
@@ -87,7 +88,7 @@ class FullFlow:
             self._ended = time.monotonic(), self._stage.site.bill() or ()
 
     def figures(self) -> tuple[Figure, ...]:
-        """The CPU of the full flow; nothing where that was too short to tell, and on the embedded bus."""
+        """The CPU of the full flow; empty if that was too short, and on the embedded bus."""
         if self._began is None or self._ended is None or self._stage.site.bootstrap is None:
             return ()
         (began, then), (ended, now) = self._began, self._ended
@@ -99,7 +100,7 @@ class FullFlow:
 
 
 def notes(sent: SentMessages, figures: tuple[Figure, ...] = ()) -> tuple[str, ...]:
-    """What went wrong on the way in, and whether the machine was quiet."""
+    """Problems of sending, and whether the machine was quiet."""
     lines = []
     refused, lost_answers = int(np.count_nonzero(sent.outcome == REJECTED)), int(np.count_nonzero(sent.outcome == OPEN))
     if refused or lost_answers:
@@ -127,6 +128,6 @@ def request_trace(sent: SentMessages) -> Trace | None:
 
 
 def wait_figures(sent: SentMessages, text: str) -> tuple[Figure, ...]:
-    """How long requests took."""
+    """Durations of the requests."""
     waits = spread(sent.wait_ms)
     return (Figure("accept_p50", f"{text} p50", waits.p50, "ms"), Figure("accept_p99", f"{text} p99", waits.p99, "ms"))

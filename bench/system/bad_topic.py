@@ -1,4 +1,4 @@
-"""Topics that take no records, each for another reason, and a sender of records for them."""
+"""Topics that accept no messages, each for another reason, and senders to them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,9 +22,9 @@ KINDS: Final[Mapping[str, str]] = {
     "min-isr": "too few replicas in sync",
 }
 OF_THREE: Final = ("leaderless", "min-isr")
-"""The kinds that need three brokers. The third is dead."""
+"""The kinds that need three brokers, the third of them dead."""
 MADE_AGAIN: Final = "deleted"
-"""duemq makes this topic again, so its error is never shown for long."""
+"""duemq recreates this one, so it has no lasting effect to show."""
 
 
 def topic_of(kind: str, prefix: str) -> str:
@@ -33,7 +33,7 @@ def topic_of(kind: str, prefix: str) -> str:
 
 
 async def make(bootstrap: str, kind: str, topic: str) -> None:
-    """Make the bad topic, or the topic that its name collides with. Raises SiteError."""
+    """Create the bad topic, or the topic that it collides with. Raises SiteError."""
     new: dict[str, NewTopic] = {
         "compacted": NewTopic(topic, 1, 1, topic_configs={"cleanup.policy": "compact"}),
         "colliding": NewTopic(topic.replace(".", "_"), 1, 1),
@@ -53,7 +53,7 @@ async def make(bootstrap: str, kind: str, topic: str) -> None:
 
 
 async def send_to(link: WorkerLink, bootstrap: str, kind: str, topic: str, shards: int) -> int:
-    """Plain records for the bad topic, 20 a second to each shard in turn, until told to stop; how many."""
+    """Send plain records for the bad topic, 20 a second to each shard in turn, until stopped; returns the number."""
     producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await producer.start()

@@ -1,4 +1,4 @@
-"""A cluster of the bench's own: Kafka, ZooKeeper, nodes and proxies as processes on this machine."""
+"""The bench's own cluster: Kafka, ZooKeeper, nodes and proxies as processes on this machine."""
 
 import asyncio
 import shutil
@@ -21,15 +21,15 @@ from duemq.dev.servers.process import Process
 from duemq.dev.servers.usage import Bill, Meter
 from duemq.storage.data_folder import disk_bytes
 
-_PARTITIONS = 1  # of a topic that is delivered to
+_PARTITIONS = 1  # of a topic for deliveries
 _READY_WITHIN_S = 120.0
 _HANDED_OVER_WITHIN_S = 60.0
 
 
 class BenchCluster:
-    """A `Site` on Kafka. `start`, `stop` and `kill` concern all nodes at once; brokers and proxies go on.
+    """A `Site` on Kafka. `start`, `stop` and `kill` apply to all nodes at once; brokers and proxies keep running.
 
-    `data`: the folder for everything, never removed. `keep`: do not remove the temporary folder either, with its logs.
+    `data`: the folder for everything, never removed. `keep`: also keep the temporary folder, with its logs.
     """
 
     own = True
@@ -109,7 +109,7 @@ class BenchCluster:
         yield from (("proxy", each.process) for each in cluster.proxies)
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:
-        """Start all nodes again; returns the seconds until the proxy, too, said that it was ready."""
+        """Restart all nodes; returns the seconds until the proxy was ready, too."""
         began, cluster = time.monotonic(), self._running
         with _translate_errors():
             for node in cluster.nodes:
@@ -126,7 +126,7 @@ class BenchCluster:
         for process in (self._running.nodes[0], self._running.proxies[0]):
             with _translate_errors():
                 process.process.stop()
-            shutil.rmtree(process.data, ignore_errors=True)  # a proxy has none
+            shutil.rmtree(process.data, ignore_errors=True)  # a proxy has no folder
             began = time.monotonic()
             with _translate_errors():
                 process.spawn()
@@ -136,7 +136,7 @@ class BenchCluster:
         return seconds
 
     def stop(self) -> None:
-        """SIGTERM to all nodes, and wait. Raises SiteError when one has to be killed."""
+        """SIGTERM to all nodes, and wait. Raises SiteError if one has to be killed."""
         for process in self._nodes():
             process.terminate()
         self._end(Process.stop)
@@ -149,7 +149,7 @@ class BenchCluster:
         return [node.process for node in self._running.nodes]
 
     def _end(self, how: Callable[[Process], object]) -> None:
-        self.bill()  # the last look at what they cost
+        self.bill()  # the last reading of their cost
         with _translate_errors():
             for process in self._nodes():
                 how(process)
@@ -169,7 +169,7 @@ class BenchCluster:
         return [node.name for node in self._running.nodes]
 
     def hand_over(self) -> None:
-        """Have the node that is master of most shards hand over all of them, and take part again.
+        """Let the node that is master of most shards hand over all of them, and then resume it.
 
         It ends once the shards are shared among the nodes again. Raises SiteError.
         """
@@ -197,7 +197,7 @@ class BenchCluster:
         return [shard["master"] for shard in shards if shard["master"] is not None]
 
     def failures(self) -> int:
-        """How often a part of a node failed unforeseen or a shard was stopped, since the nodes were started."""
+        """How often a part of a node failed unexpectedly or a shard was stopped, since the nodes were started."""
         counts = [
             gauge(node.url, name)
             for node in self._running.nodes
@@ -206,11 +206,11 @@ class BenchCluster:
         return int(sum(count or 0 for count in counts))
 
     def create_topic(self, topic: str) -> None:
-        """Make a topic of one partition, replicated like everything else."""
+        """Create a topic with one partition, replicated like all others."""
         asyncio.run(_create_topic(self.source.bootstrap, topic, min(self._layout.brokers, 3)))
 
     def bill(self) -> Bill:
-        """What every process has cost since it was first started."""
+        """The cost of every process since it was first started."""
         return tuple(meter.look(process.pid if process.running else None) for meter, process in self._meters)
 
     @property

@@ -6,7 +6,7 @@ from duemq.bench.system.system import get
 
 
 def gauge(url: str, name: str) -> float | None:
-    """The sum over all labels; None where there is no such metric."""
+    """The sum over all labels; None if there is no such metric."""
     status, body = get(url, "/metrics")
     if status != 200:
         return None

@@ -1,4 +1,4 @@
-"""The server on the embedded bus: one that runs already, or one of our own that can be killed and weighed."""
+"""The server on the embedded bus: a running one, or our own, which can be killed and measured."""
 
 import shutil
 import signal
@@ -25,9 +25,9 @@ _START = "import sys; from duemq.cli.main import main; sys.exit(main())"
 class EmbeddedServer:
     """A `Site` of one process.
 
-    `url`: measure that server instead, and leave it alone. `data`: the data folder to use, never removed. `keep`: do
-    not remove the temporary folder either, where the server's log is. `settings`: by `section.key`; with
-    `http.cert_file` it is reached by TLS, trusting DUEMQ_CA_FILE.
+    `url`: measure that server instead, and leave it alone. `data`: the data folder, never removed. `keep`: also keep
+    the temporary folder with the server's log. `settings`: by `section.key`; with `http.cert_file` it is reached by
+    TLS, trusting DUEMQ_CA_FILE.
     """
 
     accepts_while_stopped = False
@@ -98,7 +98,7 @@ class EmbeddedServer:
             command += ["--set", f"{key}={value}"]
         began = time.monotonic()
         with (self._folder / "server.log").open("ab") as log:
-            # A session of its own: Ctrl-C ends the bench, and the bench ends the server.
+            # In a separate session: Ctrl-C ends the bench, and the bench ends the server.
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         self._until_ready()
         return time.monotonic() - began
@@ -124,7 +124,7 @@ class EmbeddedServer:
         return "\n".join((self._folder / "server.log").read_text(errors="replace").splitlines()[-20:])
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises SiteError when it has to be killed, or has ended already: no run is sound then."""
+        """SIGTERM, and wait. Raises SiteError if it has to be killed, or has already ended: such a run is not valid."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -136,15 +136,15 @@ class EmbeddedServer:
         return self._shards or 1
 
     def kill_broker(self, number: int) -> None:
-        raise SiteError("there are no brokers below the embedded bus: say --on kafka3")
+        raise SiteError("the embedded bus has no brokers: use --on kafka3")
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
-            raise SiteError(f"the server at {self.url} is not ours to stop: leave --url away for this scenario")
+            raise SiteError(f"the server at {self.url} is not ours to stop: leave out --url for this scenario")
         process = self._process
         if process.poll() is not None:
             self._process = None
-            raise SiteError(f"the server ended by itself with exit code {process.returncode}:\n{self._last_words()}")
+            raise SiteError(f"the server ended unexpectedly with exit code {process.returncode}:\n{self._last_words()}")
         self._meter.look(process.pid)
         process.send_signal(how)
         try:
@@ -157,17 +157,17 @@ class EmbeddedServer:
             self._process = None
 
     def create_topic(self, topic: str) -> None:
-        """Nothing to do: the embedded bus makes a topic when the first message for it comes."""
+        """Does nothing: the embedded bus creates a topic with its first message."""
 
     def bill(self) -> Bill | None:
-        """What our own server cost; None for a server that is not ours."""
+        """The cost of our own server; None for a foreign one."""
         return (self._meter.look(self._process.pid if self._process else None),) if self.own else None
 
     @property
     def folder(self) -> Path | None:
-        """The data folder; None for a server that is not ours."""
+        """The data folder; None for a foreign server."""
         return self.data if self.own else None
 
     def disk_bytes(self) -> int | None:
-        """Allocated bytes of the data folder; None for a server that is not ours."""
+        """Allocated bytes of the data folder; None for a foreign server."""
         return disk_bytes(self.folder) if self.folder else None

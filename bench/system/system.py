@@ -1,4 +1,4 @@
-"""What a scenario runs against: a server on the embedded bus, or a cluster on Kafka. Scenarios do not ask which."""
+"""The system under test: a server on the embedded bus, or a cluster on Kafka. Scenarios treat both alike."""
 
 import http.client
 import socket
@@ -17,12 +17,12 @@ from duemq.dev.servers.usage import Bill
 
 
 class SiteError(RuntimeError):
-    """The system did not start, did not stop, or is not one that this scenario may stop."""
+    """The system did not start or stop, or this scenario may not stop it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemLayout:
-    """How many processes of each kind make a cluster."""
+    """The number of processes of each kind in a cluster."""
 
     brokers: int
     zookeepers: int
@@ -39,31 +39,31 @@ LAYOUTS = {"kafka": SystemLayout(1, 1, 1), "kafka3": SystemLayout(3, 3, 3)}
 
 
 class CountSource(Protocol):
-    """Where delivered messages are read. A frozen value that can be sent to another process."""
+    """Reads delivered messages. A frozen value that can be sent to another process."""
 
     async def read(self, link: WorkerLink, topic: str, keep_ids: bool = False) -> Received:
-        """Read `topic` from its start until told to stop, then whatever is still there."""
+        """Read `topic` from its start until told to stop, then the remaining records."""
         ...
 
 
 class Site(Protocol):
-    """A context manager: entered, it takes messages at `url`; left, all that it started is gone.
+    """A context manager: entered, it accepts messages at `url`; left, everything it started has ended.
 
-    `start`, `stop` and `kill` concern the processes that deliver: the server, or every node of a cluster, whose
-    brokers and proxies go on. All methods block; they raise SiteError.
+    `start`, `stop` and `kill` apply to the processes that deliver: the server, or every node of a cluster, whose
+    brokers and proxies keep running. All methods block; they raise SiteError.
     """
 
     url: str
-    own: bool  # started by the bench, so a scenario may stop and weigh it
+    own: bool  # started by the bench, so a scenario may stop and measure it
     accepts_while_stopped: bool
-    bootstrap: str | None  # of the Kafka brokers below it
+    bootstrap: str | None  # of its Kafka brokers
 
     @property
     def source(self) -> CountSource: ...
 
     @property
     def folder(self) -> Path | None:
-        """Where waiting messages are held (of one node); None for a system that is not ours."""
+        """Folder of the waiting messages (of one node); None for a foreign system."""
         ...
 
     def __enter__(self) -> "Site": ...
@@ -73,14 +73,14 @@ class Site(Protocol):
     ) -> None: ...
 
     def start(self, settings: Mapping[str, str] | None = None) -> float:
-        """Start what delivers; returns the seconds until it said that it was ready.
+        """Start the delivering processes; returns the seconds until they were ready.
 
-        `settings`, by `section.key`, hold from now on, beside those it had.
+        `settings`, by `section.key`, apply from now on, in addition to earlier ones.
         """
         ...
 
     def start_empty(self) -> dict[str, float]:
-        """Stop one process of each kind of ours, empty its folder, and start it; the seconds until each was ready."""
+        """Restart one of our processes of each kind with an empty folder; returns the seconds until each was ready."""
         ...
 
     def stop(self) -> None:
@@ -93,32 +93,32 @@ class Site(Protocol):
 
     @property
     def shards(self) -> int:
-        """Of what the bench started."""
+        """Shards of the system that the bench started."""
         ...
 
     def kill_broker(self, number: int) -> None:
-        """SIGKILL to one Kafka broker, which stays dead. Raises SiteError where there are none of ours."""
+        """SIGKILL to one Kafka broker, which stays dead. Raises SiteError if there are none of ours."""
         ...
 
     def create_topic(self, topic: str) -> None:
-        """Make a topic that messages can be delivered to."""
+        """Create a topic for deliveries."""
         ...
 
     def bill(self) -> Bill | None:
-        """CPU s and memory of every process, over all its lives; None for a system that is not ours."""
+        """CPU s and memory of every process, over all its runs; None for a foreign system."""
         ...
 
     def disk_bytes(self) -> int | None:
-        """Allocated bytes of the folder; None for a system that is not ours."""
+        """Allocated bytes of the folder; None for a foreign system."""
         ...
 
     def __str__(self) -> str:
-        """What it is made of, in words."""
+        """A description of its parts."""
         ...
 
 
 def get(url: str, path: str) -> tuple[int, bytes]:
-    """One GET on a connection of its own: status and body, or (0, b"") when nobody answers."""
+    """One GET on a new connection: status and body, or (0, b"") without an answer."""
     return _ask("GET", url, path)
 
 
@@ -158,7 +158,7 @@ def ready(url: str, within_s: float) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port on the loopback that nobody listens on."""
+    """A free TCP port on the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -17,7 +17,7 @@ from duemq.model.printable import escaped
 from duemq.model.timing import format_duration, format_ms
 
 app = typer.Typer(
-    help="Declare, change, list, test, pause and remove the destinations that messages are handed on to.",
+    help="Declare, change, list, test, pause and remove the destinations that messages are sent to.",
     no_args_is_help=True,
 )
 
@@ -25,35 +25,35 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="The destination's name, as `duemq destination ls` has it.",
+        help="The destination's name, as `duemq destination ls` shows it.",
         autocompletion=completion.destinations,
     ),
 ]
 _NOT_AS_FIELDS = ("figures", "retry", "options", "paused")
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="TOPIC", help="What is delivered into it is handed on. Repeatable."),
+    typer.Option("--topic", metavar="TOPIC", help="Messages delivered to it go to the destination. Repeatable."),
 ]
 Credentials = Annotated[
     Path | None, typer.Option(help="A file with password, token, signing_secrets …: TOML, or JSON.", metavar="FILE")
 ]
-Username = Annotated[str | None, typer.Option(help="Who duemq is there.")]
+Username = Annotated[str | None, typer.Option(help="duemq's user name there.")]
 PasswordStdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin, one line.")]
 TokenStdin = Annotated[bool, typer.Option("--token-stdin", help="Read a token from stdin, one line.")]
 Rate = Annotated[int | None, typer.Option(min=0, help="Messages per second; 0: any.")]
 Concurrency = Annotated[int | None, typer.Option(min=0, help="Messages in flight; 0: what suits the system.")]
-Timeout = Annotated[str | None, typer.Option(metavar="TIME", help="How long an answer may take, such as 30s.")]
+Timeout = Annotated[str | None, typer.Option(metavar="TIME", help="Limit for an answer, such as 30s.")]
 Retry = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="Of the retry rule, such as delays=1s,1m. Repeatable."),
+    typer.Option(metavar="NAME=VALUE", help="A field of the retry rule, such as delays=1s,1m. Repeatable."),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME=VALUE", help="Of the system's options. Repeatable."),
+    typer.Option("--option", metavar="NAME=VALUE", help="An option of the system. Repeatable."),
 ]
 Start = Annotated[
     Literal["last", "first"] | None,
-    typer.Option(help="New topics: what is delivered from now on (last), or all that is kept (first)."),
+    typer.Option(help="Of new topics: messages delivered from now on (last), or all that are kept (first)."),
 ]
 
 
@@ -85,14 +85,14 @@ def add(
     retry: Retry = None,
     option: Options = None,
     start: Start = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Hand on nothing until it is resumed.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Send no messages until it is resumed.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace one of the same name.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Declare a destination. It is in force within a second.
+    """Declare a destination. It takes effect within a second.
 
-    Credentials are read from a file or from stdin, and are never shown again. --replace keeps the ones in place unless
+    Credentials are read from a file or from stdin, and are never shown again. --replace keeps the existing ones unless
     you give new ones.
     """
     fields = fields_of(
@@ -106,7 +106,7 @@ def add(
         echo_json(destination)
     else:
         topics = ", ".join((destination["topic"], *destination["topics"]))
-        typer.echo(f"{name} is declared: what is delivered into {topics} is handed on to {escaped(target)}")
+        typer.echo(f"{name} is declared: messages delivered to {topics} go to {escaped(target)}")
     warn_of_private_address(target)
 
 
@@ -139,9 +139,9 @@ def edit(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change what is given of a destination, within a second; the rest stays.
+    """Change the given fields of a destination, within a second; all others stay.
 
-    Topics, credentials, the retry rule and the options are replaced as a whole.
+    Topics, credentials, the retry rule and the options are each replaced as a whole.
     """
     changes = fields_of(
         topic, credentials_of(credentials, username, password_stdin, token_stdin), rate, concurrency, timeout, ordered,
@@ -183,7 +183,7 @@ def show(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("test", epilog=examples("duemq destination test billing", "duemq destination test billing --json"))
 def test(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Send a test message, with the header x-duemq-test: 1. The exit code is 0 where it was accepted."""
+    """Send a test message, with the header x-duemq-test: 1. The exit code is 0 if it was accepted."""
     with connected(url, as_json) as client:
         reply = client.test_destination(name)
     accepted = reply["result"] == "accepted"
@@ -197,21 +197,21 @@ def test(name: Name, url: Url = None, as_json: AsJson = False) -> None:
 
 @app.command("pause", epilog=examples("duemq destination pause billing"))
 def pause(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Hand on nothing until it is resumed. Messages wait in their topics."""
+    """Send no messages until it is resumed. Messages wait in their topics."""
     with connected(url, as_json) as client:
         _tell_state(client.pause_destination(name), as_json)
 
 
 @app.command("resume", epilog=examples("duemq destination resume billing"))
 def resume(name: Name, url: Url = None, as_json: AsJson = False) -> None:
-    """Hand on again, also to one that is disabled."""
+    """Send messages again, also if the destination was disabled."""
     with connected(url, as_json) as client:
         _tell_state(client.resume_destination(name), as_json)
 
 
 @app.command("rm", epilog=examples("duemq destination rm billing", "duemq destination rm billing --yes"))
 def remove(name: Name, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Remove a destination and its credentials. What is in its topics stays there."""
+    """Remove a destination and its credentials. Its topics keep their messages."""
     with connected(url, as_json) as client:
         if must_ask(yes, as_json):
             destination = client.destination(name)
@@ -230,7 +230,7 @@ def _lag_of(destination: dict[str, Any]) -> str:
 
 
 def _trouble_of(destination: dict[str, Any]) -> str:
-    """Why nothing is handed on, as far as the server knows."""
+    """Why no messages are sent, if the server knows."""
     return escaped(destination["disabled"] or (destination["figures"] or {}).get("trouble", "")) or "-"
 
 
@@ -257,7 +257,7 @@ def _tell(destination: dict[str, Any], as_json: bool) -> None:
 
 
 def _rule(rule: dict[str, Any]) -> dict[str, Any]:
-    """A retry rule with its durations as people write them."""
+    """A retry rule with readable durations."""
     shown: dict[str, str] = {name: format_duration(rule[name]) for name in ("first", "most") if name in rule}
     if "delays" in rule:
         shown["delays"] = ", ".join(map(format_duration, rule["delays"]))
@@ -265,7 +265,7 @@ def _rule(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tell_figures(figures: dict[str, Any]) -> None:
-    """What relays have counted, a line each, and the last failures, newest first."""
+    """The relays' counters, one per line, and the last failures, newest first."""
     lines = {name: value for name, value in figures.items() if name != "last_failures"}
     for name in ("results", "statuses"):
         lines[name] = ", ".join(f"{count} {what}" for what, count in figures.get(name, {}).items() if count)

@@ -1,4 +1,4 @@
-"""The certificates and keys that settings name: every setting whose name ends in `_file` is looked at."""
+"""Checks the certificates and keys named in the settings: every setting whose name ends in `_file`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def files_of(settings: Settings) -> list[NamedFile]:
 
 
 def check_certificates(settings: Settings, now: datetime | None = None) -> Iterator[Finding]:
-    """`now`: with its zone; None: the time it is."""
+    """`now`: with its zone; None means the current time."""
     files, now = files_of(settings), now or datetime.now(UTC)
     for file in files:
         yield from _check_file(file, now)
@@ -47,13 +47,13 @@ def check_certificates(settings: Settings, now: datetime | None = None) -> Itera
 
 
 def _check_file(file: NamedFile, now: datetime) -> Iterator[Finding]:
-    from cryptography.x509 import load_pem_x509_certificates  # it takes 50 ms
+    from cryptography.x509 import load_pem_x509_certificates  # takes 50 ms
 
     setting, path = file
     try:
         content = path.read_bytes()
     except OSError as failed:
-        yield error(_SUBJECT, f"{setting}: {path}: {failed.strerror}", "correct the setting, or the rights of the file")
+        yield error(_SUBJECT, f"{setting}: {path}: {failed.strerror}", "correct the setting, or the file's permissions")
         return
     if setting.endswith("key_file"):
         if path.stat().st_mode & 0o007:
@@ -69,7 +69,7 @@ def _check_file(file: NamedFile, now: datetime) -> Iterator[Finding]:
         begin = certificate.not_valid_before_utc
         detail = f"{setting}: {name} is valid until {end:%Y-%m-%d}"
         if begin > now:
-            yield error(_SUBJECT, f"{setting}: {name} is valid from {begin:%Y-%m-%d %H:%M} UTC", "look at this clock")
+            yield error(_SUBJECT, f"{setting}: {name} is valid from {begin:%Y-%m-%d %H:%M} UTC", "check this clock")
         elif end <= now:
             yield error(_SUBJECT, f"{setting}: {name} ended on {end:%Y-%m-%d}", "renew it now")
         elif end - now < _SOON:

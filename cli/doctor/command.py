@@ -1,4 +1,4 @@
-"""`duemq doctor`: what is wrong on this machine, and what to do."""
+"""`duemq doctor`: problems of this machine, and their remedies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXAMPLES = """Examples:
     duemq doctor --config /etc/duemq/duemq.toml --as node
     duemq doctor --json --strict | jq '.findings[] | select(.level != "ok")'
 
-Run it as the user of the server, with its settings; it may run. Exit code 0: no errors; 1: some; with --strict a
-warning counts as an error.
+Run it as the server's user, with the server's settings; the server may be running. Exit code 0: no errors; 1: errors;
+with --strict a warning counts as an error.
 """
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
@@ -31,7 +31,7 @@ def doctor(
     zookeeper: startup.ZooKeeper = None,
     role: Annotated[
         Role | None,
-        typer.Option("--as", help="What runs here. Default: node where Kafka and ZooKeeper are set, else serve."),
+        typer.Option("--as", help="What runs here. Default: node if Kafka and ZooKeeper are set, else serve."),
     ] = None,
     config: startup.Config = None,
     further: startup.Further = None,
@@ -63,7 +63,7 @@ def _find(options: dict[str, Any], config: Path | None, role: Role | None) -> tu
     from duemq.cli.settings.settings import Settings
     from duemq.model.errors import BadConfig
 
-    logging.disable(logging.CRITICAL)  # what the parts of a server have to say is found, and told as a finding
+    logging.disable(logging.CRITICAL)  # log lines of a server's parts are reported as findings
     try:
         settings = Settings.load(config, options)
     except BadConfig as refused:

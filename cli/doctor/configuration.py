@@ -1,4 +1,4 @@
-"""Settings that contradict one another, or that a production system should not have."""
+"""Settings that contradict each other, or that a production system should not have."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _contradictions(settings: Settings, role: Role) -> Iterator[Finding]:
         yield error(
             _SUBJECT,
             f"kafka.min_insync_replicas = {kafka.min_insync_replicas} is more than kafka.replication_factor = "
-            f"{kafka.replication_factor}: no broker takes a command",
+            f"{kafka.replication_factor}: no broker accepts a command",
             "set kafka.replication_factor = 3 and kafka.min_insync_replicas = 2",
         )
 
@@ -52,7 +52,7 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
     listen = settings.node.listen if role is Role.NODE else settings.listen
     if http.open and role is not Role.RELAY and not is_loopback(listen.rpartition(":")[0]):
         yield warning(
-            _SUBJECT, "http.open = true: everybody who reaches this machine may do everything",
+            _SUBJECT, "http.open = true: everyone with access to this machine may do everything",
             'set http.access = "keys" (node: node.token), or make sure that a firewall keeps strangers away',
         )  # fmt: skip
     if role is Role.SERVE and settings.bus == "embedded":
@@ -67,17 +67,17 @@ def _risks(settings: Settings, role: Role) -> Iterator[Finding]:
         )
     if kafka.replication_factor == 1:
         yield warning(
-            _SUBJECT, "kafka.replication_factor = 1: a broker's disk that is lost takes accepted messages with it",
+            _SUBJECT, "kafka.replication_factor = 1: if a broker's disk is lost, accepted messages are lost",
             "use three brokers, kafka.replication_factor = 3 and kafka.min_insync_replicas = 2",
         )  # fmt: skip
     elif kafka.min_insync_replicas == 1:
         yield warning(
             _SUBJECT,
-            "kafka.min_insync_replicas = 1: a command is accepted although one broker alone has it",
+            "kafka.min_insync_replicas = 1: a command is accepted when only one broker has it",
             "set kafka.min_insync_replicas = 2",
         )
     if role is not Role.SERVE and settings.zookeeper.acl == "open":
         yield warning(
-            _SUBJECT, 'zookeeper.acl = "open": whoever reaches ZooKeeper may read the secret of ids',
+            _SUBJECT, 'zookeeper.acl = "open": everyone with access to ZooKeeper may read the secret of the ids',
             'set zookeeper.user, zookeeper.password and zookeeper.acl = "creator"; docs/cluster.md',
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""All checks of one process, one after the other. A check that fails is itself a finding."""
+"""Runs all checks for one process, one after another. A check that fails is itself a finding."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from duemq.storage.data_folder import read_info
 
 
 def role_of(settings: Settings) -> Role:
-    """What a machine with these settings most likely runs."""
+    """The process that a machine with these settings most likely runs."""
     return Role.NODE if settings.kafka.bootstrap and settings.zookeeper.hosts else Role.SERVE
 
 
 async def examine(settings: Settings, role: Role) -> AsyncIterator[Finding]:
-    """Nothing is changed, and no lock is needed: the server may run."""
+    """Changes nothing, and needs no lock: the server may be running."""
     for finding in _of_machine(settings, role):
         yield finding
     shards = settings.shards if "shards" in settings.model_fields_set else None
@@ -66,7 +66,7 @@ def _of_machine(settings: Settings, role: Role) -> Iterator[Finding]:
     for subject, findings in checks:
         try:
             yield from findings
-        except Exception as failed:  # one check must not hide what the others find
+        except Exception as failed:  # one check must not hide the findings of others
             yield _broken(subject, failed)
 
 
@@ -78,7 +78,7 @@ def _prefix(settings: Settings, role: Role) -> str:
 
 
 async def _brokers(settings: Settings, shards: int | None, prefix: str) -> AsyncIterator[Finding]:
-    from duemq.bus.kafka.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does without
+    from duemq.bus.kafka.inspection import Inspection  # aiokafka takes 70 ms that the embedded log does not need
 
     try:
         inspection = await Inspection.open(kafka_options(settings, prefix), wall_clock)
@@ -89,7 +89,7 @@ async def _brokers(settings: Settings, shards: int | None, prefix: str) -> Async
         async for finding in check_brokers(inspection, settings, shards, TopicNames(prefix)):
             yield finding
     except DuemqError as failed:
-        yield error("brokers", str(failed), "look at the brokers and their logs")
+        yield error("brokers", str(failed), "check the brokers and their logs")
     finally:
         await inspection.close()
 

@@ -1,4 +1,4 @@
-"""What `duemq doctor` finds."""
+"""The findings of `duemq doctor`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Role(StrEnum):
 
 class Level(StrEnum):
     OK = "ok"
-    WARNING = "warning"  # it works, and may not tomorrow
-    ERROR = "error"  # it does not work, or what was accepted is in danger
+    WARNING = "warning"  # works now, but may fail later
+    ERROR = "error"  # does not work, or accepted messages are at risk
 
 
 class Finding(NamedTuple):
-    """`subject`: what was checked. `remedy`: what to do; only of a warning or an error."""
+    """`subject`: the object of the check. `remedy`: what to do; only for a warning or an error."""
 
     subject: str
     level: Level

@@ -1,4 +1,4 @@
-"""The data folder and its disk, looked at without the lock: the server may run."""
+"""Checks the data folder and its disk without taking the lock: the server may be running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VOLATILE = frozenset(("tmpfs", "ramfs"))
 
 
 def check_folder(path: Path, marks: Watermarks) -> Iterator[Finding]:
-    """A node with workers has a folder for each below `path`."""
+    """A node with workers has one folder per worker below `path`."""
     workers = sorted(path.glob("worker-*")) if not (path / META).exists() else []
     for folder in workers or [path]:
         yield from _one(folder)
@@ -27,13 +27,13 @@ def check_folder(path: Path, marks: Watermarks) -> Iterator[Finding]:
     try:
         yield judge_disk(path, disk_use(there), marks)
     except DuemqError as failed:
-        yield error("disk", str(failed), "look at the disk and its mount")
+        yield error("disk", str(failed), "check the disk and its mount")
 
 
 def _one(path: Path) -> Iterator[Finding]:
     subject = "data folder"
     if not path.exists():
-        yield ok(subject, f"{path} is not there yet: the first start makes it")
+        yield ok(subject, f"{path} does not exist yet: the first start creates it")
         return
     if not os.access(path, os.R_OK | os.X_OK):
         yield error(subject, f"{path} may not be read by this user", "run this as the user of the server")
@@ -81,7 +81,7 @@ def _file_system(path: Path) -> Iterator[Finding]:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The type of the file system that an absolute path is on, by the lines of /proc/mounts; empty if not known."""
+    """The type of the file system of an absolute path, by the lines of /proc/mounts; empty if unknown."""
     best = ("", "")
     for line in mounts.splitlines():
         fields = line.split(" ")

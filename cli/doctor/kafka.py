@@ -1,4 +1,4 @@
-"""The brokers, duemq's own topics on them, and how far their clocks are from this one."""
+"""Checks the brokers, duemq's own topics on them, and the offset between their clocks and this one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from duemq.cluster.topics.internal_topics import ADMIN, BUFFER, LEDGER
 from duemq.model.errors import DuemqError
 from duemq.model.topics.topic_names import TopicNames
 
-_FAR_SHARE = 0.5  # of the bound, from which an offset of a clock is worth a warning
+_FAR_SHARE = 0.5  # share of the bound above which a clock's offset gets a warning
 
-_LONGEST_TRANSACTION_MS = 60_000  # the default time-out of Java's clients, which lower brokers' bounds would refuse
+_LONGEST_TRANSACTION_MS = 60_000  # the default timeout of Java's clients; a lower limit would refuse them
 
 
 class Topic(Protocol):
@@ -44,7 +44,7 @@ async def check_brokers(
     shards: int | None,
     names: TopicNames = TopicNames(),  # noqa: B008  # a value
 ) -> AsyncIterator[Finding]:
-    """`shards`: of the cluster, None where that is not known here. `names`: of its topics on the brokers."""
+    """`shards`: of the cluster, None if unknown here. `names`: of its topics on the brokers."""
     count, copies = brokers.brokers(), settings.kafka.replication_factor
     if count < copies:
         yield error(
@@ -66,8 +66,8 @@ async def check_brokers(
         yield _trouble(dead, about) or ok("topics", f"{dead}: {about.partitions} partitions")
     elif settings.topics.partitions == 0:
         yield error(
-            "topics", f"the dead-letter topic {dead} is not there, and topics.partitions = 0: messages that cannot be "
-            "delivered are tried for ever",
+            "topics", f"the dead-letter topic {dead} is missing, and topics.partitions = 0: messages that cannot be "
+            "delivered are retried forever",
             f"create {dead}, or set topics.partitions = 1",
         )  # fmt: skip
     yield await _clock(brokers, settings.node.max_clock_offset_ms)
@@ -76,12 +76,12 @@ async def check_brokers(
 async def _longest_transaction(brokers: Brokers) -> Finding:
     longest = await brokers.max_transaction_ms()
     if longest is None:
-        return ok("brokers", "how long they let transactions be open is not known: duemq's user may not describe them")
+        return ok("brokers", "their limit for open transactions is unknown: duemq's user may not describe them")
     detail = f"a transaction may be open for up to {longest / 1000:,.0f} s (transaction.max.timeout.ms)"
     if longest <= _LONGEST_TRANSACTION_MS:
         return ok("brokers", detail)
     return warning(
-        "brokers", f"{detail}: a client that hangs within one on {BUFFER} holds up all messages of that shard so long",
+        "brokers", f"{detail}: a client that hangs within one on {BUFFER} delays all messages of that shard",
         f"set transaction.max.timeout.ms to {_LONGEST_TRANSACTION_MS} on the brokers, or let only duemq write there",
     )  # fmt: skip
 
@@ -90,13 +90,13 @@ async def _own_topic(brokers: Brokers, name: str, partitions: int | None, *, exp
     about = await brokers.topic(name)
     if about is None:
         return warning(
-            "topics", f"{name} is not there, or duemq's user may not describe it",
+            "topics", f"{name} does not exist, or duemq's user may not describe it",
             "nothing before the first start; after it: grant the rights that docs/cluster.md lists",
         )  # fmt: skip
     if partitions is not None and about.partitions != partitions:
         return error(
             "topics", f"{name} has {about.partitions} partitions, and the cluster {partitions} shards",
-            "name the right brokers in kafka.bootstrap; if somebody altered the topic, it cannot be undone: restore it",
+            "name the right brokers in kafka.bootstrap; if the topic was altered, that cannot be undone: restore it",
         )  # fmt: skip
     if (misfit := await brokers.misfit(name, expires=expires)) is not None:
         return error("topics", f"{name}: {misfit}", "alter the topic (kafka-configs.sh), or duemq's settings")
@@ -114,12 +114,12 @@ async def _clock(brokers: Brokers, bound_ms: int) -> Finding:
     try:
         offset = await brokers.clock_offset_ms()
     except DuemqError as failed:
-        return warning("clocks", f"not compared with the brokers': {failed}", "look at the topic duemq.clock")
+        return warning("clocks", f"not compared with the brokers': {failed}", "check the topic duemq.clock")
     if offset is None:
         return ok("clocks", "not compared with the brokers' before the first start")
     detail = f"this clock is {offset:+.0f} ms from the brokers', and may be {bound_ms} (node.max_clock_offset_ms)"
     if abs(offset) > bound_ms:
         return error("clocks", detail, "set this machine's clock and the brokers' by NTP: a server delivers nothing")
     if abs(offset) > bound_ms * _FAR_SHARE:
-        return warning("clocks", detail, "look at NTP here and at the brokers")
+        return warning("clocks", detail, "check NTP here and on the brokers")
     return ok("clocks", detail)

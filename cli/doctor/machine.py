@@ -1,4 +1,4 @@
-"""This machine: versions, the synchronisation of its clock, open files, and the unit of systemd."""
+"""Checks this machine: versions, clock synchronisation, open files, and the systemd unit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from duemq import __version__
 from duemq.cli.doctor.finding import Finding, error, ok, warning
 
-_FILES = 4096  # of the log, each shard, and some connections
+_FILES = 4096  # for the log, each shard, and some connections
 _UNIT_FIELDS = ("LoadState", "Type", "WatchdogUSec", "NotifyAccess", "LimitNOFILE", "Restart", "NRestarts")
 _RESTARTS = 3
 # struct timex of Linux: the status comes after modes, offset, freq, maxerror and esterror.
@@ -33,7 +33,7 @@ def check_versions() -> Iterator[Finding]:
 
 
 def _server_packages() -> list[str]:
-    """The names of the distributions that the extra `server` asks for on this machine."""
+    """Names of the distributions that the extra `server` requires on this machine."""
     try:
         texts = requires("duemq") or []
     except PackageNotFoundError:
@@ -55,17 +55,17 @@ def _version(name: str) -> str | None:
 def check_clock() -> Finding:
     synchronised = is_synchronised()
     if synchronised is None:
-        return ok("clocks", "whether this clock is synchronised cannot be seen here")
+        return ok("clocks", "unknown here whether this clock is synchronised")
     if synchronised:
         return ok("clocks", "this machine's clock is synchronised")
     return warning(
-        "clocks", "this machine's clock is not synchronised: messages come early or late by as much as it is off",
+        "clocks", "this machine's clock is not synchronised: messages are early or late by its error",
         "run chrony or systemd-timesyncd (of a container: on its host)",
     )  # fmt: skip
 
 
 def is_synchronised() -> bool | None:
-    """By the kernel's word; None where it has none."""
+    """As reported by the kernel; None if it does not report it."""
     timex = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         failed = ctypes.CDLL(None).adjtimex(timex) < 0
@@ -90,7 +90,7 @@ def check_open_files() -> Finding:
 
 
 def unit_fields(unit: str) -> Mapping[str, str] | None:
-    """What systemd says of a unit; None where there is no systemd."""
+    """A unit's properties from systemd; None if there is no systemd."""
     if not Path("/run/systemd/system").is_dir() or shutil.which("systemctl") is None:
         return None
     command = ["systemctl", "show", unit, f"--property={','.join(_UNIT_FIELDS)}"]

@@ -1,4 +1,4 @@
-"""The server that listens on this machine, if it does: whether it works, is ready, and is of this version."""
+"""Checks the server that listens on this machine, if there is one: that it works, is ready, and has this version."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def check_server(settings: Settings, role: Role) -> Iterator[Finding]:
             live, ready = http.get("/livez"), http.get("/readyz")
             metrics = http.get("/metrics", headers=_key(settings))
     except httpx.ConnectError:
-        yield ok(_SUBJECT, f"nobody listens on {listen}")
+        yield ok(_SUBJECT, f"no server listens on {listen}")
         return
     except (httpx.HTTPError, OSError) as failed:
-        yield error(_SUBJECT, f"{listen} does not answer: {failed!r}", "look at its log; restart it")
+        yield error(_SUBJECT, f"{listen} does not answer: {failed!r}", "check its log; restart it")
         return
     yield from judge_server(listen, live, ready, metrics)
 
 
 def _key(settings: Settings) -> dict[str, str]:
-    """What opens `/metrics`, if it is known here."""
+    """The key for `/metrics`, if it is known here."""
     key = os.environ.get("DUEMQ_API_KEY") or next(iter(settings.http.api_keys), "")
     return {"X-API-Key": key} if key else {}
 
 
 def _own_certificate(cert: str, key: str) -> ssl.SSLContext:
-    """Presents the server's own certificate, where it asks for one. Whether that is a good one, others find out."""
+    """Presents the server's own certificate, if the server asks for one. Other checks judge that certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(cert, key or None)
@@ -62,19 +62,19 @@ def judge_server(
     elif shards := ready.json().get("shards"):
         yield warning(
             _SUBJECT,
-            f"{listen} is ready, but for shards {', '.join(shards)}: {next(iter(shards.values()))['detail']}",
+            f"{listen} is ready, except for shards {', '.join(shards)}: {next(iter(shards.values()))['detail']}",
             "docs/operations.md#health-and-readiness",
         )
     else:
         yield ok(_SUBJECT, f"{listen} is ready")
     if metrics.status_code in (401, 403):
-        yield ok(_SUBJECT, f"{listen}: /metrics, which says its version, needs a key: set DUEMQ_API_KEY to see it, too")
+        yield ok(_SUBJECT, f"{listen}: /metrics, which has its version, needs a key: set DUEMQ_API_KEY to check it")
     runs = re.search(r'^duemq_build_info\{version="([^"]*)"\}', metrics.text, re.MULTILINE)
     if runs is not None and runs[1] != __version__:
         yield warning(_SUBJECT, f"{listen} runs duemq {runs[1]}, installed is {__version__}", "restart it")
     for name in re.findall(r'^duemq_relay_troubled\{destination="([^"]*)"\} 1(?:\.0)?$', metrics.text, re.MULTILINE):
         yield warning(
-            "destinations", f"nothing can be handed on to {name}", f"duemq destination get {name}: mend what it says"
+            "destinations", f"{name} takes no messages", f"duemq destination get {name}: fix the reported cause"
         )
 
 

@@ -1,4 +1,4 @@
-"""The settings file, which may hold the secrets of a server, and the files of credentials that it names."""
+"""Checks that the settings file and the files of credentials that it names do not expose secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUBJECT = "settings file"
 
 
 def check_settings_file(path: Path) -> Iterator[Finding]:
-    """Whether others may read the secrets in a file that can be loaded."""
+    """Whether other users may read the secrets in a valid file."""
     document = tomllib.loads(path.read_text("utf-8"))
     yield _judge(path, list(_secrets_in(document)))
     for name, fields in document.get("destinations", {}).items():
@@ -30,7 +30,7 @@ def _judge(path: Path, secrets: list[str]) -> Finding:
 
 
 def _secrets_in(document: Mapping[str, Any]) -> Iterator[str]:
-    """Names of those that are given; such a field is never printed, either."""
+    """Names of the given secrets; a command never prints their values."""
     for name, section in document.items():
         if not isinstance(section, Mapping):
             continue

@@ -1,4 +1,4 @@
-"""ZooKeeper, and what it knows of the cluster. Nothing is made there."""
+"""Reads ZooKeeper and its records of the cluster. Creates nothing there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUBJECT = "zookeeper"
 async def look_at_zookeeper(
     options: ZooKeeperOptions, cluster: str
 ) -> tuple[ClusterIdentity | None, Sequence[str] | None]:
-    """What the cluster shares, and the names of its live nodes; None for what nobody has made yet.
+    """The cluster's shared identity, and the names of its live nodes; None for what does not exist yet.
 
     Raises Unavailable and BadConfig.
     """
@@ -52,11 +52,11 @@ def judge_zookeeper(
     if "shards" in settings.model_fields_set and settings.shards != identity.shards:
         yield error(
             _SUBJECT, f"shards = {settings.shards}, and the cluster was made with {identity.shards}",
-            f"set shards = {identity.shards}, or leave it out: a cluster keeps its number",
+            f"set shards = {identity.shards}, or leave it out: a cluster's number is fixed",
         )  # fmt: skip
     if not nodes:
         yield error(
-            _SUBJECT, f"no node of cluster {settings.cluster} lives: nothing is delivered", "start `duemq node`"
+            _SUBJECT, f"no node of cluster {settings.cluster} is alive: no messages are delivered", "start `duemq node`"
         )
     else:
         yield ok(_SUBJECT, f"cluster {identity.cluster}: {identity.shards} shards, nodes {', '.join(sorted(nodes))}")

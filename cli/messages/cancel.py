@@ -51,14 +51,14 @@ def cancel(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel messages and say truthfully what became of each.
+    """Cancel messages and report the true outcome of each.
 
-    The exit code of one: 0 cancelled (also when it was before), 3 already delivered, 4 unknown, 5 not known yet.
-    Of many: the highest of theirs.
+    Exit code for one message: 0 cancelled (now or before), 3 already delivered, 4 unknown, 5 not known yet. For
+    several: the highest of theirs.
     """
     chosen = filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     if bool(ids) == bool(chosen):
-        raise typer.BadParameter("say which ones: either ids, or a filter such as --topic", param_hint="ID")
+        raise typer.BadParameter("give either ids, or a filter such as --topic", param_hint="ID")
     id_list = [line.strip() for line in sys.stdin if line.strip()] if ids == ["-"] else ids
     with connected(url, as_json) as client:
         if id_list and len(id_list) == 1:

@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 _WHAT = "dead letters"
 
-app = typer.Typer(no_args_is_help=True, help="Look after the dead letters: messages that could not be delivered.")
+app = typer.Typer(no_args_is_help=True, help="Manage dead letters: messages that could not be delivered.")
 
 Source = Annotated[
     str | None,
     typer.Option(
-        help="Those in this topic, instead of duemq's own.", metavar="TOPIC", autocompletion=completion.topics
+        help="Dead letters in this topic instead of duemq's own.", metavar="TOPIC", autocompletion=completion.topics
     ),
 ]
-Group = Annotated[str | None, typer.Option(help="Those of a consumer group, in dlq.GROUP.", metavar="GROUP")]
+Group = Annotated[str | None, typer.Option(help="Dead letters of a consumer group, in dlq.GROUP.", metavar="GROUP")]
 DeadFrom = Annotated[str | None, typer.Option(help="Died at or after: RFC 3339 with a zone, or epoch ms.")]
 DeadTo = Annotated[str | None, typer.Option(help="Died before.")]
 Reason = Annotated[str | None, typer.Option(help="Only those that died for this reason.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")]
 Ids = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="The dead letters' ids; in a topic PARTITION:OFFSET.")
@@ -74,13 +74,13 @@ def list_dead(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead letters and the reason of each. With --json a line for each."""
+    """List the dead letters with the reason of each. With --json one line for each."""
     most = None if everything else limit
     chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     with connected(url, as_json) as client:
         if (whence := _source(source, group)) is not None:
             if chosen:
-                raise typer.BadParameter("a topic of dead letters is listed as a whole", param_hint="--source")
+                raise typer.BadParameter("a topic of dead letters cannot be filtered", param_hint="--source")
             _list_topic(client, whence, most, as_json, wide)
             return
         messages = client.dlq(page_size=pending.page_size(limit, everything), **chosen)
@@ -95,7 +95,7 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a dead letter: why it died, and each attempt that is noted."""
+    """Show a dead letter: its reason, and each recorded attempt."""
     whence = _source(source, group)
     with connected(url, as_json) as client:
         if whence is not None:
@@ -137,7 +137,7 @@ def redrive(
     to: Annotated[
         str | None,
         typer.Option(
-            help="To this topic, instead of its own; of dlq.destination.NAME: instead of that destination alone.",
+            help="To this topic instead of its own; from dlq.destination.NAME: instead of to that destination only.",
             metavar="TOPIC",
         ),
     ] = None,
@@ -148,9 +148,9 @@ def redrive(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver dead letters again: those with these ids, or in a job those that match, of which a time has to be said.
+    """Deliver dead letters again: by ids, or in a job all that match a filter, which must include a time.
 
-    Each id is tried; the exit code is the highest of theirs.
+    Each id is tried; the exit code is the highest of their codes.
     """
     chosen = _filter(topic, key, label, due_from, due_to, topic_prefix, name_prefix, dead_from, dead_to, reason)
     whence = _source(source, group)
@@ -189,7 +189,7 @@ def purge(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """End dead letters for good, in a job: those with these ids, or those that match, of which a time has to be said.
+    """End dead letters for good, in a job: by ids, or all that match a filter, which must include a time.
 
     A topic of dead letters is purged up to a time, --dead-to.
     """
@@ -224,9 +224,9 @@ def _filter(
 
 def _job(ids: list[str] | None, chosen: dict[str, Any], source: str | None, rate: float | None) -> dict[str, Any]:
     if bool(ids) == bool(chosen):
-        raise typer.BadParameter("say which ones: either ids, or a filter such as --dead-from", param_hint="ID")
+        raise typer.BadParameter("give either ids, or a filter such as --dead-from", param_hint="ID")
     if chosen and source is None and not any(name.endswith(("_from", "_to")) for name in chosen):
-        raise typer.BadParameter("a filter needs a time, too: when they died, or were due", param_hint="--dead-from")
+        raise typer.BadParameter("a filter also needs a time of death or a due time", param_hint="--dead-from")
     fields: dict[str, Any] = {"ids": ids} if ids else {"filter": chosen}
     fields |= {} if source is None else {"source": source}
     return fields | ({} if rate is None else {"rate": rate})

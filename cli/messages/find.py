@@ -47,9 +47,9 @@ def find(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find messages by key or label, newest first, whatever became of them.
+    """Find messages of any state by key or label, newest first.
 
-    Answered from the index: `index.topics` of the server says which topics have one. `duemq ls` needs none.
+    Uses the index: the server's `index.topics` says which topics have one. `duemq ls` needs no index.
     """
     if key is None and label is None:
         raise typer.BadParameter("give a key or a label", param_hint="--key")

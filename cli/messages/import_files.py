@@ -1,4 +1,4 @@
-"""`duemq import`: hand over Parquet files of messages."""
+"""`duemq import`: schedules Parquet files of messages."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _LOOK_S = 0.5
 def import_file(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Files, or folders with .parquet files in them.")],
     link: Annotated[
-        bool, typer.Option("--link", help="Nobody will change the files: link them where that can be done.")
+        bool, typer.Option("--link", help="The files will not change any more: link them if possible.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all are imported or rejected.")] = True,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hand over Parquet files of messages, each of one 30-minute window, to be scheduled as a whole.
+    """Schedule Parquet files of messages, each as a whole and for one 30-minute window.
 
-    The nodes have to see the files under the same paths, below a folder of their setting delay_files.import_from. A
-    file is imported once, however often it is handed over. Exit code 7 if one was rejected; the reason names row and
+    The nodes have to see the files under the same paths, below a folder in their setting delay_files.import_from. A
+    file is imported once, however often it is submitted. Exit code 7 if one was rejected; the reason names row and
     column.
     """
     files = _files(paths)
@@ -47,12 +47,12 @@ def import_file(
         try:
             for place, file in enumerate(files, start=1):
                 imports.append(_hand_over(client, file, link))
-                tell("files handed over", place, len(files))
+                tell("files submitted", place, len(files))
             if wait:
                 imports = _wait_until_imported(client, imports, tell)
         except KeyboardInterrupt:
-            so_far = f"{len(imports):,} of {len(files):,} files were handed over and will be imported"
-            typer.echo(f"duemq: stopped; {so_far}; the same command goes on", err=True)
+            so_far = f"{len(imports):,} of {len(files):,} files were submitted and will be imported"
+            typer.echo(f"duemq: stopped; {so_far}; run the same command to continue", err=True)
             raise
     raise typer.Exit(_tell(imports, as_json))
 
@@ -81,13 +81,13 @@ def _hand_over(client: Admin, file: Path, link: bool) -> FileImport:
     try:
         metadata = asdict(glance(file))
     except BadDelayFile as error:
-        # The server says it again, in the same words, to whoever has no file to look at.
+        # The server repeats the path: drop it.
         raise BadDelayFile(f"{file}: {error}") from error
     return client.import_file(str(file), link=link, **metadata)
 
 
 def _wait_until_imported(client: Admin, imports: list[FileImport], tell: Tell) -> list[FileImport]:
-    """Wait until each file is imported or rejected; the imports as they are then, in the same order."""
+    """Wait until each file is imported or rejected. Returns their final states, in the same order."""
     ids = {file_import.id: file_import.rows for file_import in imports}
     results: dict[str, FileImport] = {}
     while missing := ids.keys() - results.keys():
@@ -117,7 +117,7 @@ def _tell(imports: list[FileImport], as_json: bool) -> Exit:
         typer.echo(
             f"{sum(file_import.rows for file_import in imported):,} messages in {len(imported):,} files imported"
             + (f", {len(rejected):,} files rejected" if rejected else "")
-            + (f", {waiting:,} files are being taken in" if waiting else "")
-            + (f"; {before:,} files had been handed over before" if before else "")
+            + (f", {waiting:,} files are being imported" if waiting else "")
+            + (f"; {before:,} files had been submitted before" if before else "")
         )
     return Exit.REFUSED if rejected else Exit.DONE

@@ -1,4 +1,4 @@
-"""`duemq get`, `ls`, `reschedule` and `deliver-now`, and the filters that `ls` shares with `cancel` and `dlq ls`"""
+"""`duemq get`, `ls`, `reschedule` and `deliver-now`, and the filters that `ls` shares with `cancel` and `dlq ls`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IdOrName = Annotated[
         metavar="ID", help="The message's id, or the name you gave it.", autocompletion=completion.message_ids
     ),
 ]
-Topic = Annotated[str | None, typer.Option(help="Only of this topic.", autocompletion=completion.topics)]
+Topic = Annotated[str | None, typer.Option(help="Only in this topic.", autocompletion=completion.topics)]
 Status = Annotated[
     Literal["scheduled", "delivered", "cancelled", "dead"] | None, typer.Option(help="Default: scheduled.")
 ]
@@ -35,11 +35,11 @@ Key = Annotated[str | None, typer.Option(help="Only with this key.")]
 Label = Annotated[str | None, typer.Option(help="Only with this label.")]
 DueFrom = Annotated[str | None, typer.Option(help="Due at or after: RFC 3339 with a zone, or epoch ms.")]
 DueTo = Annotated[str | None, typer.Option(help="Due before.")]
-TopicPrefix = Annotated[str | None, typer.Option(help="Only of topics whose names begin so.")]
-NamePrefix = Annotated[str | None, typer.Option(help="Only with a name that begins so.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
-Rate = Annotated[float | None, typer.Option(min=0.01, help="Messages per second; without it as fast as it goes.")]
-Everything = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+TopicPrefix = Annotated[str | None, typer.Option(help="Only in topics whose names have this prefix.")]
+NamePrefix = Annotated[str | None, typer.Option(help="Only with names that have this prefix.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
+Rate = Annotated[float | None, typer.Option(min=0.01, help="Messages per second. Default: no limit.")]
+Everything = Annotated[bool, typer.Option("--all", help="Show all, without a limit.")]
 
 GET_EXAMPLES = examples(
     "duemq get ID",
@@ -63,7 +63,7 @@ def get(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message: where it is, when it is due, what became of it."""
+    """Show a message: its place, its due time, its outcome."""
     with connected(url, as_json) as client:
         if story:
             show_story(client.story(message), as_json)
@@ -90,7 +90,7 @@ def ls(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """List messages, soonest first. In a pipe: tab-separated without a heading; with --json a line for each."""
+    """List messages, soonest first. In a pipe: tab-separated without a heading; with --json one line for each."""
     with connected(url, as_json) as client:
         messages = client.list(
             page_size=page_size(limit, everything),
@@ -105,13 +105,13 @@ def reschedule(
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(min=1, help=LEVEL)] = None,
     zone: Zone = None,
-    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move its expiry, too, by as much.")] = False,
+    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move its expiry by the same amount.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Move a message to another time. Its id stays the same."""
     if [after, at, level].count(None) != 2:
-        raise typer.BadParameter("say one of --after, --at and --level", param_hint="--after")
+        raise typer.BadParameter("give one of --after, --at and --level", param_hint="--after")
     to = when(after, at, level, zone)
     with connected(url, as_json) as client:
         moved = client.reschedule(message, shift_expiry=shift_expiry, **to)
@@ -135,7 +135,7 @@ def filters(
     name_prefix: str | None,
     status: str | None = None,
 ) -> dict[str, Any]:
-    """The filter options that were given, as the SDK takes them."""
+    """The given filter options, in the SDK's form."""
     due = {"due_from": instant(due_from, "--due-from"), "due_to": instant(due_to, "--due-to")}
     options = {"topic": topic, "key": key, "label": label, "status": status, **due}
     options |= {"topic_prefix": topic_prefix, "name_prefix": name_prefix}
@@ -143,12 +143,12 @@ def filters(
 
 
 def page_size(limit: int, everything: bool) -> int:
-    """One more than is shown tells whether there are more."""
+    """One more than is shown, to find out whether there are more."""
     return 1000 if everything else min(limit + 1, 1000)
 
 
 def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, wide: bool, short: Sequence[str]) -> None:
-    """Print messages. `limit` None shows all. `short`: the columns in a terminal, unless it is `wide`."""
+    """Print messages. `limit` None shows all. `short`: columns in a terminal, unless `wide`."""
     shown = iter(listing)
     messages = islice(shown, limit)
     if as_json:
@@ -162,7 +162,7 @@ def show_list(listing: Iterable[Message], limit: int | None, as_json: bool, wide
 
 
 def show(message: Message, as_json: bool) -> None:
-    """Print all of a message."""
+    """Print the whole message."""
     if as_json:
         echo_json(message.state.raw)
         return
@@ -181,7 +181,7 @@ def show(message: Message, as_json: bool) -> None:
 
 
 def _history(state: MessageState) -> list[str]:
-    """The changes of a message and its attempts that failed, as far as they are told, oldest first; a line for each."""
+    """A message's recorded changes and failed attempts, oldest first; one line each."""
     events = [(attempt["at_ms"], escaped(attempt["reason"])) for attempt in state.raw.get("attempts", ())]
     for change in state.changes:
         text = change.change.replace("_", " ")
@@ -190,12 +190,12 @@ def _history(state: MessageState) -> list[str]:
         events.append((change.at_ms, text + (f" by {escaped(change.by)}" if change.by else "")))
     lines = [f"{format_ms(ms)}  {text}" for ms, text in sorted(events, key=itemgetter(0))]
     if left_out := state.raw.get("changes_left_out", 0):
-        lines.append(f"{left_out} changes after the first one are not told any more")
+        lines.append(f"{left_out} changes after the first one are no longer recorded")
     return lines
 
 
 def tell(message: Message, as_json: bool) -> None:
-    """Print what became of a message, in a line."""
+    """Print a message's state in one line."""
     if as_json:
         echo_json(message.state.raw)
     else:

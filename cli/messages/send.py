@@ -39,7 +39,7 @@ def send(
     at: Annotated[str | None, typer.Option(help="Due at a time: RFC 3339, or epoch ms.")] = None,
     level: Annotated[int | None, typer.Option(min=1, help=LEVEL)] = None,
     zone: Zone = None,
-    expires: Annotated[str | None, typer.Option(help="To the dead letters if it cannot be delivered by then.")] = None,
+    expires: Annotated[str | None, typer.Option(help="A dead letter if it cannot be delivered by then.")] = None,
     expires_after: Annotated[str | None, typer.Option(help="The same, after a delay from now.")] = None,
     key: Annotated[str | None, typer.Option(help="The record key at the destination.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE. Repeatable.")] = None,
@@ -47,8 +47,8 @@ def send(
         list[str] | None, typer.Option(help="NAME=BASE64, for bytes; after the others. Repeatable.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option(help="A word to look it up by. Repeatable.")] = None,
-    name: Annotated[str | None, typer.Option(help="An id of your own; refused where it is taken.")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="Sending again under it makes no second one.")] = None,
+    name: Annotated[str | None, typer.Option(help="An id that you choose; refused if it is taken.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="Sending again with it adds no second one.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the id.")] = False,
     url: Url = None,
     as_json: AsJson = False,
@@ -81,7 +81,7 @@ def send(
     elif quiet:
         typer.echo(message.id)
     else:
-        again = " (it was there already)" if message.duplicate else ""
+        again = " (it already existed)" if message.duplicate else ""
         typer.echo(f"{message.id}  {message.status} to {topic}, due {instant_text(message.deliver_at_ms)}{again}")
 
 
@@ -101,9 +101,9 @@ def _payload(payload: str | None, file: Path | None) -> bytes:
     if payload is not None:
         return payload.encode(
             "utf-8", "surrogateescape"
-        )  # bytes of the command line that are not UTF-8 stay as they are
+        )  # bytes of the command line that are not UTF-8 are kept as they are
     if file is not None and str(file) != "-":
         return file.read_bytes()
     if file is None and sys.stdin.isatty():
-        raise typer.BadParameter("give one, or --file, or pipe it in; '' is the empty one", param_hint="PAYLOAD")
+        raise typer.BadParameter("give one, use --file, or pipe it in; '' is empty", param_hint="PAYLOAD")
     return sys.stdin.buffer.read()

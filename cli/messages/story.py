@@ -12,18 +12,18 @@ from duemq.model.printable import escaped
 
 
 def show_story(document: dict[str, Any], as_json: bool) -> None:
-    """Print where the message is in its topic, and what each reader did: a row for each event, and one for the state
-    that it is in."""
+    """Print the message's place in its topic, and each reader's work on it: one row per event, and one for the current
+    state."""
     if as_json:
         echo_json(document)
         return
     place = document["place"]
     at = f", partition {place['partition']}, offset {place['offset']}" if place else ""
-    without = "" if document["readers"] else "; no reader is known"
+    without = "" if document["readers"] else "; no known reader"
     typer.echo(f"{document['status']}: topic {escaped(document['topic'])}{at}{without}")
     echo_table(("READER", "WHEN", "STATE", "DETAIL"), (row for one in document["readers"] for row in _rows(one)))
     if document["hidden_readers"] or not document["complete"]:
-        typer.echo("This is not all: some readers are not for this key, or too much would have to be read.", err=True)
+        typer.echo("Incomplete: this key may not see some readers, or too much would have to be read.", err=True)
 
 
 def _rows(reader: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:

@@ -29,19 +29,19 @@ _LATE_MS = 1000
 def tail(
     topic: Annotated[str, typer.Argument(help="The topic to follow.", autocompletion=completion.topics)],
     consumer: Annotated[
-        str | None, typer.Option(help="Go on where this consumer stopped, and remember how far it came.")
+        str | None, typer.Option(help="Continue where this consumer stopped, and store its position.")
     ] = None,
-    from_start: Annotated[bool, typer.Option("--from-start", help="Show what was delivered before, too.")] = False,
-    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after so many records.")] = None,
+    from_start: Annotated[bool, typer.Option("--from-start", help="Also show records delivered earlier.")] = False,
+    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many records.")] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Show messages as they are delivered: due time, lateness, key, payload. Ctrl-C stops it.
 
-    Without --consumer and --from-start only new ones. A lost connection is made again where it broke.
+    Without --consumer and --from-start only new ones. A lost connection is resumed where it broke.
     With --consumer a record counts as seen once it is printed; after a crash the last ones are printed again.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, so that the place is remembered
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C, so that the position is stored
     with connected(url, as_json) as client:
         place = TailPosition(client, topic, consumer)
         try:
@@ -59,20 +59,20 @@ def tail(
 
 
 def _newest(client: Client, topic: str, needed: bool) -> str | None:
-    """The end of the topic. None if it has no records yet, which is said: one that is misspelled never has any."""
+    """The end of the topic. None, with a note, if it has no records yet: a misspelled topic never has any."""
     try:
         newest = client.end(topic)
     except DuemqError:
         if needed:
             raise
-        return None  # following it tries again until the server answers
+        return None  # following the topic retries until the server answers
     if newest is None:
         typer.echo(f"waiting for topic {escaped(topic)}, which has no records yet", err=True)
     return newest
 
 
 class TailPosition:
-    """Remembers a consumer's cursor: at most twice a second while records flow, and at the end."""
+    """Stores a consumer's cursor: at most twice a second while records arrive, and at the end."""
 
     INTERVAL_S = 0.5
 
@@ -102,7 +102,7 @@ def _print(record: Record, as_json: bool) -> None:
         when = f"{format_ms(record.timestamp_ms)}\t(no due time)"
     else:
         colour = typer.colors.YELLOW if late >= _LATE_MS else typer.colors.GREEN
-        # Before its due time comes only what was asked for with deliver-now.
+        # Only a deliver-now comes before its due time.
         shown = f"{late:+} ms" if late >= 0 else "now"
         when = f"{format_ms(due)}\t{typer.style(shown, fg=colour)}"
     typer.echo(f"{when}\t{escaped(record.key or '')}\t{payload_text(record.payload, record.is_null)}")

@@ -11,7 +11,7 @@ from duemq.cli.messages import tail
 from duemq.cli.output import Wide, echo_fields, echo_json, echo_table
 from duemq.cli.session import AsJson, Url, connected, examples
 
-app = typer.Typer(no_args_is_help=True, help="Look at topics: what is delivered there, and how late.")
+app = typer.Typer(no_args_is_help=True, help="Show topics: their records, and how late these were.")
 
 
 @app.command("ls", epilog=examples("duemq topic ls", "duemq topic ls --json"))

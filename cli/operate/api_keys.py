@@ -15,7 +15,7 @@ from duemq.cli.times import duration
 from duemq.model.callers.access import Scope
 from duemq.model.errors import DuemqError, Rejected
 
-app = typer.Typer(help="Make, list, rotate and revoke API keys.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, rotate and revoke API keys.", no_args_is_help=True)
 
 KeyId = Annotated[str, typer.Argument(metavar="KEY", help="The key's id or name, as `duemq key ls` lists them.")]
 
@@ -38,24 +38,24 @@ def create(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="The only topic it is for, or a pattern such as 'orders.*'. Repeatable."),
+        typer.Option(help="Only for this topic or pattern, such as 'orders.*'. Repeatable."),
     ] = None,
     rate: Annotated[int, typer.Option(min=0, help="Messages and requests a second, per process; 0: any.")] = 0,
-    expires: Annotated[str | None, typer.Option(help="After how long it opens nothing, such as 90d.")] = None,
+    expires: Annotated[str | None, typer.Option(help="Valid for this time, such as 90d.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Data folder of a server on this machine, which needs no key.", metavar="DIR")
+        Path | None, typer.Option(help="Data folder of a server on this machine; no key needed.", metavar="DIR")
     ] = None,
     yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an API key and print its text. Nobody can show it again.
+    """Create an API key and print its text. It is never shown again.
 
-    From the first key on a server asks for keys, so that one has to be an admin's. A user with access to the data
-    folder of a running server needs none: that is how the first one is made if a server listens beyond 127.0.0.1.
+    Once it has a first key, a server requires keys, so the first has to be an admin's. A user with access to the data
+    folder of a running server needs no key: use that to create the first one if a server listens beyond 127.0.0.1.
     """
     if not scope and role is None:
-        raise typer.BadParameter("say what the key may do: --scope (several times) or --role", param_hint="--scope")
+        raise typer.BadParameter("give the key's rights: --scope (repeatable) or --role", param_hint="--scope")
     from duemq.client.http.requests import ABSENT
 
     good_for = duration(expires, "--expires") or ABSENT
@@ -87,7 +87,7 @@ def create(
 
 @app.command("ls", epilog=examples("duemq key ls", "duemq key ls --json | jq -r '.keys[].name'"))
 def list_keys(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
-    """List the API keys, oldest first, revoked and expired ones too."""
+    """List the API keys, oldest first, including revoked and expired ones."""
     with connected(url, as_json) as client:
         keys = client.keys()
     if as_json:
@@ -105,11 +105,11 @@ def list_keys(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> N
 @app.command("rotate", epilog=examples("duemq key rotate shop", "duemq key rotate ab3kd7m2q9xz --overlap 0s"))
 def rotate(
     key_id: KeyId,
-    overlap: Annotated[str, typer.Option(help="How long the old text is good still.")] = "24h",
+    overlap: Annotated[str, typer.Option(help="How long the old text stays valid.")] = "24h",
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a new text, and print it. Senders have the overlap to change over."""
+    """Give a key a new text, and print it. Senders can change over during the overlap."""
     with connected(url, as_json) as client:
         key = client.rotate_key(key_id, duration(overlap, "--overlap") or "")
     _show_text(key, as_json)
@@ -117,7 +117,7 @@ def rotate(
 
 @app.command("revoke", epilog=examples("duemq key revoke shop", "duemq key revoke ab3kd7m2q9xz --yes"))
 def revoke(key_id: KeyId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """Revoke a key: within a second it opens nothing any more. A repeat does no harm."""
+    """Revoke a key: within a second it is no longer accepted. Repeating it is harmless."""
     with connected(url, as_json) as client:
         if must_ask(yes, as_json):
             confirm(_question(key_id, client.keys()), yes, as_json)
@@ -129,22 +129,22 @@ def revoke(key_id: KeyId, yes: Yes = False, url: Url = None, as_json: AsJson = F
 
 
 def _question(key_id: str, keys: Sequence[dict[str, Any]]) -> str:
-    """What to ask before this key is revoked, of all that there are."""
+    """The question before revoking this key."""
     named = [key for key in keys if key_id in (key["id"], key["name"])]
     what = ", ".join(f"{key['name']} ({key['id']}, {' '.join(key['scopes'])}, {key['state']})" for key in named)
     admins = [key for key in keys if "admin" in key["scopes"] and key["state"] == "active"]
-    last = " It is the last admin's key: the next one is made with --data." if admins and admins == named else ""
+    last = " It is the last admin's key: create the next one with --data." if admins and admins == named else ""
     return f"Revoke {what or key_id}?{last} This cannot be undone."
 
 
 def _asked(make: Callable[[bool], dict[str, Any]], yes: bool, as_json: bool) -> dict[str, Any]:
-    """Make a key, after a question if it is the first one, which shuts out callers without a key."""
+    """Create a key, after a question if it is the first one, which shuts out callers without a key."""
     try:
         return make(yes)
     except Rejected as error:
         if error.code != "unconfirmed":
             raise
-        confirm(f"{error.detail[:1].upper()}{error.detail[1:]}. Make the key?", yes, as_json)
+        confirm(f"{error.detail[:1].upper()}{error.detail[1:]}. Create the key?", yes, as_json)
         return make(True)
 
 
@@ -153,5 +153,5 @@ def _show_text(key: dict[str, Any], as_json: bool) -> None:
         echo_json(key)
         return
     scopes = ", ".join(key["scopes"])
-    typer.echo(f"key {key['id']} ({key['name']}) may {scopes}; its text is shown this once:", err=True)
+    typer.echo(f"key {key['id']} ({key['name']}) may {scopes}; its text is shown only this once:", err=True)
     typer.echo(key["key"])

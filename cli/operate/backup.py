@@ -32,20 +32,20 @@ RESTORE_EXAMPLES = examples(
     "duemq restore /backup/duemq/20261121T100000.000Z --check",
 )
 
-_NICE = 10  # deliveries come first
+_NICE = 10  # deliveries have priority
 
 
 def backup(
-    into: Annotated[Path, typer.Argument(metavar="INTO", help="A folder of backups; made if it is not there.")],
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="A folder of backups; created if missing.")],
     data: Annotated[Path | None, typer.Option(help="Data folder (default: as `duemq serve`).", metavar="DIR")] = None,
     config: startup.Config = None,
-    keep: Annotated[int | None, typer.Option(min=1, help="Then remove the oldest until there are so many.")] = None,
+    keep: Annotated[int | None, typer.Option(min=1, help="Then remove the oldest ones beyond this number.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Back up a data folder into a new folder below INTO, whether a server runs on it or not.
+    """Back up a data folder into a new folder below INTO, whether a server is running on it or not.
 
-    Files that the backup before has are linked, not copied; each backup is whole, and can be removed with rm -r.
-    It holds the secret of the ids, and every payload. Run it as the user of the server.
+    Files of the previous backup are linked, not copied; each backup is complete, and can be removed with rm -r. It
+    contains the secret of the ids, and every payload. Run it as the server's user.
     """
     os.nice(_NICE)
     startup.keep_private()
@@ -53,12 +53,12 @@ def backup(
     from duemq.storage.backup.backups import Backups
     from duemq.storage.data_folder import read_info
 
-    now = time.time_ns() // 1_000_000  # what is accepted from here on need not be in it
+    now = time.time_ns() // 1_000_000  # messages accepted from now on need not be in it
     try:
         settings = Settings.load(config, {"data": data})
         info = read_info(settings.data)
         if into.resolve().is_relative_to(settings.data.resolve()):
-            raise FolderRefused(f"{into} is inside of the data folder: choose another one, best on another disk")
+            raise FolderRefused(f"{into} is inside of the data folder: choose another one, preferably on another disk")
         with Backups(into) as backups:
             with _at_rest(settings.data) as path, progress(as_json, in_bytes=True) as tell:
                 result = backups.make(info, path, now, partial(tell, "backed up"))
@@ -86,12 +86,13 @@ def restore(
         Path | None, typer.Option(help="Data folder: new, or empty (default: as `duemq serve`).", metavar="DIR")
     ] = None,
     config: startup.Config = None,
-    check: Annotated[bool, typer.Option("--check", help="Only read the backup, and name all that is damaged.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only read the backup, and report damage.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in place as a data folder, with every checksum compared; then start the server on it.
+    """Restore a backup to a data folder, verifying every checksum; then start the server on it.
 
-    One that was cut short goes on when it is run again. Never run the original and the copy side by side: both deliver.
+    An interrupted restore continues when it is run again. Never run the original and the copy side by side: both
+    deliver.
     """
     from duemq.cli.settings.settings import Settings
     from duemq.storage.backup import manifest as backups
@@ -126,7 +127,7 @@ def restore(
 
 @contextmanager
 def _at_rest(data: Path) -> Iterator[Path]:
-    """Where the files of a data folder can be copied: in a folder from the server on it, or where they are."""
+    """The folder to copy from: a copy made by the server that runs on it, or the folder itself."""
     from duemq.delay.api.control_socket import server_snapshot
     from duemq.storage.data_folder import Folder
 
@@ -171,7 +172,7 @@ def _show(manifest: Backup, fields: dict[str, Any]) -> None:
     echo_fields({**fields, "made at": format_ms(manifest.made_at)})
     columns = ("SHARD", "PENDING", "LAST ENTRY", "APPLIED BELOW", "DELIVERED UP TO")
     if not sys.stdout.isatty():
-        typer.echo("\t".join(columns))  # other lines are before it: only by their names can these be told apart
+        typer.echo("\t".join(columns))  # the heading separates the rows from the lines before
     echo_table(
         columns,
         (

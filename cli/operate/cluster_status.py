@@ -19,12 +19,12 @@ EXAMPLES = examples(
 
 
 def cluster(
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again. Ctrl-C stops it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="How often, with --watch.", metavar="SECONDS")] = 1,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the shards (master, pending, when they last moved on, lag of the slowest replica) and the nodes."""
+    """Show the shards (master, pending, last progress, lag of the slowest replica) and the nodes."""
     with connected(url, as_json) as client:
         try:
             while True:
@@ -48,7 +48,7 @@ def _show(status: Cluster, as_json: bool, watch: bool) -> None:
 
 
 def echo_shards(status: Cluster) -> None:
-    """Each shard's master, how far it has come, and the lag of its slowest replica."""
+    """Each shard's master, its progress, and the lag of its slowest replica."""
     lags = {
         shard.number: max((node.lag.get(shard.number, 0) for node in status.nodes), default=0)
         for shard in status.shards
@@ -71,7 +71,7 @@ def _number(value: int | None) -> str:
 
 
 def _age(ms: int | None) -> str:
-    """`0.3s`, `2m`, `5h`, as far as that matters to a reader."""
+    """`0.3s`, `2m`, `5h`: rounded for a reader."""
     if ms is None:
         return "-"
     if ms < 60_000:

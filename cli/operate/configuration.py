@@ -27,13 +27,13 @@ def show(
     data: startup.Data = None,
     listen: startup.Listen = None,
     further: startup.Further = None,
-    everything: Annotated[bool, typer.Option("--all", help="Those with their defaults, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Also show settings with their default.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the settings that a server would start with, and the source of each: an option, a variable, a line of the
-    file. A source after "not" is overridden. The command does not ask a server.
+    file. A source after "not" is overridden. The command does not contact a server.
 
-    Run it as the server runs: as its user, with its variables and options. Secrets are not shown.
+    Run it as the server is run: with its user, variables and options. Secrets are not shown.
     """
     from duemq.cli.settings.origins import origins
     from duemq.cli.settings.settings import Settings

@@ -15,9 +15,9 @@ from duemq.cli.session import AsJson, Url, connected, examples
 from duemq.cli.times import Zone, duration, when
 
 _MOVES = {"reschedule": "move", "move": "move", "move-with-expiry": "move-with-expiry"}
-"""What the API calls it; a script of an older version may, too."""
+"""The API's names of kinds; scripts of older versions may use them."""
 
-app = typer.Typer(help="Begin, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
+app = typer.Typer(help="Start, list, pause, resume and cancel bulk jobs.", no_args_is_help=True)
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id, as `duemq job ls` lists it.")]
 
@@ -43,31 +43,31 @@ def begin(
     topic_prefix: TopicPrefix = None,
     name_prefix: NamePrefix = None,
     at: Annotated[str | None, typer.Option(help="Reschedule to this time.")] = None,
-    after: Annotated[str | None, typer.Option(help="Reschedule to so long after now.")] = None,
+    after: Annotated[str | None, typer.Option(help="Reschedule to this long from now.")] = None,
     zone: Zone = None,
     shift: Annotated[str | None, typer.Option(help="Move each by this duration, such as 2h or -30m.")] = None,
-    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move the expiry, too, by as much.")] = False,
+    shift_expiry: Annotated[bool, typer.Option("--shift-expiry", help="Move the expiry by the same amount.")] = False,
     rate: Rate = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the job, with a bar.")] = False,
     yes: Yes = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Cancel, reschedule or deliver now all pending messages that match, each once, also where processes are killed.
+    """Cancel, reschedule or deliver now all pending messages that match, each once, even if processes are killed.
 
     Dead letters: `duemq dlq redrive` and `purge`.
     """
     chosen = pending.filters(topic, key, label, due_from, due_to, topic_prefix, name_prefix)
     if not chosen:
-        raise typer.BadParameter("say which messages: no filter would mean all", param_hint="--topic")
+        raise typer.BadParameter("give a filter: without one it would apply to all messages", param_hint="--topic")
     wire_kind: str = kind
     if kind in _MOVES:
         wire_kind = "move-with-expiry" if shift_expiry else _MOVES[kind]
         if [at, after, shift].count(None) != 2:
-            raise typer.BadParameter("say one of --at, --after and --shift", param_hint="--shift")
+            raise typer.BadParameter("give one of --at, --after and --shift", param_hint="--shift")
     elif at or after or shift or shift_expiry:
-        raise typer.BadParameter(f"--at, --after and --shift are of reschedule, not of {kind}", param_hint="--shift")
+        raise typer.BadParameter(f"--at, --after and --shift are for reschedule, not for {kind}", param_hint="--shift")
     given = {"shift": duration(shift, "--shift", signed=True), "rate": rate, **when(after, at, None, zone)}
     fields = {"filter": chosen} | {name: value for name, value in given.items() if value is not None}
     with connected(url, as_json) as client:
@@ -76,7 +76,7 @@ def begin(
 
 @app.command("ls", epilog=examples("duemq job ls", "duemq job ls --json | jq -r '.jobs[].state'"))
 def list_jobs(wide: Wide = False, url: Url = None, as_json: AsJson = False) -> None:
-    """List the bulk jobs that are known, the newest first."""
+    """List the known bulk jobs, newest first."""
     with connected(url, as_json) as client:
         jobs = client.jobs()
     if as_json:
@@ -98,7 +98,7 @@ def show(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a job stands."""
+    """Show the state of a job."""
     with connected(url, as_json) as client:
         job = client.job(job_id)
         if wait:
@@ -108,23 +108,23 @@ def show(
 
 @app.command("pause", epilog=examples("duemq job pause ab3kd7m2q9xz"))
 def pause(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
-    """Pause a job, until it is resumed."""
+    """Pause a job until it is resumed."""
     with connected(url, as_json) as client:
         tell_job(client.pause_job(job_id), as_json)
 
 
 @app.command("resume", epilog=examples("duemq job resume ab3kd7m2q9xz"))
 def resume(job_id: JobId, url: Url = None, as_json: AsJson = False) -> None:
-    """Let a paused job go on."""
+    """Resume a paused job."""
     with connected(url, as_json) as client:
         tell_job(client.resume_job(job_id), as_json)
 
 
 @app.command("cancel", epilog=examples("duemq job cancel ab3kd7m2q9xz", "duemq job cancel ab3kd7m2q9xz --yes"))
 def cancel(job_id: JobId, yes: Yes = False, url: Url = None, as_json: AsJson = False) -> None:
-    """End a job. What it has done stays done."""
+    """End a job. Changes it has made stay."""
     with connected(url, as_json) as client:
         if must_ask(yes, as_json):
             tell_job(client.job(job_id), as_json)
-            confirm("End this job? It cannot be begun again.", yes, as_json)
+            confirm("End this job? It cannot be restarted.", yes, as_json)
         tell_job(client.cancel_job(job_id), as_json)

@@ -19,13 +19,13 @@ EXAMPLES = examples(
 def kafka_acls(
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", "-t", help="A topic of messages; NAME* for all that begin so. Can be repeated."),
+        typer.Option("--topic", "-t", help="A topic of messages; NAME* matches a prefix. Repeatable."),
     ] = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
             "--group",
-            help="A group of consumers, for stories of messages; NAME* for all that begin so. Can be repeated.",
+            help="A consumer group, for stories of messages; NAME* matches a prefix. Repeatable.",
         ),
     ] = None,
     principal: Annotated[
@@ -37,7 +37,7 @@ def kafka_acls(
 ) -> None:
     """Print a script of kafka-acls.sh lines: the rights that the processes of this cluster need on Kafka.
 
-    It asks no broker. The script takes a file for --command-config in the variable ADMIN.
+    It does not contact a broker. The script takes a file for --command-config in the variable ADMIN.
     """
     from duemq.cli.settings.settings import Settings
     from duemq.cluster.topics.kafka_rights import kafka_rights

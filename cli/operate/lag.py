@@ -1,4 +1,4 @@
-"""`duemq lag`: how far groups of consumers are behind."""
+"""`duemq lag`: how far consumer groups are behind."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def lag(
         str | None,
         typer.Option(help="Also count the messages with any of these tags, or estimate them; * counts all messages."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="Offsets looked at for an estimate.", metavar="N")] = 1_000,
+    sample: Annotated[int, typer.Option(min=1, help="Offsets read for an estimate.", metavar="N")] = 1_000,
     partitions: Annotated[bool, typer.Option("--partitions", "-p", help="A row for each partition.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again. Ctrl-C stops it.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh until Ctrl-C.")] = False,
     listen: Annotated[
         str | None, typer.Option(help="Serve it to Prometheus instead of showing it.", metavar="HOST:PORT")
     ] = None,
@@ -47,9 +47,9 @@ def lag(
     further: startup.Further = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far groups of consumers are behind, by topic: lag, what they have in hand, what they have not pulled.
+    """Show how far consumer groups are behind, by topic: lag, messages in hand, and messages not pulled yet.
 
-    It is read from Kafka, so the groups need not be duemq's, nor online. Reading it changes nothing.
+    It reads from Kafka, so the groups need not use duemq, nor be online. Reading has no side effects.
     """
     import asyncio
     import logging
@@ -58,14 +58,14 @@ def lag(
     from duemq.client.lag import LagReader, Sampling
 
     if listen is not None and watch:
-        raise typer.BadParameter("either shows it (--watch) or serves it (--listen)", param_hint="--watch")
-    if watch and groups and every is None and groups[-1].isdecimal():  # as it was written until 0.1
-        raise typer.BadParameter(f"it takes no number; say --watch --every {groups[-1]}", param_hint="--watch")
+        raise typer.BadParameter("use either --watch or --listen", param_hint="--watch")
+    if watch and groups and every is None and groups[-1].isdecimal():  # the syntax until 0.1
+        raise typer.BadParameter(f"it takes no number; use --watch --every {groups[-1]}", param_hint="--watch")
     address = None if listen is None else _address(listen)
     settings = startup.begin(config, {"kafka.bootstrap": kafka}, further, log_level="warning")
     if not settings.kafka.bootstrap:
         raise typer.BadParameter("name the brokers, or set kafka.bootstrap", param_hint="--kafka")
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what it has to say is told in one line
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # its errors are reported in one line
     what = _What(groups or None, topic or None, tags)
     try:
         options = kafka_options(settings)
@@ -79,7 +79,7 @@ def lag(
 
 
 class _What(NamedTuple):
-    """What is to be read. None: all."""
+    """What to read. None: all."""
 
     groups: list[str] | None
     topics: list[str] | None
@@ -87,7 +87,7 @@ class _What(NamedTuple):
 
 
 async def _show(reader: LagReader, what: _What, every_s: float | None, partitions: bool, as_json: bool) -> None:
-    """`every_s` None: once."""
+    """`every_s` None: only once."""
     import asyncio
     import time
     from contextlib import suppress
@@ -103,7 +103,7 @@ async def _show(reader: LagReader, what: _What, every_s: float | None, partition
             except Unavailable as error:
                 if every_s is None:
                     raise
-                typer.secho(f"duemq: {error}; it is tried again", err=True, fg=typer.colors.RED)
+                typer.secho(f"duemq: {error}; retrying", err=True, fg=typer.colors.RED)
             else:
                 if as_json:
                     echo_json(document(lags, time.time_ns() // 1_000_000))

@@ -1,4 +1,4 @@
-"""Lag for people: one row per topic, or per partition."""
+"""Lag as a table: one row per topic, or per partition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _NOTHING = "-"
 
 
 def echo_lag(groups: Sequence[GroupLag], *, by_partition: bool, tags: str | None) -> None:
-    """LAG, IN HAND and AVAILABLE are offsets, each with the age of its oldest message: in a pipe in a column of its
-    own."""
+    """LAG, IN HAND and AVAILABLE are offsets, each with the age of its oldest message; in a pipe the age is a separate
+    column."""
     columns = ["GROUP", "MEMBERS", "TOPIC", *["PARTITION"] * by_partition, "LAG", "IN HAND", "AVAILABLE"]
     columns += [*["MATCHING"] * (tags is not None), "NOTE"]
     echo_table(columns, (row for group in groups for row in _rows(group, by_partition, tags is not None)))
@@ -70,7 +70,7 @@ def _note(topic: TopicLag, partitions: Iterable[PartitionLag]) -> str:
 
 
 def number_text(value: int | None) -> str:
-    """With thousands apart for people; as digits in a pipe. Empty for what is not known."""
+    """With thousands separators in a terminal, plain digits in a pipe. Empty if unknown."""
     if value is None:
         return ""
     return f"{value:,}" if sys.stdout.isatty() else str(value)
@@ -83,7 +83,7 @@ def matching_text(estimate: Estimate) -> str:
 
 
 def age_text(ms: int) -> str:
-    """`340ms`, `5.2s`, `3m`, `5h`, `4d`: as far as that matters to a reader."""
+    """`340ms`, `5.2s`, `3m`, `5h`, `4d`: rounded for a reader."""
     if ms < 1000:
         return f"{ms}ms"
     if ms < 60_000:

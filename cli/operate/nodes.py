@@ -1,4 +1,4 @@
-"""`duemq node ls`, `drain` and `resume`. (`duemq node` by itself starts one: `cli/run/node.py`.)"""
+"""`duemq node ls`, `drain` and `resume`. (`duemq node` alone starts one: `cli/run/node.py`.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from duemq.cli.session import AsJson, Url, connected, examples
 if TYPE_CHECKING:
     from duemq.client import Admin
 
-app = typer.Typer(help="Run a delay node, or look after those that run.")
+app = typer.Typer(help="Run a delay node, or manage running ones.")
 
 NodeName = Annotated[str, typer.Argument(metavar="NAME", help="The node's name, as `duemq node ls` lists it.")]
 _LOOK_S = 0.2
@@ -22,7 +22,7 @@ _LOOK_S = 0.2
 
 @app.command("ls", epilog=examples("duemq node ls", "duemq node ls --json | jq -r '.nodes[].name'"))
 def list_nodes(url: Url = None, as_json: AsJson = False) -> None:
-    """List the live nodes: their state, what they are master of, and how many ledger entries they are behind."""
+    """List the live nodes: state, shards that they are master of, and ledger entries they are behind."""
     with connected(url, as_json) as client:
         cluster = client.cluster()
     if as_json:
@@ -36,14 +36,14 @@ def list_nodes(url: Url = None, as_json: AsJson = False) -> None:
 )
 def drain(
     name: NodeName,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is master of nothing.")] = False,
-    within: Annotated[float, typer.Option(help="With --wait: for so many seconds at most.", min=0)] = 60,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is no longer a master.")] = False,
+    within: Annotated[float, typer.Option(help="With --wait: for at most this many seconds.", min=0)] = 60,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a node hand over its shards, and give it none until it is resumed. Nothing is late for that.
+    """Let a node hand over its shards, and get none until it is resumed. That delays no message.
 
-    Exit code 5: --wait was given and it is still master of some.
+    Exit code 5: with --wait, it is still master of some shards.
     """
     with connected(url, as_json) as client:
         client.drain(name)
@@ -53,24 +53,24 @@ def drain(
     elif left:
         typer.echo(f"{name} is draining; it is still master of {runs_text(left)}")
     else:
-        typer.echo(f"{name} is drained: it is master of nothing")
+        typer.echo(f"{name} is drained: it is no longer a master")
     if wait and left:
         raise typer.Exit(Exit.PENDING)
 
 
 @app.command("resume", epilog=examples("duemq node resume node-1"))
 def resume(name: NodeName, url: Url = None, as_json: AsJson = False) -> None:
-    """Let a drained node take part again."""
+    """Let a drained node take shards again."""
     with connected(url, as_json) as client:
         client.resume(name)
     if as_json:
         echo_json({"name": name, "draining": False})
     else:
-        typer.echo(f"{name} takes part again")
+        typer.echo(f"{name} takes shards again")
 
 
 def _wait_for_nothing(client: Admin, name: str, within_s: float) -> tuple[int, ...]:
-    """What the node is still master of when it is none, or when the time is over."""
+    """The shards that the node is still master of, once there are none or time is up."""
     deadline = time.monotonic() + within_s
     while (left := _shards_of(client, name)) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -78,5 +78,5 @@ def _wait_for_nothing(client: Admin, name: str, within_s: float) -> tuple[int, .
 
 
 def _shards_of(client: Admin, name: str) -> tuple[int, ...]:
-    """A node that has gone is master of nothing."""
+    """A node that is gone is master of no shards."""
     return next((node.master_of for node in client.cluster().nodes if node.name == name), ())

@@ -15,13 +15,13 @@ from duemq.model.errors import DuemqError
 
 app = typer.Typer(help="List the shards, and recover one that no replica can lead.", no_args_is_help=True)
 
-_LOSS = """Accept what it may cost: what other replicas did since the last entry of this one is void.
-Deliveries made since can be made again. What was accepted since and is no longer in the buffer is lost."""
+_LOSS = """Accept the possible cost: changes by other replicas since this one's last entry are void.
+Deliveries made since then may be repeated. Messages accepted since then and no longer in the buffer are lost."""
 
 
 @app.command("ls", epilog=examples("duemq shard ls", "duemq shard ls --json | jq '.shards[].master'"))
 def list_shards(url: Url = None, as_json: AsJson = False) -> None:
-    """List the shards: master, pending, when they last moved on, lag of the slowest replica."""
+    """List the shards: master, pending, last progress, lag of the slowest replica."""
     with connected(url, as_json) as client:
         status = client.cluster()
     if as_json:
@@ -38,17 +38,17 @@ def recover(
     config: startup.Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make this server's replica of a shard the truth, where no replica can be current any more.
+    """Make this server's replica of a shard authoritative, if no replica can be current any more.
 
-    For a shard that nobody leads: its ledger was deleted, or all replicas missed a part of it, or they wait for a file
-    that is lost. Choose the node whose replica has come furthest: `duemq node ls --json` says under `unfit` at which
-    entry each one stands. It is refused where a live node has a current replica. See docs/operations.md.
+    For a shard that no node can lead: its ledger was deleted, or all replicas missed a part of it, or they wait for a
+    lost file. Choose the node whose replica has come furthest: `duemq node ls --json` shows under `unfit` the entry
+    that each has reached. Refused if a live node has a current replica. See docs/operations.md.
     """
     from duemq.cli.settings.settings import Settings
     from duemq.delay.api.control_socket import ask_to_recover
 
     if not accept_loss:
-        raise typer.BadParameter("read what it may cost (--help), then add --accept-loss", param_hint="--accept-loss")
+        raise typer.BadParameter("read the possible cost (--help), then add --accept-loss", param_hint="--accept-loss")
     try:
         ask_to_recover(Settings.load(config, {"data": data}).data, shard)
     except DuemqError as error:
@@ -56,4 +56,4 @@ def recover(
     if as_json:
         echo_json({"shard": shard, "recovering": True})
     else:
-        typer.echo(f"shard {shard} goes on from the replica of this server; `duemq cluster` shows when it is led")
+        typer.echo(f"shard {shard} continues from this server's replica; `duemq cluster` shows when it has a master")

@@ -1,4 +1,4 @@
-"""`duemq trail`: who did or was denied what."""
+"""`duemq trail`: the trail of acts and denials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def trail(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed keys, nodes and dead letters, and what was denied, newest first. Needs the scope admin."""
+    """Show changes of keys, nodes and dead letters, and denied requests, newest first. Needs the scope admin."""
     entries: list[dict[str, Any]] = []
     cursor: str | None = None
     with connected(url, as_json) as client:

@@ -1,4 +1,4 @@
-"""`duemq verify`: check a data folder at rest."""
+"""`duemq verify`: checks a data folder at rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = """Examples:
     duemq verify
     duemq verify --data /var/lib/duemq --json
 
-Stop the server first: a folder can be held by one process only. Exit code 0: all checks passed; 1: one did not.
+Stop the server first: only one process can have a folder open. Exit code 0: all checks passed; 1: one did not.
 """
 
 

@@ -15,12 +15,12 @@ from duemq.cli.profiles.profiles import FIELDS, Profiles, checked_name
 from duemq.cli.session import AsJson, Url, examples, failure, server_url
 from duemq.model.errors import DuemqError
 
-app = typer.Typer(help="Keep the servers that you talk to, each under a name.", no_args_is_help=True)
+app = typer.Typer(help="Manage named servers.", no_args_is_help=True)
 
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="The profile's name, as `duemq profile ls` has it.", autocompletion=profile_names
+        metavar="NAME", help="The profile's name, as `duemq profile ls` shows it.", autocompletion=profile_names
     ),
 ]
 _HIDDEN = "(hidden)"
@@ -39,20 +39,20 @@ def add(
     store_key: Annotated[
         bool, typer.Option("--store-key", help="Write the text of --api-key into the file of profiles.")
     ] = False,
-    use: Annotated[bool, typer.Option("--use", help="And use it from now on.")] = False,
+    use: Annotated[bool, typer.Option("--use", help="Also use it from now on.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a profile of the same name.")] = False,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a server under a name, with the options it is reached by. Nothing is sent to it.
+    """Save a server under a name, with the options to reach it. It is not contacted.
 
-    A key stays in its file: the profile has the file's name.
+    A key stays in its file: the profile has only the file's name.
     """
     fields = _fields(dict(given_options()), store_key)
     checked_name(name)
     with _failures(as_json), Profiles.change() as profiles:
         if name in profiles.profiles and not replace:
-            raise typer.BadParameter(f"there is a profile {name} already; --replace replaces it", param_hint="NAME")
+            raise typer.BadParameter(f"there already is a profile {name}; --replace replaces it", param_hint="NAME")
         profiles.profiles[name] = fields
         if use:
             profiles.current = name
@@ -99,7 +99,7 @@ def use_profile(
 ) -> None:
     """Use a profile from now on, unless an option or the environment names a server."""
     if none == (name is not None):
-        raise typer.BadParameter("name a profile, or say --none", param_hint="NAME")
+        raise typer.BadParameter("give a profile, or --none", param_hint="NAME")
     with _failures(as_json), Profiles.change() as profiles:
         if name is not None:
             profiles.fields(name, "NAME")
@@ -107,14 +107,14 @@ def use_profile(
     if as_json:
         echo_json({"current": name})
         return
-    typer.echo(f"{name} is used from now on: {profiles.profiles[name]['url']}" if name else "no profile is used")
+    typer.echo(f"{name} is now in use: {profiles.profiles[name]['url']}" if name else "no profile is used")
     if url := os.environ.get("DUEMQ_URL"):
-        typer.echo(f"DUEMQ_URL is set, and goes first: {url}", err=True)
+        typer.echo(f"DUEMQ_URL is set, and takes precedence: {url}", err=True)
 
 
 @app.command("rm", epilog=examples("duemq profile rm test"))
 def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a profile. The files that it names stay."""
+    """Remove a profile. The files that it refers to stay."""
     with _failures(as_json), Profiles.change() as profiles:
         profiles.fields(name, "NAME")
         del profiles.profiles[name]
@@ -127,12 +127,12 @@ def remove(name: Name, as_json: AsJson = False) -> None:
 
 
 def _fields(given: dict[str, str], store_key: bool) -> dict[str, str]:
-    """What a profile keeps of the options. Files are named by their absolute paths."""
+    """The options to store in a profile. File names become absolute."""
     if "url" not in given:
-        raise typer.BadParameter("say where the server is", param_hint="--url")
+        raise typer.BadParameter("give the server's URL", param_hint="--url")
     if "api_key" in given and not store_key:
         raise typer.BadParameter(
-            "the key would be in the file of profiles: name a file with it by --api-key-file, or add --store-key",
+            "the key would be in the file of profiles: give a file with --api-key-file, or add --store-key",
             param_hint="--api-key",
         )
     fields = {name: given[name] for name in FIELDS if given.get(name)}

@@ -1,7 +1,7 @@
 """The options that name a server and the caller's credentials: one list for all commands, before or after the command.
 
-A command that talks to a server has a parameter `url: Url`; `CommandLine` gives it the other options. While it runs,
-the environment has the values in force, for the SDK and for processes that the command starts.
+A command that talks to a server has a parameter `url: Url`; `CommandLine` adds the other options. While the command
+runs, the environment has the effective values, for the SDK and for child processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _VARIABLES: Final = {
 }  # fmt: skip
 _MAX_KEY: Final = 8 << 10
 _TOGETHER: Final = (("api_key", "api_key_file"), ("cert_file", "key_file"))
-"""Pairs that are replaced together: a certificate fits its own key alone."""
+"""Pairs that are replaced together: a certificate only fits its own key."""
 
 _given: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingProxyType({}))
 
@@ -42,7 +42,7 @@ def profile_names() -> list[str]:
 def _options(
     url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where the server is. Or DUEMQ_URL.", show_default="http://127.0.0.1:8787"),
+        typer.Option(metavar="URL", help="The server's address. Or DUEMQ_URL.", show_default="http://127.0.0.1:8787"),
     ] = None,
     profile: Annotated[
         str | None,
@@ -60,20 +60,20 @@ def _options(
         str | None, typer.Option(metavar="FILE", help="A file with the API key, on its first line.")
     ] = None,
     ca_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="For https://: whom to trust (PEM). Or DUEMQ_CA_FILE.")
+        str | None, typer.Option(metavar="FILE", help="For https://: trusted authorities (PEM). Or DUEMQ_CA_FILE.")
     ] = None,
     cert_file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The certificate to show (PEM). Or DUEMQ_CERT_FILE.")
+        str | None, typer.Option(metavar="FILE", help="Your certificate (PEM). Or DUEMQ_CERT_FILE.")
     ] = None,
     key_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="The key of that certificate. Or DUEMQ_KEY_FILE.")
     ] = None,
 ) -> None:
-    """Never called: its parameters are the options."""
+    """Never called: its parameters define the options."""
 
 
 class CommandLine(Group):
-    """The root of the commands, with the options of a connection on itself and on each command that connects."""
+    """The root of the commands. Adds the connection options to itself and to each command that connects."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -103,7 +103,7 @@ def _before_command(callback: Callable[..., Any] | None, names: list[str]) -> Ca
         _given.set(given)
         for name, path in given.items():
             if name.endswith("_file") and name in _VARIABLES:
-                os.environ[_VARIABLES[name]] = path  # also for commands without a connection: their children have one
+                os.environ[_VARIABLES[name]] = path  # also for commands that do not connect: their children may
         if callback is not None:
             callback(**values)
 
@@ -129,7 +129,7 @@ def _connecting(callback: Callable[..., Any], names: list[str]) -> Callable[...,
 
 
 def _without_connection(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """An option that would be ignored is refused: `duemq --profile prod backup` would be of this machine."""
+    """Refuses options that would be ignored: `duemq --profile prod backup` would back up this machine."""
 
     @functools.wraps(callback)
     def command(**values: Any) -> Any:
@@ -143,27 +143,27 @@ def _without_connection(callback: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def given_options() -> Mapping[str, str]:
-    """The options of a connection on this command line, by name, without an environment and a profile."""
+    """The connection options on this command line, by name, without the environment and the profile."""
     return _given.get()
 
 
 def typed_options(ctx: typer.Context) -> dict[str, str]:
-    """The same of a command line that is being typed."""
+    """The same for a command line that is being typed."""
     both = {**ctx.find_root().params, **{name: value for name, value in ctx.params.items() if value is not None}}
     return {name: both[name] for name in (*_VARIABLES, "api_key_file") if both.get(name) is not None}
 
 
 def resolve(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """What a command connects with: options, environment, profile; the earlier one wins. The key's text is in it, and
+    """The effective connection values: options, environment, profile; the earlier wins. Includes the key's text, and
     the name of the profile in use as `profile`.
 
-    A profile is one server: it is used as a whole, or not at all if a URL is given otherwise. One that an option names
-    wins over the environment. Raises BadConfig for a profile or a key file that cannot be used.
+    A profile stands for one server: it is used as a whole, or not at all if a URL is given otherwise. A profile named
+    by an option wins over the environment. Raises BadConfig for a profile or a key file that cannot be used.
     """
     if "url" in given and "profile" in given:
-        raise typer.BadParameter("--url and --profile name a server each: give one of them", param_hint="--profile")
+        raise typer.BadParameter("--url and --profile both name a server: give one of them", param_hint="--profile")
     if "api_key" in given and "api_key_file" in given:
-        raise typer.BadParameter("--api-key and --api-key-file give a key each", param_hint="--api-key-file")
+        raise typer.BadParameter("--api-key and --api-key-file both give a key: use one", param_hint="--api-key-file")
     variables = {name: environment[each] for name, each in _VARIABLES.items() if environment.get(each)}
     profile = None
     if "profile" in given:

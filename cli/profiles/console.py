@@ -27,7 +27,7 @@ def _opened(address: str) -> bool:
 
     has_desktop = sys.platform != "linux" or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME", "BROWSER")
-    )  # without one Python would start a browser for terminals in this one
+    )  # without a display, Python would start a text browser in this terminal
     try:
         return has_desktop and webbrowser.open(address)
     except (OSError, webbrowser.Error):

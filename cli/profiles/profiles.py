@@ -1,4 +1,4 @@
-"""The profiles of a user: which servers there are, and how each is reached. One TOML file in the user's folder."""
+"""The profiles of a user: servers, and how to reach them. One TOML file in the user's folder."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def profiles_path() -> Path:
 
 
 class Profiles:
-    """`current` is the name of the one that is used unless another is named; "": none."""
+    """`current` is the name of the default profile; "": none."""
 
     def __init__(self, path: Path, current: str, profiles: dict[str, dict[str, str]]) -> None:
         self.path, self.current, self.profiles = path, current, profiles
 
     @classmethod
     def read(cls) -> Self:
-        """Those of the user; none if there is no file. Raises BadConfig for a file that cannot be used."""
+        """The user's profiles; none if there is no file. Raises BadConfig for a file that cannot be used."""
         path = profiles_path()
         try:
             with path.open("rb") as file:
@@ -45,7 +45,7 @@ class Profiles:
             document = tomllib.loads(text)
         except OSError as error:
             if isinstance(error, FileNotFoundError) or not os.access(path.parent, os.X_OK):
-                return cls(path, "", {})  # also if HOME is that of another user
+                return cls(path, "", {})  # also if HOME belongs to another user
             raise BadConfig(f"the profiles in {path} cannot be read: {error.strerror}") from error
         except ValueError as error:  # not UTF-8, or not TOML
             raise BadConfig(f"the profiles in {path} are not TOML: {error}") from error
@@ -63,7 +63,7 @@ class Profiles:
     @classmethod
     @contextmanager
     def change(cls) -> Iterator[Self]:
-        """The profiles, to be changed: they are written at the end of the block, whole and for this user alone."""
+        """The profiles, for changes: written at the end of the block, as a whole and readable only by this user."""
         import fcntl  # no other command needs it, and Windows has none
 
         folder = profiles_path().parent
@@ -81,7 +81,7 @@ class Profiles:
             raise BadConfig(f"the profiles in {folder} cannot be written: {error.strerror}") from error
 
     def _write(self) -> None:
-        target = self.path.resolve()  # a link stays one
+        target = self.path.resolve()  # a link stays a link
         lines = [_HEAD, *((f"current = {json.dumps(self.current)}\n",) if self.current else ())]
         for name, fields in sorted(self.profiles.items()):
             lines.append(f"\n[profiles.{name}]\n")
@@ -114,7 +114,7 @@ def _checked(path: Path, document: Mapping[str, Any]) -> tuple[str, dict[str, di
         raise BadConfig(f"{path}: profiles are sections: [profiles.NAME]")
     for name, fields in profiles.items():
         if not isinstance(fields, dict) or not _NAME.fullmatch(name):
-            raise BadConfig(f"{path}: profiles.{name} is no profile: [profiles.NAME], with A-Z a-z 0-9 _ - in NAME")
+            raise BadConfig(f"{path}: profiles.{name} is not a profile: [profiles.NAME], with A-Z a-z 0-9 _ - in NAME")
         if unknown := sorted(fields.keys() - set(FIELDS)):
             raise BadConfig(f"{path}: profiles.{name}.{unknown[0]} is not known; known are {', '.join(FIELDS)}")
         for field, value in fields.items():
@@ -123,5 +123,5 @@ def _checked(path: Path, document: Mapping[str, Any]) -> tuple[str, dict[str, di
         if not fields.get("url"):
             raise BadConfig(f"{path}: profiles.{name} has no url")
     if current != "" and (not isinstance(current, str) or current not in profiles):
-        raise BadConfig(f"{path}: current = {shown(current)}, and there is no such profile")
+        raise BadConfig(f"{path}: current = {shown(current)}, but there is no such profile")
     return current, profiles

@@ -24,10 +24,10 @@ def node(
     context: typer.Context,
     data: startup.Data = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where proxies and other nodes reach this one.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Address for proxies and other nodes.", metavar="HOST:PORT")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Unique in the cluster. Default: the host name.")] = None,
-    rack: Annotated[str | None, typer.Option(help="Where it stands, for zookeeper.strategy=same_rack.")] = None,
+    rack: Annotated[str | None, typer.Option(help="Its rack, for zookeeper.strategy=same_rack.")] = None,
     kafka: startup.Kafka = None,
     zookeeper: startup.ZooKeeper = None,
     shards: Annotated[int | None, typer.Option(help="Shards of a new cluster.")] = None,
@@ -37,10 +37,10 @@ def node(
     log_format: startup.LogFormat = None,
     further: startup.Further = None,
 ) -> None:
-    """Run a delay node of a cluster, or (with a command) look at the nodes there are.
+    """Run a delay node of a cluster, or (with a command) manage running nodes.
 
     With --workers N it is N processes, each with a part of the shards: their names end in .0, .1 ..., their data is in
-    sub-folders, and they listen on N ports in a row.
+    sub-folders, and they listen on N consecutive ports.
     """
     if context.invoked_subcommand is not None:
         return
@@ -54,7 +54,7 @@ def node(
     notifier = startup.become_server(workers)
     if workers > 1:
         import duemq.bus.kafka.bus
-        import duemq.cli.wiring.node_process  # noqa: F401  # before the fork: once for all, in memory that they share
+        import duemq.cli.wiring.node_process  # noqa: F401  # before the fork: imported once, into shared memory
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.node_process import run_node

@@ -22,7 +22,7 @@ def proxy(
     log_format: startup.LogFormat = None,
     further: startup.Further = None,
 ) -> None:
-    """Run a proxy: it takes messages and commands over HTTP for the delay nodes of a cluster, and keeps nothing.
+    """Run a proxy: it accepts messages and commands over HTTP for the delay nodes of a cluster, and stores nothing.
 
     The console is at /console/ of its address: by default http://127.0.0.1:8787/console/
     """
@@ -35,7 +35,7 @@ def proxy(
     settings = startup.begin(config, options, further)
     notifier = startup.become_server(workers)
     if workers > 1:
-        import duemq.cli.wiring.proxy_process  # noqa: F401  # before the fork: once for all, in memory that they share
+        import duemq.cli.wiring.proxy_process  # noqa: F401  # before the fork: imported once, into shared memory
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.proxy_process import run_proxy

@@ -1,4 +1,4 @@
-"""`duemq relay`: hands on what is delivered into topics of Kafka."""
+"""`duemq relay`: sends messages delivered to topics of Kafka to destinations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = """Examples:
 def relay(
     kafka: startup.Kafka = None,
     listen: Annotated[
-        str | None, typer.Option(help="Where metrics and probes are served.", metavar="HOST:PORT")
+        str | None, typer.Option(help="Address that serves metrics and probes.", metavar="HOST:PORT")
     ] = None,
     workers: startup.Workers = 1,
     config: startup.Config = None,
@@ -27,10 +27,10 @@ def relay(
     log_format: startup.LogFormat = None,
     further: startup.Further = None,
 ) -> None:
-    """Hand on what is delivered into topics of Kafka to the destinations declared (`duemq destination add`).
+    """Send messages delivered to topics of Kafka to the declared destinations (`duemq destination add`).
 
-    Any number of relays share the work. `duemq serve` relays by itself. With --workers N it is N processes, which
-    listen on N ports in a row.
+    Any number of relays share the work. `duemq serve` includes a relay. With --workers N it is N processes, which
+    listen on N consecutive ports.
     """
     from duemq.cli.wiring.workers import run_workers
 
@@ -40,7 +40,7 @@ def relay(
     if workers > 1:
         import duemq.bus.kafka.bus
         import duemq.cli.wiring.relay.relay_process
-        import duemq.relay.relay  # noqa: F401  # before the fork: once for all, in memory that they share
+        import duemq.relay.relay  # noqa: F401  # before the fork: imported once, into shared memory
 
     def run(worker: int | None) -> None:
         from duemq.cli.wiring.relay.relay_process import run_relay

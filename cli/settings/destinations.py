@@ -1,4 +1,4 @@
-"""The sections `[destinations.NAME]` of the settings: destinations that are declared at the start."""
+"""The settings sections `[destinations.NAME]`: destinations declared at the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FROM_TEXT: Final[Mapping[str, Callable[[str], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDestination:
-    """`credentials`: None where the settings give none; then they are as others gave them."""
+    """`credentials`: None if the settings give none; then existing ones stay."""
 
     destination: Destination
     credentials: Credentials | None
@@ -33,7 +33,7 @@ class DeclaredDestination:
 
 def _declared(sections: object) -> object:
     if not isinstance(sections, Mapping):
-        raise ValueError("it has a section for each: [destinations.NAME]")
+        raise ValueError("use a section for each: [destinations.NAME]")
     return {name: _read(str(name), section) for name, section in sections.items()}
 
 
@@ -53,7 +53,7 @@ def _read(name: str, section: object) -> DeclaredDestination:
 
 
 def _credentials(section: Mapping[str, Any]) -> Credentials | None:
-    """Those of the file, and over them those that stand in the section, or in the environment."""
+    """Those of the file, overridden by those in the section or the environment."""
     if not section.keys() & set(_BESIDE):
         return None
     own = section.get("credentials", {})
@@ -67,7 +67,7 @@ def _credentials(section: Mapping[str, Any]) -> Credentials | None:
 
 
 def _values(value: Any) -> Any:
-    """With what the environment gives as text: lists with commas, numbers, switches."""
+    """Converts texts from the environment: lists with commas, numbers, switches."""
     if not isinstance(value, Mapping):
         return value
     return {key: _value(key, each) for key, each in value.items()}
@@ -81,11 +81,11 @@ def _value(key: str, value: Any) -> Any:
     try:
         return _FROM_TEXT.get(key, str)(value)
     except ValueError:
-        return value  # what reads it says what is wrong
+        return value  # validation reports the error
 
 
 def with_names_of(names: Mapping[str, Any], variables: Mapping[str, Any]) -> dict[str, Any]:
-    """What variables say, under the names of the file: those of variables are in lower case, and have no hyphens."""
+    """The variables' values, under the file's names: names of variables are lower-cased, and have no hyphens."""
     spelt = {name.lower().replace("-", "_"): name for name in names}
     return {spelt.get(name, name): value for name, value in variables.items()}
 

@@ -1,4 +1,4 @@
-"""Where each setting comes from: an option, the environment, a line of the file, or the default."""
+"""The source of each setting: an option, the environment, a line of the file, or the default."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KEY = re.compile(r"""\s*([\w."'-]+)\s*=""")
 
 
 class OriginOfSetting(NamedTuple):
-    """`value`: as JSON has it, durations in ms; a secret is `HIDDEN`, or empty. `text`: as the file may have it.
-    `sources`: all places that give it, the one in force first; none: it is the default."""
+    """`value`: as in JSON, durations in ms; a secret is `HIDDEN`, or empty. `text`: as in the file. `sources`: all
+    places that set it, the effective one first; empty: it is the default."""
 
     key: str
     value: Any
@@ -31,7 +31,7 @@ class OriginOfSetting(NamedTuple):
 
 
 def origins(layers: Layers) -> Iterator[OriginOfSetting]:
-    """All settings in force, in the order of the file in `conf`. Raises BadConfig."""
+    """All effective settings, in the order of the file in `conf`. Raises BadConfig."""
     settings = Settings.of(layers)
     lines = _line_numbers(layers.path)
     for name, field in Settings.model_fields.items():
@@ -65,7 +65,7 @@ def _origin(
 
 
 def _of_destination(name: str, layers: Layers, lines: Mapping[tuple[str, ...], int]) -> Iterator[OriginOfSetting]:
-    """The keys that are given for a destination, without its credentials. They have no defaults."""
+    """The keys set for a destination, without its credentials. They have no defaults."""
     given: dict[str, Any] = {}
     for layer in (layers.file, layers.environment, layers.options):
         given |= layer.get("destinations", {}).get(name, {})
@@ -81,7 +81,7 @@ def _sources(path: tuple[str, ...], layers: Layers, lines: Mapping[tuple[str, ..
     if _given(layers.environment, path):
         yield variables.PREFIX + variables.DELIMITER.join(path).replace("-", "_").upper()
     if _given(layers.file, path):
-        # One in a table on a line has the line of the table.
+        # A key in an inline table has the table's line.
         line = next((lines[path[:depth]] for depth in range(len(path), 0, -1) if path[:depth] in lines), None)
         yield f"{layers.path}:{line}" if line else str(layers.path)
 
@@ -101,7 +101,7 @@ def _text(value: Any, is_duration: bool = False) -> str:
 
 
 def _line_numbers(path: Path | None) -> dict[tuple[str, ...], int]:
-    """The line of each heading and key of a TOML file that can be loaded."""
+    """The line of each heading and key of a valid TOML file."""
     numbers: dict[tuple[str, ...], int] = {}
     section: tuple[str, ...] = ()
     for number, line in enumerate(path.read_text("utf-8").splitlines() if path else (), start=1):

@@ -1,4 +1,4 @@
-"""The settings: one frozen value, made once at the edge. Nothing else reads the environment for them.
+"""The settings: one frozen value, created once at start. Only this module reads the environment for them.
 
 Later ones win: defaults, the TOML file (`--config`, or `DUEMQ_CONFIG`), the environment (`DUEMQ_LISTEN`,
 `DUEMQ_LIMITS__MAX_DELAY`), the command line. `conf/duemq.toml` has every key with its default, `docs/configuration.md`
@@ -37,7 +37,7 @@ _SECRETS = frozenset(("password", "token", "s3_secret_key", "client_secret"))
 
 
 class Layers(NamedTuple):
-    """The sources of settings, nested as in the file; later ones win. `path`: of the file, None without one."""
+    """The sources of settings, nested as in the file; later ones win. `path`: the file, None without one."""
 
     path: Path | None
     file: Mapping[str, Any]
@@ -83,9 +83,9 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, path: Path | str | None = None, overrides: Mapping[str, Any] | None = None) -> Settings:
-        """The settings in force. `overrides` (from the command line) are nested as in the file; None = not given.
+        """The effective settings. `overrides` (from the command line) are nested as in the file; None = not given.
 
-        Raises BadConfig, which names each wrong key, what it was and what is allowed.
+        Raises BadConfig, which names each wrong key, its value and the allowed values.
         """
         return cls.of(cls.layers(path, overrides))
 
@@ -103,7 +103,7 @@ class Settings(BaseModel):
 
     @classmethod
     def of(cls, layers: Layers) -> Settings:
-        """The settings of these layers. Raises BadConfig."""
+        """The settings from these layers. Raises BadConfig."""
         try:
             return cls(**_merge((layers.file, layers.environment, layers.options)))
         except ValidationError as error:
@@ -111,9 +111,9 @@ class Settings(BaseModel):
 
     @classmethod
     def strange_variables(cls) -> list[str]:
-        """A sentence for each variable of the environment that begins as settings do, and is none. `load` passes over
-        them, or with DUEMQ_STRICT_ENV=1 refuses them: others may have variables that begin so, and a misspelt name
-        would be ignored in silence."""
+        """A sentence for each environment variable that has the prefix of settings and is none. `load` ignores them, or
+        with DUEMQ_STRICT_ENV=1 refuses them: other programs may have such variables, but a misspelt name would be
+        ignored silently."""
         return variables.strangers(os.environ, cls)
 
     @property

@@ -1,4 +1,4 @@
-"""The variables of the environment that begin as ours do: which are settings, and whose the others are."""
+"""Environment variables with our prefix: which are settings, and where the others come from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SERVICE_URL = re.compile(r"DUEMQ_(?:.+_)?PORT=(?:tcp|udp|sctp)://.*", re.DOTALL
 
 
 def is_of_kubernetes(name: str, value: str) -> bool:
-    """Whether it tells of a service, such as DUEMQ_NODE_SERVICE_HOST for one that is called duemq-node."""
+    """Whether it describes a service, such as DUEMQ_NODE_SERVICE_HOST for one called duemq-node."""
     name = name.upper()
     return _SERVICE.fullmatch(name) is not None or _SERVICE_URL.fullmatch(f"{name}={value}") is not None
 
@@ -38,7 +38,7 @@ def is_strict(environment: Mapping[str, str]) -> bool:
 
 
 def values(environment: Mapping[str, str], settings: type[BaseModel]) -> dict[str, Any]:
-    """What the environment sets, nested as in the file; every value is text. Case does not matter in names."""
+    """The settings in the environment, nested as in the file; every value is text. Names are case-insensitive."""
     sections, tables, layer = dict(_sections(settings)), frozenset(_tables(settings)), dict[str, Any]()
     for variable, value in environment.items():
         if not variable.upper().startswith(PREFIX) or is_of_kubernetes(variable, value):
@@ -56,9 +56,9 @@ def values(environment: Mapping[str, str], settings: type[BaseModel]) -> dict[st
 
 
 def strangers(environment: Mapping[str, str], settings: type[BaseModel]) -> list[str]:
-    """A sentence for each variable that begins as ours do and is no setting, nor anything else that is known.
+    """A sentence for each variable with our prefix that is neither a setting nor known otherwise.
 
-    One that names a section is not among them: the keys of a section are checked with their values.
+    A variable that names a section is not included: a section's keys are checked with their values.
     """
     known_names = set(variables(settings))
     sections = {name.upper() for name in (*dict(_sections(settings)), *_tables(settings))}
@@ -83,7 +83,7 @@ def variables(settings: type[BaseModel]) -> Iterator[str]:
 
 
 def _put(layer: dict[str, Any], path: Sequence[str], value: str) -> None:
-    """Put a value below names. Where one of them has a text already, that is what is checked."""
+    """Put a value at a nested path. If a part of the path already has a text, that text is checked instead."""
     *names, last = path
     for name in names:
         inner = layer.setdefault(name, {})
@@ -94,7 +94,7 @@ def _put(layer: dict[str, Any], path: Sequence[str], value: str) -> None:
 
 
 def _tables(settings: type[BaseModel]) -> Iterator[str]:
-    """Settings with a section for each of several names."""
+    """Settings with one section for each of several names."""
     for name, field in settings.model_fields.items():
         if get_origin(field.annotation) is Mapping:
             yield name

@@ -1,4 +1,4 @@
-"""What a service tells systemd: datagrams to the socket that NOTIFY_SOCKET names (see sd_notify(3))."""
+"""Notifications to systemd: datagrams to the socket in NOTIFY_SOCKET (see sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from time import monotonic
 
 log = logging.getLogger(__name__)
 
-_SLOT = struct.Struct("=dB")  # of a worker: when (s, monotonic) it was well the last time, and whether it is ready
+_SLOT = struct.Struct("=dB")  # per worker: when (s, monotonic) it was last healthy, and whether it is ready
 _SLOT_BYTES = 16
 
 
 class Board:
-    """What the processes of one service know of each other: memory that they share if it is made before the fork."""
+    """The state that processes of one service share: memory created before the fork."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -39,7 +39,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """One process of a service. `watchdog_s`: within which time systemd wants a ping, None = it wants none.
+    """One process of a service. `watchdog_s`: how often systemd expects a ping; None = it expects none.
 
     Without an `address` nothing is sent.
     """
@@ -51,7 +51,7 @@ class Notifier:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str], workers: int = 1) -> Notifier:
-        """By the variables that systemd sets, which are taken out: processes that are started later are not meant."""
+        """From systemd's variables, which are then removed: they are not meant for child processes."""
         address = environment.pop("NOTIFY_SOCKET", "")
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         meant = environment.pop("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
@@ -63,7 +63,7 @@ class Notifier:
         return Notifier(self.address, self.watchdog_s, self.board, worker or 0)
 
     def tell(self, *assignments: str) -> None:
-        """Send assignments such as READY=1. A failure is logged, not raised: systemd misses the message by itself."""
+        """Send assignments such as READY=1. A failure is logged, not raised: systemd notices a missing message."""
         if not self.address:
             return
         # A leading @ stands for the abstract namespace.
@@ -76,6 +76,6 @@ class Notifier:
             log.warning("systemd could not be notified: %s", error, extra={"action": "notify"})
 
     def note(self, *, ready: bool) -> None:
-        """This process is well now."""
+        """Record that this process is healthy now."""
         assert self.board is not None
         self.board.write(self.worker, monotonic(), ready=ready)

@@ -1,7 +1,7 @@
 """Tells systemd that the service starts, is ready, works and stops.
 
-A ping says that the event loop runs and no shard of any process of the service is stuck. Without pings systemd
-restarts the service. Brokers that are away make no shard stuck (`delay/probes/liveness.py`).
+A ping means that the event loop runs and no shard in any process of the service is stuck. Without pings systemd
+restarts the service. Unreachable brokers make no shard stuck (`delay/probes/liveness.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from time import monotonic
 from duemq.background.loop import Loop
 from duemq.cli.systemd.notify import Notifier
 
-_EVERY_S = 5.0  # at least so often the status is looked at
-_START_S = 60.0  # a start that takes long is given so much more at each look
+_EVERY_S = 5.0  # the status is checked at least this often
+_START_S = 60.0  # each check extends a long start by this
 _STATUS_CHARS = 200
 
 
 class Watchdog:
-    """`stuck` and `status` are set once there is something to ask: see `Backend.stuck` and `Readiness.sentence`."""
+    """`stuck` and `status` are set once they can be asked: see `Backend.stuck` and `Readiness.sentence`."""
 
     def __init__(self, notifier: Notifier, stopping: asyncio.Event) -> None:
         self._notifier, self._stopping = notifier, stopping
@@ -34,7 +34,7 @@ class Watchdog:
         self._last_status = ""
 
     def ready_after(self, ready: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-        """Waits as `ready` does, and tells systemd."""
+        """Waits like `ready`, then tells systemd."""
 
         async def wait() -> None:
             await ready()
@@ -44,7 +44,7 @@ class Watchdog:
         return wait
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await self._loop.run(self._stopping)
         self._notifier.tell("STOPPING=1", "STATUS=it stops")
 
@@ -73,13 +73,13 @@ class Watchdog:
 
 @asynccontextmanager
 async def watchdog(notifier: Notifier, stopping: asyncio.Event) -> AsyncIterator[Watchdog]:
-    """A watchdog that runs as long as the context. Without systemd it does nothing."""
+    """A watchdog that runs during the context. Without systemd it does nothing."""
     watching = Watchdog(notifier, stopping)
     if not notifier.address:
         yield watching
         return
     if notifier.watchdog_s is not None:
-        faulthandler.enable()  # systemd ends it by SIGABRT: the log says where it was
+        faulthandler.enable()  # systemd ends it by SIGABRT: the traceback shows the place
     async with asyncio.TaskGroup() as group:
         task = group.create_task(watching.run(), name="watchdog")
         try:

@@ -1,4 +1,4 @@
-"""From settings to what traces, and nothing of it where tracing is off."""
+"""Sets up tracing from the settings; imports nothing if tracing is off."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 async def open_tracing(
     settings: Settings, kind: str, instance: str, metrics: CollectorRegistry
 ) -> AsyncIterator[Tracing | None]:
-    """None where tracing is off. `kind`: serve, node or proxy. Raises BadConfig where the extra is missing."""
+    """None if tracing is off. `kind`: serve, node or proxy. Raises BadConfig if the extra is missing."""
     if not settings.tracing.enabled:
         yield None
         return
@@ -43,7 +43,7 @@ async def open_tracing(
 
 
 def observer_for(metrics: CollectorRegistry, tracing: Tracing | None) -> Observer | None:
-    """What a node that traces observes its cycles by; None: by what it has itself."""
+    """The observer of a traced node's cycles; None: the node's own observer."""
     if tracing is None:
         return None
     from duemq.delay.shard.traced_observer import TracedObserver
@@ -60,5 +60,5 @@ def gateway_for(backend: Backend, selection: Selection, answer_s: float, tracing
 
 
 def calls_of(app: ASGIApp, tracing: Tracing | None) -> ASGIApp:
-    """The application as it is served: of a process that traces, its requests know their caller's trace."""
+    """The application to serve: if tracing is on, requests join their caller's trace."""
     return app if tracing is None else TracedCalls(app)

@@ -1,4 +1,4 @@
-"""The administration beside the work of a process."""
+"""The administration that runs beside a process's work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from duemq.cluster.admin.administration import Administration
 from duemq.cluster.admin.trail import TrailEntry
 from duemq.model.errors import Unavailable
 
-if TYPE_CHECKING:  # a proxy does without
+if TYPE_CHECKING:  # not needed by a proxy
     from duemq.delay.node import Node
 
-_FOLDER = "data folder"  # who may open it
+_FOLDER = "data folder"  # users with access to it
 
 Work = Callable[[asyncio.Event], Awaitable[None]]
 
 
 def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
-    """The administration by the bus that the node has open."""
+    """The administration that uses the node's open bus."""
 
     def bus() -> Bus:
         if not hasattr(node, "bus"):
@@ -31,10 +31,10 @@ def administration_of(node: Node, clock: Callable[[], int]) -> Administration:
 
 
 def beside(admin: Administration, work: Work, *others: Callable[[], Awaitable[None]]) -> Work:
-    """The work, with the administration beside it as long as it runs.
+    """The work, with the administration beside it while it runs.
 
-    Before the work is asked to end, the others and the trail are cancelled and have ended: what they write at their
-    end finds the log open.
+    Before the work is asked to end, the others and the trail are cancelled and have ended, so that their last writes
+    find the log open.
     """
 
     async def run(shut: asyncio.Event) -> None:
@@ -70,7 +70,7 @@ def both(first: asyncio.Event, second: asyncio.Event) -> Callable[[], Awaitable[
 
 
 def key_maker(admin: Administration) -> Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]:
-    """Makes keys for who may open the data folder."""
+    """Creates keys for users with access to the data folder."""
 
     async def make(fields: dict[str, Any]) -> dict[str, Any]:
         made = await admin.keys.make(fields, _FOLDER, checked=True)

@@ -1,4 +1,4 @@
-"""From settings to the HTTP API, in front of a backend."""
+"""Builds the HTTP API in front of a backend from the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # an extra
 log = logging.getLogger(__name__)
 
 CONSOLE = "/console/"
-"""The path of the pages of what `http_api` makes."""
+"""Path of the pages served by `http_api`."""
 
 
 class HttpApi(NamedTuple):
@@ -53,19 +53,18 @@ def http_api(
     figures: FiguresOf = lambda name: None,
     ended: Ended = none_at_work,
 ) -> HttpApi:
-    """The HTTP API in front of a backend, and what runs beside it.
+    """The HTTP API in front of a backend, and its background work.
 
-    `closing`, `admin`: see `create_app`. `tracing`: None traces nothing. `figures`: of the relays. `ended`: of the one
-    in this process.
-    The log says who may use it.
+    `closing`, `admin`: see `create_app`. `tracing`: None means no tracing. `figures`: of the relays. `ended`: of the
+    relay in this process. The log tells who has access.
     """
     keys = len(settings.http.api_keys)
     if keys or settings.http.access == "keys" or settings.login.issuer:
-        log.info("API keys are asked for; %d are set", keys, extra={"action": "http.keys", "keys": keys})
+        log.info("API keys are required; %d are set", keys, extra={"action": "http.keys", "keys": keys})
     else:
         log.log(
             logging.INFO if is_loopback(settings.host) else logging.WARNING,
-            "no API keys are set (http.api_keys): until one is made (duemq key add), everybody who reaches %s may "
+            "no API keys are set (http.api_keys): until one is created (duemq key add), everyone with access to %s may "
             "send, read and cancel",
             settings.listen,
             extra={"action": "http.keys", "keys": 0},
@@ -84,13 +83,13 @@ def http_api(
         settings.console, RelayAccess(partial(send_test, open_with=outlet_opener(settings)), figures, ended),
     )  # fmt: skip
     app.admission.on_stranger_refused = Counter(
-        "duemq_strangers_refused", "Requests without a key that found all places taken.", registry=metrics
+        "duemq_strangers_refused", "Requests without a key, refused because their places were taken.", registry=metrics
     ).inc
     app.consumer_names.on_refused = Counter(
-        "duemq_consumer_names_refused", "Cursors under a name beyond what a caller may have.", registry=metrics
+        "duemq_consumer_names_refused", "Cursors refused because the caller has too many names.", registry=metrics
     ).inc
     app.admission.on_body_ended = Counter(
-        "duemq_half_sent_bodies", "Bodies that did not come in time, or gave way to other requests.", registry=metrics
+        "duemq_half_sent_bodies", "Bodies that timed out, or were dropped for other requests.", registry=metrics
     ).inc
     jobs = JobRunner(admin.jobs, gateway, backend.clock, settings.topics.max_redrives, admin.keys)
     declared = SettingsDestinations(settings.destinations, admin, lambda: gateway.bus, ended)

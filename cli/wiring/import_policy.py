@@ -1,4 +1,4 @@
-"""From settings to the rules for imported files."""
+"""Builds the rules for imported files from the settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duemq.storage.object_store import ObjectStore, is_object
 
 
 def import_policy(settings: Settings) -> ImportPolicy:
-    """What files may be imported: the same in the HTTP API as on the nodes."""
+    """The files that may be imported: the same rules in the HTTP API and on the nodes."""
     own = settings.limits
     limits = ImportLimits(
         max_payload_bytes=own.max_payload_bytes,

@@ -1,4 +1,4 @@
-"""Log lines: a sentence plus fields, as text for people or as JSON for machines. Times are UTC, and say so."""
+"""Log lines: a sentence plus fields, as text for people or as JSON for machines. Times are marked as UTC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", 
 
 
 class LogFormatter(logging.Formatter):
-    """Text, with a time such as 2026-11-22T13:30:34.049Z: comparable among machines, and when clocks change."""
+    """Text, with times such as 2026-11-22T13:30:34.049Z: comparable between machines and across clock changes."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -23,7 +23,7 @@ class LogFormatter(logging.Formatter):
 
 
 class TextLines(LogFormatter):
-    """A line for people. Nothing that is quoted, such as what a caller sent, begins a line or moves the cursor."""
+    """A line for people. Quoted text, such as a caller's, can neither start a line nor move the cursor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return escaped(super().formatMessage(record))
@@ -49,7 +49,7 @@ class JsonLines(LogFormatter):
 
 
 def set_up(level: str, form: Literal["text", "json"]) -> None:
-    """Log to stderr. Other libraries speak up from warnings on."""
+    """Log to stderr. Other libraries log only warnings and errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else TextLines("%(asctime)s %(levelname)-7s %(message)s"))
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""How a process of a cluster finds the others: ZooKeeper, and what all of the cluster share."""
+"""How a process of a cluster finds the others: ZooKeeper, and the cluster's shared identity."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ async def open_directory(settings: Settings, opened: AsyncExitStack) -> Registry
 
 
 async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asyncio.Event) -> str | None:
-    """The prefix of the cluster, for a process that needs nothing else of what the cluster shares; None if it is
-    stopped. Raises BadConfig if nothing says it."""
+    """The cluster's prefix, for a process that needs nothing else of its identity; None if stopped. Raises BadConfig if
+    the prefix is unknown."""
     if settings.kafka.prefix or settings.cluster == DEFAULT_CLUSTER:
         return settings.kafka.prefix or OWN
     if not settings.zookeeper.hosts:
         raise BadConfig(
-            f"the prefix of the topics of cluster {settings.cluster} is not known: name its ZooKeeper in "
+            f"the prefix of the topics of cluster {settings.cluster} is not known: set its ZooKeeper in "
             f"zookeeper.hosts, or set kafka.prefix ({prefix_of(settings.cluster)}, or {OWN} if the cluster was made "
             "before there were prefixes)"
         )
@@ -42,7 +42,7 @@ async def prefix_for_relay(settings: Settings, opened: AsyncExitStack, stop: asy
 async def shared_identity(
     directory: Registry, settings: Settings, stop: asyncio.Event, *, makes: bool
 ) -> ClusterIdentity | None:
-    """What the cluster shares. Who makes it may be the first; others wait for that, None if they are stopped."""
+    """The cluster's shared identity. A process that may create it does so; others wait for it, None if stopped."""
     if "shards" in settings.model_fields_set:
         return check_prefix(settings, await directory.identity(settings.shards))
     identities: list[ClusterIdentity] = []

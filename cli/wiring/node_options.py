@@ -1,4 +1,4 @@
-"""From settings to the options of a delay node."""
+"""Builds the options of a delay node from the settings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def node_options(settings: Settings, *, alone: bool, trims: bool, holds: frozens
 
 
 def _copies(settings: Settings) -> int:
-    """How many replicas have an imported file: as many as the brokers keep of other messages, where nothing is set."""
+    """Default number of replicas with a copy of an imported file: as many as the brokers keep of other messages."""
     return settings.delay_files.import_replicas or settings.kafka.min_insync_replicas
 
 

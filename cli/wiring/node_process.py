@@ -42,23 +42,23 @@ from duemq.web.admission import Admission
 from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 from duemq.web.status import ReadinessCollector
 
-_EXPIRE_S = 30.0  # how often abandoned snapshots are looked for
+_EXPIRE_S = 30.0  # how often abandoned snapshots are removed
 
 
 def _told_host(advertise: str, bound: str) -> str:
-    """The host by which proxies and other nodes are told to reach this one. Raises BadConfig where none can."""
+    """The host that proxies and other nodes use to reach this one. Raises BadConfig if there is none."""
     host = advertise.strip("[]") or bound
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         if ":" in host or "/" in host:
-            raise BadConfig(f"node.advertise = {advertise!r}: it must be a host alone, without a port") from None
+            raise BadConfig(f"node.advertise = {advertise!r}: it must be a host without a port") from None
         return host  # a name
     if (getattr(address, "ipv4_mapped", None) or address).is_unspecified:
         key = "node.advertise" if advertise else "node.listen"
         raise BadConfig(
-            f"{key} = {host} stands for every address of this machine, and nobody else can reach it by that: "
-            "set node.advertise to the host name or address by which proxies and other nodes do"
+            f"{key} = {host} stands for every address of this machine, and others cannot reach it by that: "
+            "set node.advertise to the host name or address by which proxies and other nodes reach it"
         )
     return host
 
@@ -69,9 +69,9 @@ async def run_node(
     workers: int = 1,
     notifier: Notifier = Notifier(),  # noqa: B008  # a value
 ) -> None:
-    """Be a delay node until SIGINT or SIGTERM. Raises Fatal where the start is wrong.
+    """Run a delay node until SIGINT or SIGTERM. Raises Fatal if it cannot start.
 
-    `worker` of `workers`: this process holds a part of the shards, with a name, a folder and a port of its own.
+    `worker` of `workers`: this process has a part of the shards, and another name, folder and port than the others.
     """
     check_cluster(settings)
     name, data, listen = settings.node.name or socket.gethostname(), settings.data, settings.node.listen

@@ -1,4 +1,4 @@
-"""From settings to the parts that several kinds of process have, and their options."""
+"""Builds parts that several kinds of process share, and their options, from the settings."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ WALL_CLOCK: Callable[[], int] = wall_clock
 """Tests of whole processes replace both (`tests/support/node/hooks.py`). No setting does."""
 
 LOOK_AGAIN_S = 0.5
-"""How soon others are looked for again."""
+"""Pause before looking for others again."""
 
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while a machine is suspended
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # keeps running while a machine is suspended
 
 
 def check_prefix(settings: Settings, identity: Identity) -> Identity:
-    """The identity. Raises BadConfig where kafka.prefix is another one: topics keep their names."""
+    """The identity. Raises BadConfig if kafka.prefix differs: topics keep their names."""
     if settings.kafka.prefix not in ("", identity.prefix):
         raise BadConfig(
             f"kafka.prefix = {settings.kafka.prefix}, but the topics of cluster {settings.cluster} begin with "
@@ -60,7 +60,7 @@ def check_prefix(settings: Settings, identity: Identity) -> Identity:
 
 def kafka_options(settings: Settings, prefix: str = OWN) -> KafkaOptions:
     """`prefix`: of the names of the cluster's topics and groups on the brokers."""
-    from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms that the embedded log does without
+    from duemq.bus.kafka.options import KafkaOptions  # aiokafka takes 70 ms that the embedded log does not need
 
     own = settings.kafka
     return KafkaOptions(
@@ -127,8 +127,8 @@ async def open_bus(settings: Settings, clock: Callable[[], int], prefix: str, ab
 
 
 def registry() -> CollectorRegistry:
-    """The registry for the metrics of a process. Without a `_created` series beside each counter and histogram: twice
-    the series."""
+    """The registry for a process's metrics. Without the `_created` series of each counter and histogram, which would
+    double the number of series."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # it holds for the whole process
     metric_registry = CollectorRegistry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR, LoopCollector()):
@@ -137,7 +137,7 @@ def registry() -> CollectorRegistry:
 
 
 def guarded_clock(settings: Settings) -> GuardedClock:
-    """The clock of a process among others, whose own may be wrong."""
+    """The clock of a process in a cluster, guarded in case it is wrong."""
     return GuardedClock(WALL_CLOCK, _steady, settings.node.max_clock_offset_ms)
 
 
@@ -146,7 +146,7 @@ def _steady() -> int:
 
 
 def http_tls(settings: Settings, metrics: CollectorRegistry) -> ServerTls | None:
-    """The TLS of the HTTP API; None where it has none. Raises BadConfig."""
+    """The TLS of the HTTP API, or None. Raises BadConfig."""
     own = settings.http
     files = TlsFiles(
         own.client_ca_file, own.cert_file, own.key_file, "http.client_ca_file", "http.cert_file", "http.key_file"
@@ -159,13 +159,13 @@ def http_tls(settings: Settings, metrics: CollectorRegistry) -> ServerTls | None
 
 
 def node_tls(settings: Settings, metrics: CollectorRegistry, host: str) -> ServerTls | None:
-    """The TLS of a node that others know as `host`; None where it has none. Raises BadConfig."""
+    """The TLS of a node that others know as `host`, or None. Raises BadConfig."""
     files, client_auth = _node_files(settings), settings.node.client_auth
     return _server_tls(node_context(files, client_auth, host), files, metrics) if files.cert else None
 
 
 def node_client_tls(settings: Settings) -> FileContext | None:
-    """What proxies and nodes reach nodes with; None where that is without TLS. Raises BadConfig."""
+    """The TLS with which proxies and nodes reach nodes, or None. Raises BadConfig."""
     files = _node_files(settings)
     return client_context(files) if files else None
 
@@ -183,7 +183,7 @@ def _server_tls(context: FileContext, files: TlsFiles, metrics: CollectorRegistr
 
 
 async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
-    """What `attempt` returns, made again while brokers are away (Unavailable); None if it is stopped."""
+    """The result of `attempt`, repeated while brokers are unreachable (Unavailable); None if stopped."""
     reached: list[T] = []
 
     async def turn() -> None:
@@ -194,7 +194,7 @@ async def reach_brokers(attempt: Callable[[], Awaitable[T]], stop: asyncio.Event
 
 
 def check_cluster(settings: Settings) -> None:
-    """Raises BadConfig where something is missing that a cluster needs."""
+    """Raises BadConfig if a setting is missing that a cluster needs."""
     if not settings.kafka.bootstrap:
         raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     if not settings.zookeeper.hosts:
@@ -202,14 +202,14 @@ def check_cluster(settings: Settings) -> None:
 
 
 def check_http_access(settings: Settings) -> None:
-    """Refuse to serve everybody who reaches this machine. Raises BadConfig."""
+    """Refuse to serve everyone with access to this machine. Raises BadConfig."""
     http = settings.http
     if not http.api_keys and http.access != "keys" and not http.open and not settings.login.issuer:
         _require_loopback(settings.listen, "http.api_keys", 'http.access = "keys" or http.api_keys')
 
 
 def check_node_access(settings: Settings, listen: str) -> None:
-    """As `check_http_access`, for the address of a node."""
+    """Like `check_http_access`, for a node's address."""
     if not settings.node.token and not settings.http.open:
         _require_loopback(listen, "node.token", "node.token")
 
@@ -218,8 +218,8 @@ def _require_loopback(listen: str, missing: str, remedy: str) -> None:
     if is_loopback(listen.rpartition(":")[0].strip("[]")):
         return
     raise BadConfig(
-        f"{missing} is not set, and {listen} can be reached from other machines: everybody there could send, read "
-        f"and cancel. Set {remedy}, listen on 127.0.0.1, or, where something else keeps strangers away, set "
+        f"{missing} is not set, and {listen} can be reached from other machines: everyone there could send, read "
+        f"and cancel. Set {remedy}, listen on 127.0.0.1, or, if strangers are kept away otherwise, set "
         "http.open = true"
     )
 

@@ -48,7 +48,7 @@ async def _learn_of_brokers(
     opened: AsyncExitStack,
     stop: asyncio.Event,
 ) -> tuple[Bus, ClockWatch, TopicStates] | None:
-    """What a proxy learns of the brokers before it serves, asked again while they are away; None if it is stopped."""
+    """Read from the brokers what a proxy needs to serve; retried while they are unreachable. None if stopped."""
 
     async def attempt() -> tuple[Bus, ClockWatch, TopicStates]:
         async with AsyncExitStack() as made:
@@ -73,7 +73,7 @@ async def run_proxy(
     shared: bool = False,
     notifier: Notifier = Notifier(),  # noqa: B008  # a value
 ) -> None:
-    """Be a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
+    """Run a proxy until SIGINT or SIGTERM. `shared`: other processes listen on the same port."""
     check_cluster(settings)
     check_http_access(settings)
     metrics = registry()

@@ -45,7 +45,7 @@ async def serve(
     companion: Companion | None = None,
     notifier: Notifier = Notifier(),  # noqa: B008  # a value
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Raises Fatal where the start or the books are wrong.
+    """Serve until SIGINT or SIGTERM. Raises Fatal if it cannot start or its data is inconsistent.
 
     `companion` runs beside the server once it is ready, such as the demonstration of `make run`.
     """

@@ -1,4 +1,4 @@
-"""What the commands that start a server share: their options, and how they begin and fail."""
+"""Shared by the commands that start a server: their options, how they start, and how they fail."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Data = Annotated[Path | None, typer.Option(help="Data folder; made if it is not there.", metavar="DIR")]
-Listen = Annotated[str | None, typer.Option(help="Where to listen.", metavar="HOST:PORT")]
+Data = Annotated[Path | None, typer.Option(help="Data folder; created if missing.", metavar="DIR")]
+Listen = Annotated[str | None, typer.Option(help="Address to listen on.", metavar="HOST:PORT")]
 Config = Annotated[Path | None, typer.Option(help="Settings file (TOML).", metavar="FILE")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 Further = Annotated[
     list[str] | None, typer.Option("--set", help="Any other setting, as section.key=value.", metavar="KEY=VALUE")
 ]
-Kafka = Annotated[str | None, typer.Option(help="Some brokers, with commas between.", metavar="HOST:PORT,...")]
+Kafka = Annotated[str | None, typer.Option(help="Some brokers, separated by commas.", metavar="HOST:PORT,...")]
 ZooKeeper = Annotated[
-    str | None, typer.Option("--zookeeper", help="The servers, with commas between.", metavar="HOST:PORT,...")
+    str | None, typer.Option("--zookeeper", help="The servers, separated by commas.", metavar="HOST:PORT,...")
 ]
 Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes on this machine.")]
 
@@ -37,9 +37,9 @@ Workers = Annotated[int, typer.Option(min=1, max=64, help="Processes on this mac
 def begin(
     config: Path | None, options: dict[str, Any], further: Sequence[str] | None, *, log_level: str | None = None
 ) -> Settings:
-    """The settings in force, the command line's included; from here on there are logs. `log_level`: instead of theirs.
+    """The effective settings, including the command line's; also starts logging. `log_level`: overrides theirs.
 
-    What is wrong with them is one line and exit code 1.
+    Invalid settings end the process with one line and exit code 1.
     """
     from duemq.cli.settings.settings import Settings
     from duemq.cli.wiring.log_format import set_up
@@ -56,7 +56,7 @@ def begin(
 
 
 def nested_options(options: dict[str, Any], further: Sequence[str] | None) -> dict[str, Any]:
-    """The options of a command line as `Settings.load` takes them. `further`: of --set."""
+    """The options of a command line, as `Settings.load` takes them. `further`: values of --set."""
     nested: dict[str, Any] = {}
     for key, value in options.items():
         _put(nested, key, value)
@@ -69,14 +69,14 @@ def nested_options(options: dict[str, Any], further: Sequence[str] | None) -> di
 
 
 def keep_private() -> None:
-    """What this process makes from here on, data folders and backups, is for its user alone."""
+    """Make files that this process creates from now on, data folders and backups, private to its user."""
     os.umask(0o077)
 
 
 def become_server(workers: int = 1) -> Notifier:
-    """From here on files are made for this user alone, and SIGHUP ends neither this process nor those it starts.
+    """Make files created from now on private to this user, and ignore SIGHUP in this process and its children.
 
-    Returns who tells systemd, also for the processes that are forked after this.
+    Returns the notifier of systemd, also for the processes that are forked later.
     """
     from duemq.cli.systemd.notify import Notifier
 
@@ -94,7 +94,7 @@ def _put(nested: dict[str, Any], key: str, value: Any) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a server to its end; an error that is ours is one line and exit code 1."""
+    """Run a server to its end. A duemq error ends the process with one line and exit code 1."""
     import asyncio
 
     import uvloop
@@ -102,11 +102,11 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     from duemq.model.errors import DuemqError, first_of
 
     async def unaffected() -> None:
-        # The end of a terminal, or the rotation of a log, is no reason to stop.
+        # The end of a terminal, or a log rotation, must not stop the server.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore)
         await main
 
-    gc.freeze()  # nearly all there is now was imported, and stays
+    gc.freeze()  # nearly all objects so far were imported, and stay
     gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,4 +1,4 @@
-"""Several processes of one server: forked before anything is opened, watched, and stopped together."""
+"""Runs several processes of one server: forked before anything is opened, watched, and stopped together."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _INIT = 1
 
 
 def run_workers(count: int, run: Run) -> None:
-    """Call `run` in this process (with None), or for a count above 1 in so many of its own, with their numbers.
+    """Call `run` in this process (with None), or for a count above 1 in as many children, with their numbers.
 
-    As process 1 of a container it calls it in another process in any case: process 1 inherits all orphans, and has
-    to wait for them, or they stay as zombies.
+    As process 1 of a container it always uses children: process 1 inherits all orphans, and has to wait for them, or
+    they stay as zombies.
 
-    Returns when all have ended because they were told to. If one ends by itself the others are stopped, and the exit
-    code is 1 (of a single one its own): whoever started us sees it at once, and starts all anew.
+    Returns when all have ended on request. If one ends unasked, the others are stopped, and the exit code is 1 (of a
+    single one its own): the supervisor notices at once, and restarts all.
     """
     if count > 1:
         _watch(range(count), run)
@@ -34,14 +34,14 @@ def run_workers(count: int, run: Run) -> None:
 
 
 def _watch(numbers: Sequence[int | None], run: Run) -> None:
-    """Fork, then take one signal after the other.
+    """Fork, then handle one signal after the other.
 
     All signals are blocked and awaited. With handlers, a signal that arrives just before `os.wait` sleeps would not be
     handled until a worker ends.
     """
     awaited = {*_SIGNALS, signal.SIGCHLD}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-    handlers = {number: signal.signal(number, _nothing) for number in awaited}  # what is ignored would not be seen
+    handlers = {number: signal.signal(number, _nothing) for number in awaited}  # ignored signals could not be awaited
 
     def as_before() -> None:
         for number, handler in handlers.items():
@@ -55,7 +55,7 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
         if number in _ENDING:
             end_signals.append(number)
         for child in children:
-            with suppress(ProcessLookupError):  # ended, and not waited for yet
+            with suppress(ProcessLookupError):  # ended, but not waited for yet
                 os.kill(child, number)
 
     code = 0
@@ -66,16 +66,16 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
             continue
         for child, ended in _ended_children():
             if child not in children:
-                continue  # an orphan of somebody else's, which was given to us
+                continue  # an adopted orphan
             children.discard(child)
-            if end_signals and (ended == 0 or -ended in end_signals):  # the latter where it had no handlers yet
+            if end_signals and (ended == 0 or -ended in end_signals):  # the latter if it had no handlers yet
                 continue
             if len(numbers) == 1:
-                code = ended if ended >= 0 else 128 - ended  # as shells say it
+                code = ended if ended >= 0 else 128 - ended  # as shells do
                 continue
             code = 1
             if not end_signals:
-                print(f"duemq: worker process {child} ended by itself, stopping the others", file=sys.stderr)
+                print(f"duemq: worker process {child} ended unexpectedly, stopping the others", file=sys.stderr)
                 pass_on(signal.SIGTERM)
     as_before()
     if code:
@@ -83,11 +83,11 @@ def _watch(numbers: Sequence[int | None], run: Run) -> None:
 
 
 def _nothing(number: int, frame: object) -> None:
-    """A handler."""
+    """Does nothing: an ignored signal could not be awaited."""
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """Process ids and exit codes of all that have ended: signals of the same number come once for several."""
+    """Process ids and exit codes of all ended children: several signals of one number arrive as one."""
     with suppress(ChildProcessError):  # there are no more
         while True:
             child, status = os.waitpid(-1, os.WNOHANG)
@@ -97,7 +97,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def _fork(number: int | None, run: Run, as_before: Callable[[], None]) -> int:
-    """The process id of a new process, whose signals are `as_before`."""
+    """The id of a new process, in which `as_before` restores the signals."""
     child = os.fork()
     if not child:
         as_before()

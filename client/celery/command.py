@@ -25,9 +25,9 @@ Examples:
 
 
 def _run(app: Celery, options: RelayOptions) -> None:
-    """Raises `ClickException` where the relay was not told where to begin."""
+    """Raises `ClickException` if the relay was not told where to start."""
     try:
-        # At least two thirds of a lease are left when a task is published: it is renewed in time.
+        # When a task is published, at least two thirds of the lease are left: it is renewed in time.
         outlet = CeleryOutlet(app, min(TIMEOUT_S, options.lease_s * 2 / 3))
         run_relay(hold_of(app), outlet, app.connection_for_write().as_uri(), options)
     except NoPlace as error:
@@ -42,7 +42,7 @@ def _options(command: Any) -> Any:
             default=PAGE,
             show_default=True,
             type=click.IntRange(1, MAX_PAGE),
-            help="Tasks per page: so many at most are published twice after a kill -9.",
+            help="Tasks per page: the most that are published twice after a kill -9.",
         ),
         click.option(
             "--lease",
@@ -52,13 +52,13 @@ def _options(command: Any) -> Any:
             type=click.FloatRange(LEAST_S, MAX_LEASE_S),
             help="Seconds after which another relay takes over from one that died.",
         ),
-        click.option("--alone", is_flag=True, help="No other relay of the consumer runs: take no lease."),
-        click.option("--consumer", default="celery-relay", show_default=True, help="Whose place in the topic it is."),
+        click.option("--alone", is_flag=True, help="The consumer has no other relay: take no lease."),
+        click.option("--consumer", default="celery-relay", show_default=True, help="Consumer whose position is used."),
         click.option(
             "--start",
             type=click.Choice(get_args(Start)),
-            help="Where a consumer without a place begins: with the first task that the topic has, or behind the last "
-            "one. Without it, only in a topic that has none.",
+            help="Start of a consumer without a position: at the first task in the topic, or after the last "
+            "one. Without this option, it starts only in an empty topic.",
         ),
     ):
         command = option(command)
@@ -69,9 +69,9 @@ def _options(command: Any) -> Any:
 @_options
 @click.pass_context
 def duemq_relay(ctx: Any, /, **options: Any) -> None:
-    """Give tasks that duemq held to the broker when they are due.
+    """Send tasks held by duemq to the broker when they are due.
 
-    Of several relays one works; another one takes over when it ends or dies.
+    One of several relays works; another takes over when it ends or dies.
     """
     _run(ctx.obj.app, RelayOptions(**options))
 
@@ -85,8 +85,8 @@ def main() -> None:
 @click.option("-A", "--app", "name", required=True, help="The app, as for `celery -A`.")
 @_options
 def relay(name: str, **options: Any) -> None:
-    """Give tasks that duemq held to the broker when they are due.
+    """Send tasks held by duemq to the broker when they are due.
 
-    Of several relays one works; another one takes over when it ends or dies.
+    One of several relays works; another takes over when it ends or dies.
     """
     _run(find_app(name), RelayOptions(**options))

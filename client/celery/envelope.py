@@ -1,4 +1,4 @@
-"""A message of kombu's as the payload of one of duemq's, and back."""
+"""A kombu message as the payload of a duemq message, and back."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """All that a broker is given of a task, with the body as its serializer and compression made it.
+    """Everything a broker is given for a task; the body as its serializer and compression made it.
 
-    `properties` has no time to live: what is left of it follows from `expires` when the message goes to the broker.
-    `declare`: the queues that must be there, by name where the app knows them.
+    `properties` has no time to live: the rest of it follows from `expires` when the message goes to the broker.
+    `declare`: queues that must exist, by name if the app knows them.
     """
 
     body: bytes
@@ -38,8 +38,8 @@ class Envelope:
     expires: datetime | None
 
     def encode(self) -> bytes:
-        """The envelope as JSON; a body that is not UTF-8 in base64. Raises `TypeError` for a header that JSON cannot
-        say."""
+        """The envelope as JSON, with a body that is not UTF-8 in base64. Raises `TypeError` for a header that JSON
+        cannot represent."""
         fields: dict[str, Any] = {"v": VERSION}
         try:
             fields["body"] = self.body.decode()
@@ -57,7 +57,7 @@ class Envelope:
 
     @classmethod
     def decode(cls, payload: bytes) -> Self:
-        """The envelope that a payload holds. Raises `NotPublishable`."""
+        """The envelope in a payload. Raises `NotPublishable`."""
         try:
             fields = json.loads(payload)
             if fields["v"] != VERSION:
@@ -77,7 +77,7 @@ class Envelope:
 
 
 def named_queue(app: Celery, entity: Any) -> str | dict[str, Any] | None:
-    """What of a declaration has to travel; None for what is no queue."""
+    """The part of a declaration that has to travel; None if it is not a queue."""
     if not isinstance(entity, Queue):
         return None
     if app.amqp.queues.get(entity.name) == entity:
@@ -94,7 +94,7 @@ def named_queue(app: Celery, entity: Any) -> str | dict[str, Any] | None:
 
 
 def queue_of(app: Celery, named: str | Mapping[str, Any]) -> Queue:
-    """The reverse of `named_queue`. Raises `KeyError` for a name that the app may not create."""
+    """The reverse of `named_queue`. Raises `KeyError` for a name that the app must not create."""
     if isinstance(named, str):
         return app.amqp.queues[named]
     exchange = named["exchange"]

@@ -1,4 +1,4 @@
-"""What an app does instead of giving tasks with an eta to its broker: duemq holds them, and can cancel them."""
+"""duemq holds an app's tasks that have an eta, and can cancel them; the broker gets them when they are due."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from duemq.client.relay.deferred import AWAY, DeferredQueue, HeldMessage
 from duemq.model.errors import DuemqError
 
 NATIVE_DELAY: Final = "celery_delayed_27"
-"""Celery's own exchange for quorum queues: RabbitMQ holds these tasks, no worker."""
+"""Celery's own exchange for quorum queues: these tasks wait in RabbitMQ, not in a worker."""
 
 log = logging.getLogger("duemq.client.celery")
 
 
 class NotHeld(OperationalError):  # type: ignore[misc]
-    """duemq did not take the task, as a broker that is away does not. `failed`: in a batch, the error by task id."""
+    """duemq did not accept the task, like a broker that is unreachable. `failed`: for a batch, the error by task id."""
 
     def __init__(self, detail: str, failed: Mapping[str, Exception] | None = None) -> None:
         super().__init__(detail)
@@ -36,7 +36,7 @@ class NotHeld(OperationalError):  # type: ignore[misc]
 
 
 class _Task(NamedTuple):
-    """A task of a batch: as it is held, and the arguments of `kombu.Producer.publish` that it was published with."""
+    """A task of a batch: the held message, and the arguments of its `kombu.Producer.publish`."""
 
     message: HeldMessage
     body: Any
@@ -44,7 +44,7 @@ class _Task(NamedTuple):
 
 
 class CeleryDeferral:
-    """The tasks of one app that duemq holds. `install` puts it at `app.duemq`."""
+    """The tasks of one app that duemq holds. `install` sets it as `app.duemq`."""
 
     def __init__(self, app: Celery, holder: DeferredQueue, threshold: float, fallback: bool) -> None:
         self.app, self.threshold, self.fallback = app, threshold, fallback
@@ -60,13 +60,13 @@ class CeleryDeferral:
         return self._holder.client
 
     def close(self) -> None:
-        """Close the connection of this process; whatever comes next makes a new one."""
+        """Close this process's connection; the next call opens a new one."""
         self._holder.close()
 
     def take(self, producer: Any, body: Any, options: Mapping[str, Any]) -> bool:
-        """Hold what would be published by these arguments of `kombu.Producer.publish`; False where it is not for duemq.
+        """Hold what these arguments of `kombu.Producer.publish` would publish. False if the task is not for duemq.
 
-        Raises `NotHeld` where duemq is away, and a `RejectedError` where it refuses.
+        Raises `NotHeld` if duemq is unreachable, and a `RejectedError` if it refuses the task.
         """
         about = options.get("headers") if "id" in (options.get("headers") or {}) else body
         if not isinstance(about, dict) or not about.get("eta"):
@@ -94,10 +94,10 @@ class CeleryDeferral:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Tasks with an eta are collected and sent together at the end of the block, several times as fast.
+        """Collect tasks with an eta, and send them together at the end of the block, several times as fast.
 
-        None is held before. Raises `NotHeld` at the end, with `failed`, where some were not taken. With `fallback`
-        those that duemq could not take now go to the app's broker with their eta. Of this thread only.
+        No task is held earlier. At the end raises `NotHeld`, with `failed`, if some were not accepted. With `fallback`,
+        tasks that duemq could not accept now go to the app's broker with their eta. Only for this thread.
         """
         tasks: list[_Task] = []
         token = self._batch.set(tasks)
@@ -111,7 +111,7 @@ class CeleryDeferral:
             raise NotHeld(f"{len(failed)} of {len(tasks)} tasks were not held; the first: {first}", failed) from first
 
     def _fall_back(self, tasks: Sequence[_Task], errors: Sequence[Exception | None]) -> list[Exception | None]:
-        """The errors that are left once the broker has the tasks that duemq could not take now."""
+        """The errors that remain after the broker has got the tasks that duemq could not accept now."""
         left: list[Exception | None] = []
         for task, error in zip(tasks, errors, strict=True):
             if error is not None and self._falls_back(task.message, error):
@@ -120,19 +120,19 @@ class CeleryDeferral:
                     with self.app.producer_or_acquire() as producer:
                         producer.publish(task.body, **task.options)
                     error = None
-                except Exception as away:  # transports have errors of their own
+                except Exception as away:  # each transport raises other errors
                     error = away
             left.append(error)
         return left
 
     def _falls_back(self, task: HeldMessage, error: Exception) -> bool:
-        # Celery drops a task whose retry could not be sent (`Reject(requeue=False)`): it would be lost.
+        # Celery drops a task if its retry cannot be sent (`Reject(requeue=False)`): the task would be lost.
         return task.retries > 0 or (self.fallback and isinstance(error, AWAY))
 
     def cancel(self, task_ids: Iterable[str]) -> set[str]:
-        """Cancel tasks; those that were held and are not any more: they will not run.
+        """Cancel tasks. Returns the tasks that were held and are cancelled: they will not run.
 
-        Raises `NotHeld` where duemq is away, and `PendingError` where the answer is not known in time.
+        Raises `NotHeld` if duemq is unreachable, and `PendingError` if the answer is not known in time.
         """
         try:
             return self._holder.cancel(task_ids)
@@ -140,7 +140,7 @@ class CeleryDeferral:
             raise NotHeld(f"duemq: {error}") from error
 
     def _task(self, producer: Any, body: Any, options: dict[str, Any], eta: datetime) -> HeldMessage:
-        """The message exactly as kombu makes it for a broker, with no eta."""
+        """The message exactly as kombu would send it to a broker, without an eta."""
         headers = dict(options.pop("headers", None) or {})
         if "id" in headers:
             about = headers = {**headers, "eta": None}
@@ -161,7 +161,7 @@ class CeleryDeferral:
         return HeldMessage(about["id"], about.get("retries") or 0, eta, envelope.encode(), pauses_s)
 
     def _instant(self, value: Any) -> datetime | None:
-        """An eta or expires as a worker understands it (without a zone it is UTC)."""
+        """An eta or expires as a worker understands it (UTC if it has no time zone)."""
         if not value:
             return None
         aware: datetime = maybe_make_aware(maybe_iso8601(value), self.app.timezone)
@@ -169,7 +169,7 @@ class CeleryDeferral:
 
 
 def _pauses_s(policy: Mapping[str, Any]) -> Iterable[float]:
-    """The pauses of kombu's retry policy; without `max_retries` for ever."""
+    """The pauses of kombu's retry policy; without end if `max_retries` is missing."""
     start, step = policy.get("interval_start", 0), policy.get("interval_step", 0.2)
     most = policy.get("interval_max", 0.2)
     return (min(start + step * n, max(most, start)) for n in _count(policy.get("max_retries", 3)))

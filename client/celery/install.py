@@ -1,4 +1,4 @@
-"""Make an app hold its tasks: its `AMQP` gives what has an eta to duemq, and its `Control` cancels there."""
+"""Makes an app hold its tasks: its `AMQP` gives tasks with an eta to duemq, and its `Control` cancels them there."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def install(
 ) -> CeleryDeferral:
     """From now on duemq holds the app's tasks whose eta is more than `threshold` seconds away, until they are due.
 
-    Call it where the app is made, so that all that publish, the workers and the relay have it. `url` and `api_key` are
-    those of `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. `topic` is
-    where duemq delivers to, and what the relay reads: one for each app. With `fallback` a task goes to the broker with
-    its eta, as without duemq, where duemq is away; a revoke does not find such a task in duemq.
+    Call it where the app is created, so that publishers, workers and the relay all have it. `url` and `api_key` are as
+    in `duemq.client.Client` (by default `DUEMQ_URL` and `DUEMQ_API_KEY`), `timeout` is in seconds. duemq delivers to
+    `topic`, and the relay reads it: use one per app. With `fallback`, if duemq is unreachable, a task goes to the
+    broker with its eta, as without duemq; a revoke does not find such a task in duemq.
 
-    Raises `ImproperlyConfigured` for an app that has it already.
+    Raises `ImproperlyConfigured` if the app already has it.
     """
     if isinstance(getattr(app, "duemq", None), CeleryDeferral):
-        raise ImproperlyConfigured(f"duemq is installed in {app!r} already")
+        raise ImproperlyConfigured(f"duemq is already installed in {app!r}")
     hold = CeleryDeferral(app, DeferredQueue(url, api_key, timeout, topic), threshold, fallback)
     app.duemq = hold
     app.amqp_cls = _amqp(symbol_by_name(app.amqp_cls), hold)
     app.control_cls = _control(symbol_by_name(app.control_cls), hold)
-    for cached in ("amqp", "control"):  # made before, of the former classes
+    for cached in ("amqp", "control"):  # created earlier, with the former classes
         app.__dict__.pop(cached, None)
     return hold
 
@@ -51,14 +51,14 @@ def hold_of(app: Celery) -> CeleryDeferral:
     """Raises `ImproperlyConfigured` for an app without `install`."""
     hold = getattr(app, "duemq", None)
     if not isinstance(hold, CeleryDeferral):
-        raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) where it is made")
+        raise ImproperlyConfigured(f"{app!r} has no duemq: call duemq.client.celery.install(app) when you create it")
     return hold
 
 
 def _amqp(base: Any, hold: CeleryDeferral) -> Any:
     class HoldingAMQP(base):  # type: ignore[misc]
         def _create_task_sender(self) -> Any:
-            # All tasks pass through what it returns: calls, retries, chains, groups, chords, links.
+            # All tasks pass through the function it returns: calls, retries, chains, groups, chords, links.
             send = super()._create_task_sender()
 
             def send_task_message(producer: Any, *args: Any, **options: Any) -> Any:
@@ -72,9 +72,9 @@ def _amqp(base: Any, hold: CeleryDeferral) -> Any:
 def _control(base: Any, hold: CeleryDeferral) -> Any:
     class CancellingControl(base):  # type: ignore[misc]
         def revoke(self, task_id: str | Iterable[str], *args: Any, **options: Any) -> Any:
-            """As Celery's, and held tasks are cancelled: for sure where their state is REVOKED afterwards.
+            """Like Celery's, and cancels held tasks. A task is surely cancelled if its state is REVOKED afterwards.
 
-            The workers are told in any case. Then raises `NotHeld` where duemq is away.
+            The workers are told in any case. Then raises `NotHeld` if duemq is unreachable.
             """
             ids = [task_id] if isinstance(task_id, str) else list(task_id)
             failure: DuemqError | NotHeld | None = None
@@ -94,7 +94,7 @@ def _control(base: Any, hold: CeleryDeferral) -> Any:
 
 
 def _mark_revoked(app: Celery, task_id: str) -> None:
-    """The state that a worker would store. A backend that cannot, such as rpc://, changes nothing about the cancel."""
+    """Set the state that a worker would store. If the backend cannot, such as rpc://, the cancel holds nevertheless."""
     try:
         app.backend.mark_as_revoked(task_id, "revoked", store_result=not app.conf.task_ignore_result)
     except Exception as error:
@@ -102,7 +102,7 @@ def _mark_revoked(app: Celery, task_id: str) -> None:
 
 
 class _HoldingProducer:
-    """A producer whose first message is the task; others (the event task-sent) are not looked at."""
+    """A producer whose first message is the task. Others (the event task-sent) pass through."""
 
     def __init__(self, producer: Any, hold: CeleryDeferral) -> None:
         self._producer, self._hold, self._sent = producer, hold, False

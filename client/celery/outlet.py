@@ -1,4 +1,4 @@
-"""Held tasks go to the app's broker."""
+"""Publishes held tasks to the app's broker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ log = logging.getLogger("duemq.client.celery")
 
 
 class CeleryOutlet:
-    """A connection to the broker, made when it is needed and again after an error. AMQP brokers confirm each task.
+    """A connection to the broker, opened on demand and reopened after an error. AMQP brokers confirm each task.
 
-    `timeout_s`: how long a broker may be silent before it is away.
+    `timeout_s`: how long a broker may be silent before it counts as unreachable.
     """
 
     def __init__(self, app: Celery, timeout_s: float = TIMEOUT_S) -> None:
@@ -54,7 +54,7 @@ class CeleryOutlet:
             away = is_redis_away(error)
             if away is None:
                 away = isinstance(error, self._connection.recoverable_connection_errors)
-            self._abandon()  # a channel is of no use after an error on it
+            self._abandon()  # a channel is unusable after an error
             if away:
                 raise BrokerAway(f"{type(error).__name__}: {error}") from error
             raise
@@ -63,7 +63,7 @@ class CeleryOutlet:
         self._close(lambda connection: connection.release())
 
     def _abandon(self) -> None:
-        """Close without a word to the broker, which may be silent."""
+        """Close without telling the broker, which may be silent."""
         self._close(lambda connection: connection.collect(self._timeout_s))
 
     def _close(self, how: Callable[[Any], None]) -> None:
@@ -75,7 +75,7 @@ class CeleryOutlet:
                 log.debug("broker: closing failed, %s", error)
 
     def _connect(self) -> Any:
-        """The producer. Whatever goes wrong on the way to it is no fault of a task: the broker is away."""
+        """The producer. Errors on the way to it are never the task's fault: the broker is unreachable."""
         if self._producer is None:
             connection, silence_s = self._app.connection_for_write(), self._timeout_s
             options = dict(connection.transport_options or {})
@@ -96,6 +96,6 @@ class CeleryOutlet:
 
     @staticmethod
     def _left_s(expires: datetime | None) -> float | None:
-        """A task that has expired goes on without a limit: the worker that gets it says so in its state."""
+        """Seconds left, or None for no limit. An expired task has no limit: a worker gets it and reports that."""
         left_s = None if expires is None else (expires - datetime.now(UTC)).total_seconds()
         return left_s if left_s is not None and left_s > 0 else None

@@ -1,6 +1,6 @@
-"""The port between a consumer and the log that it works on.
+"""The port between a consumer and its log.
 
-Plugs: `kafka/log.py` (a group of Kafka's) and, inside a server on the embedded log, `relay/embedded/log.py`.
+Plugs: `kafka/log.py` (a Kafka group) and, inside a server on the embedded log, `relay/embedded/log.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Partition(NamedTuple):
 
 
 class FetchPosition(NamedTuple):
-    """`commit`: the first message that is not done; `pull`: the next to be fetched; `done`: what is done behind
+    """`commit`: the first message that is not done; `pull`: the next one to fetch; `done`: ranges that are done after
     `commit`."""
 
     commit: int
@@ -32,8 +32,8 @@ class FetchPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mismatch:
-    """A member that does not subscribe to what most do. `member` is its id, which begins with its client id (or its
-    `group_instance_id`). Tags as a filter is written; None: not subscribed to the topic."""
+    """A member whose subscription differs from the majority's. `member`: its id, which begins with its client id (or
+    its `group_instance_id`). Tags are as in the filter; None: not subscribed to the topic."""
 
     member: str
     topic: str
@@ -52,7 +52,7 @@ PartitionsMoved = Callable[[Collection[Partition]], Awaitable[None]]
 
 
 class MessageSource(Protocol):
-    """Where messages come from and where positions are kept."""
+    """Source of messages, and store of positions."""
 
     async def start(self) -> None: ...
 
@@ -61,45 +61,45 @@ class MessageSource(Protocol):
         ...
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Pull nothing of these, and of all others again."""
+        """Pull no records of these partitions, and records of all others again."""
         ...
 
     def rewind(self, partition: Partition, offset: int) -> bool:
-        """Have the next pull of a partition start at an offset that was pulled before. False if the source has no place
-        of the partition now."""
+        """Let the next pull of a partition start at an offset that was pulled before. Returns False if the source has
+        no position for the partition at present."""
         ...
 
     async def idle(self) -> None:
-        """Called now and then while nothing is pulled."""
+        """Called at intervals while the consumer pulls no records."""
         ...
 
     def partitions(self) -> frozenset[Partition]:
-        """The partitions this member has: none while they move."""
+        """The partitions of this member; empty during a rebalance."""
         ...
 
     async def position(self, partition: Partition) -> int | None:
-        """Where the next pull of a partition starts; None where that is not known just now."""
+        """Where the next pull of a partition starts; None if unknown at present."""
         ...
 
     def done(self, partition: Partition) -> Ranges:
-        """What is done behind the place where a partition is pulled from first, as it was stored."""
+        """The stored ranges that are done after the offset where this member's first pull of the partition starts."""
         ...
 
     def end(self, partition: Partition) -> int | None:
-        """Behind the last record of a partition, as far as it is known without asking."""
+        """The offset after a partition's last record, if known without a request."""
         ...
 
     def log_id(self, topic: str) -> str:
-        """What tells the topic's log from any other that had its name, or has it elsewhere: where it is the same, so is
-        the record at an offset. Empty where that is not known."""
+        """Identifies the topic's log. With the same id, an offset has the same record; a topic of the same name that
+        was recreated or is in another cluster has another id. Empty if unknown."""
         ...
 
     async def save(self, places: Mapping[Partition, FetchPosition]) -> Collection[Partition]:
-        """Store these. Gives the partitions whose places are durable now."""
+        """Store these positions. Returns the partitions whose positions are durable now."""
         ...
 
     async def let_go(self) -> None:
-        """Let go of all partitions, as if they went to other members."""
+        """Give up all partitions, as if other members took them."""
         ...
 
     async def stop(self) -> None: ...
@@ -107,20 +107,20 @@ class MessageSource(Protocol):
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Is told what comes and what has ended, in any partition. What is taken away with a partition ends in silence."""
+    """Is told which records were pulled and which have ended. Records of a lost partition end without a call."""
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
-        """Records come, in the order of their offsets, before their handlers. Below `start` none comes again. `log_id`:
-        see `MessageSource`."""
+        """Records were pulled, in the order of their offsets; called before their handlers. Records below `start` never
+        come again. `log_id`: see `MessageSource`."""
         ...
 
     def ended(self, record: Record) -> None:
-        """A handler has done it, or the log has it for a retry or among the dead letters."""
+        """A handler is done with the record, or the log has it as a retry or a dead letter."""
         ...
 
 
 class ConsumerLog(Protocol):
-    """One group's side of a log."""
+    """A group's access to a log."""
 
     async def open(
         self,
@@ -130,20 +130,20 @@ class ConsumerLog(Protocol):
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
     ) -> MessageSource:
-        """The source, not started. `topics`: with the tags of each; `retry`: topics that are read from their first
-        message on. Raises Rejected where this log cannot serve a consumer, and errors of the log."""
+        """The source, not started yet. `topics`: with their tags; `retry`: topics to read from the first message on.
+        Raises Rejected if this log cannot serve a consumer, and errors of the log."""
         ...
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        """Send a message back, or to the dead letters. Returns which, once that is durable. Tries until it succeeds; a
-        cancel ends it, with an unknown outcome."""
+        """Send a message back, or to the dead letters. Returns the one that happened, once it is durable. Retries until
+        it succeeds; after a cancel the outcome is unknown."""
         ...
 
     async def renew(self, topics: Sequence[str]) -> None:
-        """Keep the positions of a group without members from being forgotten by their age. Does nothing to a group that
-        has any. Raises errors of the log."""
+        """Keep the positions of a group without members from expiring. Does nothing to a group with members. Raises
+        errors of the log."""
         ...
 
     async def close(self) -> None:
-        """Takes a few seconds at most, also where the log is away."""
+        """Takes a few seconds at most, even if the log is unreachable."""
         ...

@@ -21,13 +21,13 @@ H = TypeVar("H", bound=BlockingHandler)
 class BlockingConsumer:
     """A `Consumer` whose `run` blocks. At most `options.concurrency` handlers run at once, each in a thread.
 
-    A handler that takes longer than its time-out has failed and its message comes back, but nobody can stop a thread:
-    it keeps running. Work with time-outs of its own, or be ready for that (docs/idempotency.md). The time counts from
-    when a thread begins with the message: where all threads hang, the others wait, and use up no retries.
+    A handler that exceeds its timeout has failed and its message is retried, but a thread cannot be stopped: it keeps
+    running. Use timeouts in the handler, or be prepared for that (docs/idempotency.md). The timeout starts when a
+    thread starts on the message: while all threads hang, other messages wait without using up retries.
     """
 
     def __init__(self, group: str, bootstrap: str = "localhost:9092", options: ConsumerOptions | None = None) -> None:
-        """Raises as `Consumer` does."""
+        """Raises what `Consumer` raises."""
         self.options = options or ConsumerOptions()
         self._consumer = Consumer(group, bootstrap, self.options)
         self._threads = ThreadPoolExecutor(self.options.concurrency, thread_name_prefix=f"duemq-{group}")
@@ -52,7 +52,7 @@ class BlockingConsumer:
     def add(self, topic: str, handler: BlockingHandler, tags: str = ALL, *, timeout_s: float | None = None) -> None:
         """See `Consumer.on`."""
         if asyncio.iscoroutinefunction(handler):
-            raise Rejected("bad_handler", f"{handler!r} is `async def`; Consumer takes it", "handler")
+            raise Rejected("bad_handler", f"{handler!r} is `async def`; use Consumer", "handler")
 
         queued: set[Message] = set()
 
@@ -60,7 +60,7 @@ class BlockingConsumer:
             queued.discard(message)
             try:
                 return handler(message)
-            except StopIteration as error:  # no future can hold it: the message would look as if it hung
+            except StopIteration as error:  # a future cannot hold it: the message would seem to hang
                 raise RuntimeError("the handler raised StopIteration") from error
 
         async def in_thread(message: Message) -> None:
@@ -73,7 +73,7 @@ class BlockingConsumer:
         self._consumer.add(topic, in_thread, tags, timeout_s=timeout_s, queued=queued.__contains__)
 
     def run(self) -> None:
-        """Work until SIGINT or SIGTERM (in the main thread), or until `stop` is called in another thread. Once."""
+        """Work until SIGINT or SIGTERM (in the main thread), or until another thread calls `stop`. Call it once."""
         try:
             asyncio.run(self._run())
         finally:
@@ -88,7 +88,7 @@ class BlockingConsumer:
         await self._consumer.run(stop)
 
     def stop(self) -> None:
-        """Have `run` finish what handlers have, and return. From any thread, also before `run`."""
+        """Let `run` finish the messages in handlers and return. Callable from any thread, also before `run`."""
         with self._lock:
             self._stopped = True
             if self._stop is not None:

@@ -1,12 +1,12 @@
-"""The consumer: pulls, hands out to handlers, and stores how far it is.
+"""The consumer: pulls messages, gives them to handlers, and stores its position.
 
-    pull -> books (what is in hand) -> lanes (handlers) -> done: the book moves on
-                                                        -> failed: back through duemq, then the book moves on
-    the offset of the first message that is not done, and what is done behind it, are stored every 5 s, with each pull,
-    and at the end
+    pull -> books (messages in hand) -> lanes (handlers) -> done: the book moves on
+                                                         -> failed: back through duemq, then the book moves on
+    the offset of the first message that is not done, and the ranges done after it, are stored every 5 s, with each
+    pull, and at the end
 
-A message is done when its handler returned, or when the log has it for a retry or among the dead letters. What was not
-done when a process died, or not stored as done, is delivered again, to whoever has the partition then: at least once.
+A message is done when its handler has returned, or when the log has it as a retry or a dead letter. If a process dies,
+messages that were not done, or not stored as done, are delivered again to the partition's next owner: at least once.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ H = TypeVar("H", bound=Handler)
 _PULL_MS, _HELD_PULL_MS = 500, 20
 _IDLE_S, _MAX_POLL_MS = 60.0, 300_000  # the latter is aiokafka's default
 _SETTLE_S = 0.5
-_AGAIN_S = 0.2  # between looks whether suspended keys are free
-_ASIDE = 10  # times as many messages as may be in hand are set aside at most
-_PLACE_S = 2.5e-6  # pause for each message that is not done: to make a position of them takes a tenth of that
-_SAVE_S = 5.0  # for the last save of a partition
-_CROWDED_S = 1.0  # between tries to store offsets while nothing more is pulled for want of that
+_AGAIN_S = 0.2  # between checks for keys that are no longer suspended
+_ASIDE = 10  # limit of messages set aside, as a multiple of `max_in_hand`
+_PLACE_S = 2.5e-6  # pause per message not done: building a position from them takes a tenth of that
+_SAVE_S = 5.0  # limit for the last save of a partition
+_CROWDED_S = 1.0  # between attempts to store offsets while pulling waits for that
 _LEAVE_S = 5.0
-_LATE_S = 2.0  # beyond `stop_s`: what a stop may take for the last save, for handlers that it cancels, and for leaving
+_LATE_S = 2.0  # on top of `stop_s`: for the last save, cancelled handlers, and leaving the group
 
 
 class Consumer:
-    """One member of a group. Handlers are given before the start; all methods are for one event loop.
+    """One member of a group. Handlers are added before the start; all methods are for one event loop.
 
     ```python
     consumer = Consumer("billing", "localhost:9092")
@@ -79,12 +79,12 @@ class Consumer:
         log: ConsumerLog | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        """`bootstrap`: Kafka's. `log`: another log than Kafka. `watcher`: who is told of each message. Raises Rejected
+        """`bootstrap`: Kafka's. `log`: replaces Kafka. `watcher`: is told of each message. Raises Rejected
         `bad_group`."""
         self.group, self.options = checked_group(group), options or ConsumerOptions()
         self._counts: Counter[tuple[str, str]] = Counter()
         self.mismatches: tuple[Mismatch, ...] = ()
-        """Members of the group that subscribe to something else, as the leader said when partitions were last given."""
+        """Members of the group that subscribe to something else, as the leader reported in the last rebalance."""
         if log is None:
             from duemq.client.consumer.kafka.log import KafkaLog  # a consumer of another log needs no Kafka client
 
@@ -100,16 +100,16 @@ class Consumer:
         self._moved, self._started = asyncio.Event(), asyncio.Event()
         self._idle_s = min(_IDLE_S, self.options.kafka.get("max_poll_interval_ms", _MAX_POLL_MS) / 3_000)
         self._saving, self._saves_soon = asyncio.Lock(), self.options.commit_pause_s > 0
-        self._leaving: set[asyncio.Task[None]] = set()  # for partitions that go to other members
+        self._leaving: set[asyncio.Task[None]] = set()  # for partitions that move to other members
         self._source: MessageSource | None = None
         self._running: asyncio.Task[None] | None = None
         self._pulling: asyncio.Task[None] | None = None
         self._again_at_s = 0.0
 
     def on(self, topic: str, tags: str = ALL, *, timeout_s: float | None = None) -> Callable[[H], H]:
-        """Decorate the handler of a topic's messages that have one of the tags (`a || b`; `*` is all).
+        """Decorate the handler for a topic's messages that have one of the tags (`a || b`; `*` means all).
 
-        The first handler that fits gets a message; one that fits none is skipped. Raises Rejected `bad_tags`.
+        A message goes to the first handler that matches; without a match it is skipped. Raises Rejected `bad_tags`.
         """
 
         def add(handler: H) -> H:
@@ -129,15 +129,15 @@ class Consumer:
     ) -> None:
         """See `on`. `queued`: see `Route`."""
         if self._running is not None:
-            raise Rejected("too_late", "handlers are given before the consumer starts", "topic")
+            raise Rejected("too_late", "add handlers before the consumer starts", "topic")
         if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
-            raise Rejected("bad_handler", f"{handler!r} is not `async def`; BlockingConsumer takes others", "handler")
+            raise Rejected("bad_handler", f"{handler!r} is not `async def`; use BlockingConsumer", "handler")
         route = Route(handler, self.options.timeout_s if timeout_s is None else timeout_s, queued)
         self._routes.add(topic, TagFilter.parse(tags), route)
 
     @property
     def subscription(self) -> dict[str, str]:
-        """Topics, and the tags of each."""
+        """Topics, with their tags."""
         return self._routes.subscription
 
     @property
@@ -147,24 +147,24 @@ class Consumer:
 
     @property
     def in_hand_bytes(self) -> int:
-        """Bytes of keys, values and headers of the messages in hand; those of the headers are estimated."""
+        """Bytes of keys, values and headers of the messages in hand. The header sizes are estimates."""
         return self._room.bytes
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
         """Messages by topic and outcome: `done`, `retried`, `dead`, `skipped` (by the tag filter)."""
         done = {(topic, "done"): count for topic, count in self._routes.done.items()}
-        return Counter(dict(self._counts)) + Counter(done)  # a copy at once: metrics are read in another thread
+        return Counter(dict(self._counts)) + Counter(done)  # an atomic copy: metrics are read in another thread
 
     @property
     def places(self) -> dict[Partition, FetchPosition]:
-        """The fetch positions of the partitions this member has."""
+        """The fetch positions of this member's partitions."""
         return {partition: FetchPosition(book.commit, book.pull) for partition, book in dict(self._books).items()}
 
     @property
     def lag(self) -> int | None:
-        """Messages of this member's partitions that are not done; None while that is not known. On Kafka the marks of
-        transactions count, too."""
+        """Messages of this member's partitions that are not done; None while unknown. On Kafka, transaction markers
+        count, too."""
         if self._source is None or not self._books:
             return None
         undone = 0
@@ -176,25 +176,25 @@ class Consumer:
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the oldest message that is pulled and not done came into its topic, epoch ms; None if there is none."""
+        """When the oldest message in hand was written to its topic, epoch ms; None if there is none."""
         times = [book.oldest_ms for book in dict(self._books).values()]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def working(self) -> asyncio.Task[None]:
-        """Ends, with what ended the consumer, if it ends by itself. There is one from `start` on."""
+        """Ends, with the error that ended the consumer, if it ends without `stop`. Exists after `start`."""
         assert self._running is not None
         return self._running
 
     @property
     def paused(self) -> bool:
-        """A handler asked for a pause (`Pause`), and no message has got through since."""
+        """A handler asked for a pause (`Pause`), and no message has succeeded since."""
         return self._lanes.paused
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group and begin. Raises Rejected where this Kafka has no duemq, and aiokafka's errors."""
+        """Join the group and start. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
         options = self.options
         if not self._routes:
             raise Rejected("no_handler", "a consumer needs a handler: use `on`", "handler")
@@ -224,7 +224,7 @@ class Consumer:
             raise
 
     async def run(self, stop: asyncio.Event | None = None) -> None:
-        """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises what ended the consumer, if that did."""
+        """Start, and work until SIGINT, SIGTERM or `stop`; then stop. Raises the error that ended it, if any."""
         ending = stop or asyncio.Event()
         with stopped_by_signals(ending):
             waiting = asyncio.create_task(ending.wait(), name="consumer stop")
@@ -242,9 +242,9 @@ class Consumer:
                 await self.stop()
 
     async def stop(self) -> None:
-        """Finish what handlers have, let go of the rest, store the offsets, leave the group. Idempotent.
+        """Finish the messages in handlers, drop the rest, store the offsets, leave the group. Idempotent.
 
-        Takes at most `stop_s` and 2 s, whatever is away: what is not done by then comes again.
+        Takes at most `stop_s` and 2 s, even if Kafka is unreachable: messages not done by then come again.
         """
         running, self._running = self._running, None
         if running is None:
@@ -264,7 +264,7 @@ class Consumer:
                 each.cancel()
             if not (await asyncio.wait([running], timeout=max(until - now() - _LATE_S / 4, _LATE_S / 4)))[0]:
                 log.warning(
-                    "consumer of group %s ends while handlers go on: they did not heed that they were cancelled",
+                    "consumer of group %s ends while handlers still run: they ignored being cancelled",
                     self.group, extra={"action": "end"},
                 )  # fmt: skip
             await within(max(min(until - now(), _LEAVE_S), _LATE_S / 4), source.stop(), self._log.close())
@@ -283,7 +283,7 @@ class Consumer:
     # --- partitions -----------------------------------------------------------------------------------------------
 
     async def _gained(self, partitions: Collection[Partition]) -> None:
-        log.info("consumer of group %s has %d partitions", self.group, len(partitions), extra={"action": "assigned"})
+        log.info("consumer of group %s got %d partitions", self.group, len(partitions), extra={"action": "assigned"})
         self._moved.set()
 
     def _report_mismatches(self, mismatches: Sequence[Mismatch]) -> None:
@@ -294,7 +294,7 @@ class Consumer:
     async def _lost(self, partitions: Collection[Partition]) -> None:
         books = {each: book for each in partitions if (book := self._books.pop(each, None)) is not None}
         self._lanes.release(books.values())
-        leaving = asyncio.create_task(self._leave(books), name="partitions that go")
+        leaving = asyncio.create_task(self._leave(books), name="leaving partitions")
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         await asyncio.shield(leaving)
@@ -304,7 +304,7 @@ class Consumer:
         until = now() + self.options.stop_s
         if not await self._lanes.finish(books.values(), self.options.stop_s):
             log.warning(
-                "consumer of group %s gives partitions away while handlers are busy: their messages will come again",
+                "consumer of group %s loses partitions while handlers are busy: their messages will come again",
                 self.group, extra={"action": "revoked"},
             )  # fmt: skip
         if self._source is None:
@@ -314,7 +314,7 @@ class Consumer:
                 await self._save(self._source, books)
         except TimeoutError:
             log.warning(
-                "consumer of group %s cannot store offsets of partitions that it gives away: messages will come again",
+                "consumer of group %s cannot store offsets of partitions that it loses: messages will come again",
                 self.group, extra={"action": "commit"},
             )  # fmt: skip
 
@@ -346,10 +346,10 @@ class Consumer:
                 self._take(partition, records)
             last_s = now()
             self._moved.set()
-            await asyncio.sleep(0)  # where there is always more, nothing else would get a turn
+            await asyncio.sleep(0)  # else, with a steady supply, no other task would get a turn
 
     def _read_again(self, source: MessageSource) -> frozenset[Partition]:
-        """Read partitions again for keys that are free now. Gives partitions that have set aside all they may."""
+        """Reread partitions for keys that are free again. Returns those with as many set-aside messages as allowed."""
         with_aside = {partition: book for partition, book in self._books.items() if book.aside}
         if not with_aside:
             return frozenset()
@@ -369,8 +369,8 @@ class Consumer:
         return frozenset(partition for partition, book in with_aside.items() if not book.aside.reading)
 
     def _is_crowded(self) -> bool:
-        """Whether as many messages as may be in hand are done and their offsets not stored. Without a bound on these,
-        all that was fetched before Kafka went away would be done meanwhile, and again once it is back."""
+        """Whether `max_in_hand` messages are done without stored offsets. Without this bound, everything fetched before
+        Kafka became unreachable would be done now, and again once Kafka is back."""
         return sum(book.unsaved for book in self._books.values()) >= self.options.max_in_hand
 
     def _take(self, partition: Partition, records: list[Any]) -> None:
@@ -378,7 +378,7 @@ class Consumer:
         retried, keyed = partition.topic == self._retry, self.options.keys_at_once is not None
         only = self._routes.only(partition.topic)
         works, times = list[Work](), dict[int, int]()
-        total, per_header = 0, header_bytes(records[0].headers)  # to add up all of them would cost too much
+        total, per_header = 0, header_bytes(records[0].headers)  # adding up all headers would cost too much
         aside, skipped = book.aside, 0
         for record in book.without_done(records):
             message = Message(record) if not retried else message_of(record, True)
@@ -394,7 +394,7 @@ class Consumer:
                 if key in aside.keys:
                     aside.add(record.offset, key)
                     continue
-            elif not aside.take(record.offset, key):  # it is done, or in hand
+            elif not aside.take(record.offset, key):  # done, or in hand
                 continue
             size = len(record.value or b"") + len(record.key or b"") + len(record.headers) * per_header
             works.append(Work(message, route, book, record.offset, size, key))
@@ -411,7 +411,7 @@ class Consumer:
         self._lanes.put(works)
 
     def _book(self, partition: Partition, start: int) -> Book:
-        """The book of a partition. `start`: where it begins, if it begins just now."""
+        """The book of a partition; `start` is the position of a new one."""
         if (book := self._books.get(partition)) is None:
             assert self._source is not None
             book = self._books[partition] = Book(start, self._source.done(partition))
@@ -423,7 +423,7 @@ class Consumer:
             return message.topic, key
         return (message.topic, message.record.partition) if self.options.ordered else None
 
-    # --- what became of a message ---------------------------------------------------------------------------------
+    # --- results of a message --------------------------------------------------------------------------------------
 
     def done(self, work: Work) -> None:
         """See `Owner`."""
@@ -471,7 +471,7 @@ class Consumer:
 
     def resumed(self) -> None:
         """See `Owner`."""
-        log.info("consumer of group %s goes on after a pause", self.group, extra={"action": "resume"})
+        log.info("consumer of group %s resumes after a pause", self.group, extra={"action": "resume"})
         self._room.open()
 
     def released(self, work: Work) -> None:
@@ -509,7 +509,7 @@ class Consumer:
                 await asyncio.sleep(max(self.options.commit_pause_s, _PLACE_S * undone))
 
     async def _settle(self, source: MessageSource) -> None:
-        """A partition at rest is past the markers of transactions, and one without messages has a place, too."""
+        """Store positions that moved without messages: past transaction markers, and of partitions without messages."""
         for partition in source.partitions():
             book = self._books.get(partition)
             if book is None or not (len(book) or book.aside):
@@ -530,11 +530,11 @@ class Consumer:
             if not moved:
                 return
             saved = await source.save({partition: place for partition, (_, place, _) in moved.items()})
-            if saved:  # a partition whose log is in doubt keeps no other from being stored
+            if saved:  # a partition whose log is in doubt does not block the others
                 for book, place, done in map(moved.__getitem__, saved):
                     book.saved = place
                     book.unsaved -= done
-                    if book.unsaved and self._saves_soon:  # done meanwhile
+                    if book.unsaved and self._saves_soon:  # done in between
                         self._moved.set()
                 self._room.open()
 

@@ -1,7 +1,7 @@
-"""What is done behind the first message that is not: ranges of offsets that are stored with a position. Pure.
+"""Ranges of offsets that are done after the first message that is not, as stored with a position. Pure.
 
-A consumer that handles messages in any order may have done thousands behind one that is slow. Its position is that of
-the slow one; the ranges keep all others from coming again after a crash. Pulsar stores the same of a subscription.
+A consumer that handles messages in any order may have finished thousands after a slow one. Its position is that of the
+slow one; the ranges keep the others from coming again after a crash. Pulsar stores the same for a subscription.
 
     text = base64url(deflate(pairs)), pair = gap before the range | its length (LEB128 both), from the position on
 """
@@ -17,11 +17,11 @@ from itertools import pairwise
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of offsets, in ascending order."""
 
-_MAX_BYTES = 256 << 10  # of the pairs: a text that says more is none of ours
+_MAX_BYTES = 256 << 10  # size limit of the pairs: a text with more is not ours
 
 
 def done_ranges(undone: Iterable[int], end: int) -> Ranges:
-    """What is done below `end`. `undone`: the offsets that are not, in ascending order; all below the first are."""
+    """The offsets done below `end`. `undone`: those that are not, ascending; all below the first are done."""
     return tuple((before + 1, after) for before, after in pairwise((*undone, end)) if after > before + 1)
 
 
@@ -36,7 +36,7 @@ def behind(ranges: Ranges, offset: int) -> Ranges:
 
 
 def encode_ranges(ranges: Ranges, position: int, most: int) -> str:
-    """A text of up to `most` characters. Ranges for which there is no room are left out, the last ones first."""
+    """A text of up to `most` characters. The last ranges are left out if they do not fit."""
     while ranges:
         raw, at = bytearray(), position
         for start, end in ranges:
@@ -52,7 +52,7 @@ def encode_ranges(ranges: Ranges, position: int, most: int) -> str:
 
 
 def decode_ranges(text: str, position: int) -> Ranges:
-    """None for a text that `encode_ranges` does not make: what is done is not known then, and comes again."""
+    """None for a text that `encode_ranges` did not make: then nothing counts as done, and messages come again."""
     try:
         unpacker = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
         numbers = _read(unpacker.decompress(urlsafe_b64decode(text + "=" * (-len(text) % 4)), _MAX_BYTES))

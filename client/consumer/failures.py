@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler failed, as it is decided and told."""
+"""Decides and reports what happens to a message whose handler failed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> tuple[Wait | Dead, str]:
-    """When it comes back, or that it does not, and what is told of the error. Does not raise."""
+    """When the message comes back or that it is dead, and the error text to report. Does not raise."""
     text = error_text(error, options.tell_errors)
     to = _decide(group, options, message, error)
     if isinstance(to, Wait) and not options.log_retries:
@@ -29,12 +29,12 @@ def verdict(group: str, options: ConsumerOptions, message: Message, error: BaseE
 
 
 def _decide(group: str, options: ConsumerOptions, message: Message, error: BaseException) -> Wait | Dead:
-    """A policy that is broken must not end the consumer, which would meet the same message again and again."""
+    """A broken policy must not end the consumer, which would get the same message again and again."""
     try:
         return decide(error, options.retry, message.retried, int(time.time() * 1000))
     except Exception:
         log.exception(
-            "consumer of group %s: the retry policy fails for %r, and the usual one is taken", group, message,
+            "consumer of group %s: the retry policy fails for %r, so the default one is used", group, message,
             extra={"action": "policy", "group": group},
         )  # fmt: skip
         return decide(RuntimeError(), Levels(), message.retried)

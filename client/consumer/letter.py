@@ -1,4 +1,4 @@
-"""A message that goes back or to the dead letters, whichever log takes it. Pure."""
+"""A message that is sent back or to the dead letters, whichever log takes it. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["retry", "dead"]
 
 
 class LetterPlace(NamedTuple):
-    """Where the record stands that goes back. `topic`: as the consumer calls it."""
+    """The place of the record that is sent back. `topic`: as the consumer calls it."""
 
     topic: str
     partition: int
@@ -29,8 +29,8 @@ class LetterPlace(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """`name`: the text of the name that makes it once, however often it is sent (`model/messages/names.py`,
-    `of_return`). Key and value are the message's."""
+    """`name`: text of the name that makes it unique, however often it is sent (`model/messages/names.py`, `of_return`).
+    Key and value are the message's."""
 
     topic: str
     wait: Wait
@@ -39,7 +39,7 @@ class Letter(NamedTuple):
 
 
 def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Letter:
-    """What is sent of a message that a group gives back."""
+    """The letter for a message that a group sends back."""
     record = message.record
     kind: Kind
     if isinstance(to, Dead):
@@ -55,13 +55,13 @@ def letter_of(group: str, message: Message, to: Wait | Dead, error: str) -> Lett
 
 
 def letter_name(kind: Kind, group: str, place: LetterPlace) -> str:
-    """The name of what a group sends of the record at hand, not of the one that it was first: each time that it comes
-    back its name is another one."""
+    """The name of a letter, made from the record at hand, not from the message's first place: each return of a message
+    has another name."""
     digest = hashlib.sha256("\0".join(map(str, (kind, group, *place))).encode()).hexdigest()
     return f"{kind}-{digest[:40]}"
 
 
 def dead_headers(group: str, headers: Pairs, origin: Origin, error: str) -> Pairs:
-    """The headers of a dead letter, with those that share groups have instead of any from before."""
+    """The headers of a dead letter. Share group headers from earlier are replaced."""
     others = [pair for pair in headers if not pair[0].startswith(SHARE_GROUP)]
     return others + share_group_headers(origin, group, error)

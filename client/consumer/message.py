@@ -1,4 +1,4 @@
-"""What a handler gets."""
+"""The message that a handler gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUM_BYTES: Final = 9
 
 
 class Record(Protocol):
-    """A Kafka record as aiokafka gives it."""
+    """A Kafka record, as aiokafka returns it."""
 
     topic: str
     partition: int
@@ -28,8 +28,8 @@ class Record(Protocol):
 
 
 class Message:
-    """A message of a topic, first sent there or come back for a retry. Read-only; everything but the record is made
-    when it is asked for, for most handlers ask for little."""
+    """A message of a topic, on its first delivery or a retry. Read-only. Everything except the record is computed on
+    access, because most handlers need little of it."""
 
     __slots__ = ("_origin", "record")
 
@@ -38,14 +38,14 @@ class Message:
 
     @property
     def origin(self) -> Origin:
-        """Where it was first."""
+        """The message's first place."""
         if self._origin is None:
             record = self.record
-            # A topic that was made anew has the same offsets again, but not at the same times.
+            # A recreated topic has the same offsets again, but with other timestamps.
             place = f"{record.topic}:{record.partition}:{record.offset}:{record.timestamp}"
             id_ = self._text(REDRIVEN_ID)
             topic = record.topic
-            if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination, which came from elsewhere
+            if id_ and topic.startswith(DESTINATION):  # a dead letter of a destination: it came from another topic
                 topic = (self._text(REDRIVEN_ORIGIN) or topic).partition("/")[0]
             id_ = id_ or self._text("duemq-id") or place
             self._origin = Origin(topic, record.partition, record.offset, id_, due_ms=self.due_ms)
@@ -53,37 +53,37 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was sent to first, not that of the retries."""
+        """The topic it was first sent to, not the retry topic."""
         record = self.record
         first = self._origin is None and not record.topic.startswith(DESTINATION)
         return record.topic if first else self.origin.topic
 
     @property
     def id(self) -> str:
-        """The same for every delivery, retry and redrive of one message: duemq's id, or
-        `topic:partition:offset:timestamp` of one that did not come by duemq. To tell repeats apart: see `identity`."""
+        """The same for every delivery, retry and redrive of one message: duemq's id, or, for a message that did not
+        come through duemq, `topic:partition:offset:timestamp`. To recognise repeats, see `identity`."""
         return self.origin.id
 
     @property
     def identity(self) -> str:
-        """Differs for each two messages, and is the same for every delivery, retry and redrive of one: its id, with a
-        digest of its first place. The id alone is not enough: a program that copies the headers of records leaves one
-        id in several."""
+        """Different for any two messages, and the same for every delivery, retry and redrive of one: its id, with a
+        digest of its first place. The id alone is not enough: a program that copies the headers of records copies the
+        id."""
         origin = self.origin
         place = self._text(REDRIVEN_ORIGIN) or f"{origin.topic}/{origin.partition}/{origin.offset}"
         if origin.id.startswith(place.replace("/", ":") + ":"):
-            return origin.id  # of a record that did not come by duemq: it is the place
+            return origin.id  # a record that did not come through duemq: its id is its place
         digest = blake2b(place.encode(), digest_size=_SUM_BYTES).digest()
         return f"{origin.id}:{urlsafe_b64encode(digest).decode()}"
 
     @property
     def retried(self) -> int:
-        """How often it came back; 0 the first time."""
+        """How many retries it has had; 0 on the first delivery."""
         return 0 if self._origin is None else self._origin.retried
 
     @property
     def attempt(self) -> int:
-        """The number of this delivery: 1 the first time."""
+        """The number of this delivery; 1 for the first."""
         return self.retried + 1
 
     @property
@@ -92,7 +92,7 @@ class Message:
 
     @property
     def value(self) -> bytes | None:
-        """The value as its producer sent it: None for null (the tombstone of a compacted topic), also after a retry."""
+        """The value as its producer sent it. None for null (the tombstone of a compacted topic), also after a retry."""
         value = self.record.value
         return value if value or not any(name == NULL for name, _ in self.record.headers) else None
 
@@ -111,7 +111,7 @@ class Message:
 
     @property
     def headers(self) -> list[Header]:
-        """The producer's own headers, in their order; None for a null value."""
+        """The producer's own headers, in order; the value None is null."""
         return list(own(self.record.headers))
 
     @property
@@ -122,12 +122,12 @@ class Message:
 
     @property
     def due_ms(self) -> int | None:
-        """When this delivery was due, epoch ms; None for a record that did not come by duemq."""
+        """When this delivery was due, epoch ms; None for a record that did not come through duemq."""
         return epoch_ms(self._value("duemq-due"))
 
     @property
     def lateness_ms(self) -> float | None:
-        """How long after its due time it is now, ms."""
+        """How long ago it was due, ms."""
         return None if (due := self.due_ms) is None else time.time() * 1000 - due
 
     def _value(self, header: str) -> bytes | None:
@@ -142,5 +142,5 @@ class Message:
 
 
 def message_of(record: Record, is_retry: bool) -> Message:
-    """The message of a record. `is_retry`: the record is of the group's retry topic."""
+    """The message of a record. `is_retry`: the record is from the group's retry topic."""
     return Message(record, origin_in(record.headers) if is_retry else None)

@@ -1,4 +1,4 @@
-"""A consumer's figures for Prometheus, read from it when they are asked for."""
+"""A consumer's Prometheus metrics, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ConsumerCollector(Collector):
-    """Registered with `REGISTRY.register(ConsumerCollector(consumer))`; also of several consumers."""
+    """Use it with `REGISTRY.register(ConsumerCollector(consumer))`; takes any number of consumers."""
 
     def __init__(self, *consumers: Consumer) -> None:
         self._consumers = consumers
@@ -40,7 +40,7 @@ class ConsumerCollector(Collector):
         )
         by_partition = ("group", "topic", "partition")
         commit = GaugeMetricFamily("duemq_consumer_commit_offset", "First message not done.", labels=by_partition)
-        pull = GaugeMetricFamily("duemq_consumer_pull_offset", "Next message to be fetched.", labels=by_partition)
+        pull = GaugeMetricFamily("duemq_consumer_pull_offset", "Next message to fetch.", labels=by_partition)
         for consumer in self._consumers:
             group = consumer.group
             for (topic, outcome), count in consumer.counts.items():

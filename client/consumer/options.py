@@ -1,4 +1,4 @@
-"""How a consumer behaves. All of it has a default that suits a service with one or a few processes."""
+"""How a consumer behaves. The defaults suit a service with one or a few processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.client.consumer.retry.headers import ERRORS
 from duemq.client.consumer.retry.policy import Levels, Policy
 from duemq.model.errors import Rejected
 
-# What a consumer decides itself: otherwise it would skip messages, or give handlers something else than bytes.
+# Set by the consumer itself: other values would skip messages, or give handlers something else than bytes.
 _OWN: Final = frozenset((
     "bootstrap_servers", "group_id", "enable_auto_commit", "auto_offset_reset", "isolation_level", "loop",
     "partition_assignment_strategy", "key_deserializer", "value_deserializer", "enable_idempotence", "acks",
@@ -24,66 +24,66 @@ _OWN: Final = frozenset((
 
 
 class Mode(StrEnum):
-    """Whom the messages of a group are for."""
+    """Which members of a group get a message."""
 
     CLUSTERING = "clustering"
-    """Each message is for one member."""
+    """Each message goes to one member."""
     BROADCASTING = "broadcasting"
-    """Each message is for every member."""
+    """Each message goes to every member."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Times in s, sizes in bytes. Raises Rejected `bad_option`, naming the field and the limit."""
+    """Times in s, sizes in bytes. Raises Rejected `bad_option`, which names the field and the limit."""
 
     concurrency: int = 32
-    """Messages that handlers have at once, in this process."""
+    """Messages in handlers at once, in this process."""
     per_key: int | None = None
-    """Messages of one key at once; None = as many as there are."""
+    """Messages of one key at once; None = no limit."""
     ordered: bool = False
-    """The messages of a key in their order: one at once, and a retry in place, which suspends that key only."""
+    """Handle the messages of a key in order: one at a time, with retries in place that suspend only that key."""
     mode: Mode | str = Mode.CLUSTERING
     start: datetime | int | str = "last"
-    """Where a group begins that has no offset: `first`, `last` (what comes from now on), or a time (aware, or epoch
+    """Start of a group without offsets: `first`, `last` (only messages from now on), or a time (aware, or epoch
     ms)."""
     retry: Policy = field(default_factory=Levels)
     tell_errors: str = "text"
-    """What is told of an error that a handler raised, in the headers of the message that goes back and in the log:
-    `text`, or only its `class` where texts may hold secrets, such as the address of a database with its password."""
+    """How much of a handler's error goes into the headers of a retried message and into the log: its `text`, or only
+    its `class` if texts may contain secrets, such as a database address with its password."""
     log_retries: bool = True
-    """Whether each message that comes back is a line of the log. Dead letters always are."""
+    """Whether each retried message is logged. Dead letters always are."""
     timeout_s: float = 60.0
-    """The time for one message in a handler. What takes longer has failed. A blocking handler cannot be stopped, and
-    goes on."""
+    """Limit for one message in a handler. After it the message has failed. A blocking handler cannot be stopped and
+    runs on."""
     max_in_hand: int = 4_000
-    """Messages pulled and not done. More are not fetched until there is room again, nor while as many are done whose
-    offsets could not be stored yet."""
+    """Limit of messages pulled and not done. When it is reached, fetching waits for room. It also waits while as many
+    messages are done without stored offsets."""
     max_in_hand_bytes: int = 64 << 20
     commit_interval_s: float = 5.0
-    """Offsets are stored at the latest after this, with each pull when they moved, and at the end."""
+    """Offsets are stored at least this often, with each pull if they moved, and at the end."""
     commit_pause_s: float = 0.0
-    """With a pause, offsets are also stored whenever messages are done, this long apart: a crash brings back what was
-    done within it."""
+    """With a pause, offsets are also stored when messages are done, this far apart: a crash brings back messages done
+    within the pause."""
     stop_s: float = 30.0
-    """How long a stop, or a partition that goes to another member, waits for handlers that run."""
+    """How long a stop, or a partition that moves to another member, waits for running handlers."""
     rack: str = ""
     allocation: str = "average"
-    """`average`, `circle`, `consistent_hash` or `same_rack`: which member gets which partitions."""
+    """`average`, `circle`, `consistent_hash` or `same_rack`: how partitions are shared out among members."""
     offsets_folder: Path | str | None = None
-    """Where a broadcasting member keeps its offsets. Default: `~/.duemq/offsets`."""
+    """Folder of a broadcasting member's offsets. Default: `~/.duemq/offsets`."""
     member: str = ""
-    """The name of this member, for a broadcasting one also that of its offsets. Default: the host's name."""
+    """The name of this member; for a broadcasting one also of its offsets. Default: the host's name."""
     buffer_topic: str = "duemq.buffer"
     retry_partitions: int = 4
-    """Partitions of the topics for retries, where they have to be made."""
+    """Partitions of the retry topics when they are created."""
     instance: str = ""
-    """Tells the group from an earlier one of the same name: what the earlier one sent back becomes a dead
-    letter. Empty: any is taken."""
+    """Distinguishes the group from an earlier one of the same name: messages sent back by the earlier one become dead
+    letters. Empty: accept any."""
     session_s: float = 30.0
-    """After so long without a sign of life a member's partitions go to others."""
+    """After this time without a sign of life, a member's partitions go to others."""
     kafka: Mapping[str, Any] = field(default_factory=dict)
     """More arguments for aiokafka's clients: `security_protocol`, `ssl_context`, `sasl_mechanism` and so on. Each
-    client gets those it knows; what none of them knows is refused, and so is what a consumer decides itself."""
+    client gets the ones it knows. Arguments that no client knows, or that a consumer sets itself, are refused."""
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "max_in_hand", "max_in_hand_bytes", "retry_partitions"):
@@ -105,13 +105,13 @@ class ConsumerOptions:
         if self.mode not in tuple(Mode):
             raise Rejected("bad_option", f"mode is {self.mode!r}; it is one of {', '.join(Mode)}", "mode")
         if isinstance(self.start, str) and self.start not in ("first", "last"):
-            raise Rejected("bad_option", f"start is {self.start!r}; it is first, last or a time", "start")
+            raise Rejected("bad_option", f"start is {self.start!r}; use first, last or a time", "start")
         if isinstance(self.start, datetime) and self.start.utcoffset() is None:
             raise Rejected("bad_option", f"start has no zone: {self.start}; add tzinfo, such as datetime.UTC", "start")
         names = _all_option_names() if self.kafka else frozenset[str]()
         for name in self.kafka:
             if name in _OWN:
-                raise Rejected("bad_option", f"kafka has {name!r}, which a consumer decides itself", "kafka")
+                raise Rejected("bad_option", f"kafka has {name!r}, which a consumer sets itself", "kafka")
             if name not in names:
                 raise Rejected("bad_option", f"kafka has {name!r}, which no client of aiokafka knows", "kafka")
         if self.broadcasting:
@@ -133,13 +133,13 @@ class ConsumerOptions:
 
     @property
     def folder(self) -> Path:
-        """Where a broadcasting member keeps its offsets."""
+        """Folder of a broadcasting member's offsets."""
         if self.offsets_folder is not None:
             return Path(self.offsets_folder)
         try:
             return Path.home() / ".duemq" / "offsets"
         except RuntimeError as error:
-            detail = "a broadcasting member keeps its offsets in a file, and this user has no home: set offsets_folder"
+            detail = "a broadcasting member stores its offsets in a file, and this user has no home: set offsets_folder"
             raise Rejected("bad_option", detail, "offsets_folder") from error
 
     def kafka_of(self, client: type) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM stop all consumers that run in this process, and are as they were when the last of them ended."""
+"""SIGINT and SIGTERM stop all consumers in this process; the former handlers return when the last consumer ends."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _before: dict[signal.Signals, Any] = {}
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Have SIGINT and SIGTERM set this event, beside those of all others who are in such a block. In another thread
-    than the main one nothing happens: Python takes signals in the main thread only.
+    """Let SIGINT and SIGTERM set this event, together with the events of all other such blocks. Does nothing outside of
+    the main thread: Python handles signals only there.
 
-    These are handlers of `signal`, not of the loop: a loop has one per signal, would forget the one it had before, and
-    tells nobody what that was. Setting them wakes the loop, and what the loop itself has goes on working.
+    Uses `signal`, not the loop's handlers: a loop has one handler per signal, forgets the former one, and does not
+    return it. Setting the events wakes the loop, and the loop's own handlers keep working.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -38,7 +38,7 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         _stops.remove(entry)
         if not _stops:
             for each, before in _before.items():
-                # Not where somebody else took it meanwhile. None: it was set by C code, and cannot be set by Python.
+                # Not if other code has replaced it since. None: it was set by C code, and Python cannot set it again.
                 if signal.getsignal(each) is _stop_all and before is not None:
                     signal.signal(each, before)
             _before.clear()
@@ -46,5 +46,5 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 def _stop_all(number: int, frame: FrameType | None) -> None:
     for loop, stop in tuple(_stops):
-        with suppress(RuntimeError):  # the loop was closed under its consumer
+        with suppress(RuntimeError):  # the loop was closed before its consumer ended
             loop.call_soon_threadsafe(stop.set)

@@ -8,27 +8,26 @@ from typing import Any
 
 import httpx
 
-_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it trusts no certificate
+_NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts no certificate
 
 
 def internal_http(tls: ssl.SSLContext | None = None, **options: Any) -> AsyncHttp:
-    """A client for other processes of a cluster, which are reached directly: a proxy of the environment is meant for
-    the way out.
+    """A client for other processes of a cluster, which are reached directly, without the proxies of the environment.
 
-    With `tls` only https:// is spoken: whoever changes an address in ZooKeeper must not get `node.token` so. Without,
-    no certificates are loaded: that takes 20 ms for each client.
+    With `tls` only https:// is spoken: otherwise a changed address in ZooKeeper could redirect `node.token` to a
+    stranger. Without `tls`, no certificates are loaded: that takes 20 ms per client.
     """
     return AsyncHttp(trust_env=False, verify=tls or _NO_CERTIFICATES, https_only=tls is not None, **options)
 
 
 class AsyncHttp(httpx.AsyncClient):
-    """Raises `httpx.ConnectError` for a connection that the server resets right after it accepted it.
+    """Raises `httpx.ConnectError` for a connection that the server resets right after accepting it.
 
-    A process that dies with connections in its backlog does that. With uvloop such a connection has no socket any more;
-    httpcore 1.0 asks for the socket before it sends anything, and raises AttributeError. It raises
-    `httpx.ReadError` where TLS ends with an error, such as a server's that refuses our certificate.
+    A process that dies with connections in its backlog does that. With uvloop such a connection has lost its socket;
+    httpcore 1.0 requests the socket before it sends anything, and raises AttributeError. Raises `httpx.ReadError` if
+    TLS ends with an error, such as a server's refusal of our certificate.
 
-    `https_only`: it raises `httpx.UnsupportedProtocol` for http://.
+    `https_only`: raise `httpx.UnsupportedProtocol` for http://.
     """
 
     def __init__(self, *, https_only: bool = False, **options: Any) -> None:
@@ -37,11 +36,11 @@ class AsyncHttp(httpx.AsyncClient):
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         if self._https_only and request.url.scheme != "https":
-            detail = f"{request.url.host} is not reached by TLS, which node.ca_file and node.cert_file ask for"
+            detail = f"{request.url.host} is not reached by TLS, which node.ca_file and node.cert_file require"
             raise httpx.UnsupportedProtocol(detail, request=request)
         try:
             return await super().send(request, **options)
-        except ssl.SSLError as error:  # httpcore 1.0 lets through what anyio's TLS raises after a handshake
+        except ssl.SSLError as error:  # httpcore 1.0 does not convert the errors of anyio's TLS after a handshake
             raise httpx.ReadError(str(error), request=request) from error
         except AttributeError as error:
             if not any(frame.name == "get_extra_info" for frame in traceback.extract_tb(error.__traceback__)):

@@ -1,4 +1,4 @@
-"""Where the server is, how to talk to it, and why that fails. The one module of the SDK that reads the environment."""
+"""How to reach the server, and why that fails. The only module of the SDK that reads the environment."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8787"
 STREAM_SILENCE_S = 60.0
-"""A stream that says nothing for so long is opened again: the connection may be dead without either side knowing."""
+"""A stream that is silent for this time is reopened: the connection may be dead without either side knowing."""
 _REFUSED: Final = re.compile(r"alert (?:\w+ )*(?:certificate|unknown ca)")
 _OTHER_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # a certificate that signed itself, or none of whose issuers is known
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)  # a self-signed certificate, or one with unknown issuers
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NOT_SENT: Final = (
     httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol
@@ -33,8 +33,8 @@ _NOT_SENT: Final = (
 
 
 class OfProcess(Generic[T]):
-    """What each process makes for itself: after a fork parent and child would read the same connections, and each get
-    answers to requests of the other."""
+    """A value that each process creates for itself: after a fork, parent and child would read from the same
+    connections, and get answers to each other's requests."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -43,13 +43,13 @@ class OfProcess(Generic[T]):
     @property
     def value(self) -> T:
         if self._pid != (pid := os.getpid()):
-            # Threads that come first at the same time make one each; the last one is kept.
+            # Threads that come first at the same time create one each; the last one is kept.
             self._value, self._pid = self._make(), pid
         return self._value
 
 
 def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None) -> TlsFiles:
-    """Paths of PEM files, by the environment where they are not given."""
+    """Paths of PEM files, from the environment if not given."""
     names = ("DUEMQ_CA_FILE", "DUEMQ_CERT_FILE", "DUEMQ_KEY_FILE")
     ca, cert, key = (
         str(path or os.environ.get(name) or "")
@@ -61,9 +61,9 @@ def tls_files(ca_file: str | None = None, cert_file: str | None = None, key_file
 def http_options(url: str | None, api_key: str | None, timeout: float, files: TlsFiles | None = None) -> dict[str, Any]:
     """Arguments for httpx's clients. `timeout` is in seconds, per attempt to connect, write or read.
 
-    `files`: of TLS, for https://; None = those of the environment. A server on this machine is reached without the
-    proxies of the environment, which know another machine of that address, and would be given the API key. Raises
-    `ValueError` for a URL that cannot be one of a server, `BadConfig` for files that cannot be used.
+    `files`: for TLS; None = those of the environment. A server on this machine is reached without the environment's
+    proxies, for which that address is another machine, and which would get the API key. Raises `ValueError` for a URL
+    that cannot be a server's, `BadConfig` for files that cannot be used.
     """
     base = url or os.environ.get("DUEMQ_URL") or DEFAULT_URL
     base = base if "://" in base else f"http://{base}"
@@ -81,7 +81,7 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
     if files := tls_files() if files is None else files:
         return options | {"verify": client_context(files), "trust_env": not _is_loopback(host)}
     if _is_loopback(host):
-        # The certificates that the environment names are for this host, too: only its proxies are not.
+        # The environment's certificates apply to this host, too; only its proxies do not.
         return options | {"verify": httpx.create_ssl_context(), "trust_env": False}
     return options
 
@@ -89,10 +89,10 @@ def http_options(url: str | None, api_key: str | None, timeout: float, files: Tl
 def _is_server(url: str) -> bool:
     try:
         parts, _ = urlsplit(url), httpx.URL(url)
-        host = "" if parts.port == 0 else parts.hostname or ""  # the port is judged when it is read
+        host = "" if parts.port == 0 else parts.hostname or ""  # reading the port checks it
     except (ValueError, httpx.InvalidURL):
         return False
-    # httpx takes a space for a part of a name.
+    # httpx accepts a space as part of a name.
     return parts.scheme in ("http", "https") and host != "" and all(char.isalnum() or char in "-._:%" for char in host)
 
 
@@ -116,7 +116,7 @@ def stream_timeout(timeout: float) -> httpx.Timeout:
 def unreachable(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient) -> Unreachable:
     """What a failed exchange means for the caller."""
     base = str(http.base_url).rstrip("/")
-    if _REFUSED.search(str(error)):  # a handshake of TLS 1.3 ends for us before it does for the server
+    if _REFUSED.search(str(error)):  # with TLS 1.3 our side of the handshake ends before the server's
         return Unreachable(f"{base} refuses the certificate of this client: {error}", outcome_unknown=False)
     if isinstance(error, _NOT_SENT):
         return Unreachable(f"cannot connect to {base}: {_reason(error, http)}", outcome_unknown=False)
@@ -152,9 +152,10 @@ def _reason(error: httpx.TransportError, http: httpx.Client | httpx.AsyncClient)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Why it was raised, the error itself first. asyncio tries all addresses of a name, and groups their errors."""
+    """The chain of causes, the error itself first. asyncio tries all addresses of a name, and groups their errors."""
     yield error
-    # httpcore takes causes away. The context of the first OSError is none of ours, but what the caller was handling.
+    # httpcore drops causes. The context of the first OSError is not a cause, but the exception being handled by the
+    # caller.
     cause = error.__cause__ or (None if isinstance(error, OSError) else error.__context__)
     for further in error.exceptions if isinstance(error, BaseExceptionGroup) else (cause,):
         if further is not None:

@@ -1,9 +1,9 @@
-"""What the SDK raises: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
+"""Exceptions of the SDK: one class per rejection code of `docs/api.md`, all under `duemq.model.errors.DuemqError`.
 
-* `RejectedError` and its subclasses: the answer is no; sending the same again changes nothing.
-* `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot take it now; try again after
+* `RejectedError` and its subclasses: the server refuses; sending the same again changes nothing.
+* `Unavailable`, `DiskFull`, `ClockOutOfBounds`, `RateLimited`: the server cannot accept it now; retry after
   `retry_after_s`.
-* `Unreachable`: nobody answered what happened; `outcome_unknown` says whether the request may have been carried out.
+* `Unreachable`: no answer; `outcome_unknown` says whether the request may have been executed.
 * `PendingError`: the answer to a cancel, move or deliver-now was not known in time; ask again.
 """
 
@@ -20,8 +20,8 @@ from duemq.model import errors
 class RejectedError(errors.Rejected):
     """A refused request.
 
-    `status` is the HTTP status and `request_id` the server's name for the request; both are None where the SDK
-    itself refused before sending, and in the items of a batch `request_id` is the one of the whole batch.
+    `status` is the HTTP status and `request_id` the server's id of the request. Both are None if the SDK itself refused
+    before sending. In the items of a batch `request_id` is that of the whole batch.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RejectedError(errors.Rejected):
 
 
 class BadRequest(RejectedError):
-    """Something in the message or the query is wrong; `field` names it."""
+    """An error in the message or the query; `field` names it."""
 
 
 class MissingTopic(BadRequest): ...
@@ -49,7 +49,7 @@ class BadField(BadRequest): ...
 
 
 class BadPayload(BadField, TypeError):
-    """A payload that JSON cannot say."""
+    """A payload that JSON cannot represent."""
 
 
 class UnknownField(BadRequest): ...
@@ -98,7 +98,7 @@ class BatchTooLarge(BadRequest): ...
 
 
 class BadWhen(BadRequest):
-    """The time asked for is wrong."""
+    """The requested time is invalid."""
 
 
 class BothTimes(BadWhen): ...
@@ -108,7 +108,7 @@ class BadTime(BadWhen): ...
 
 
 class NaiveTimeError(BadWhen, ValueError):
-    """A time without a zone: nobody can say which instant it is."""
+    """A time without a zone: it does not determine an instant."""
 
 
 class NegativeDelay(BadWhen): ...
@@ -124,7 +124,7 @@ class BadLevel(BadWhen): ...
 
 
 class BadDelayFile(RejectedError):
-    """A file that cannot be imported; where a row is wrong `field` names its column and `row` its number, from 0."""
+    """A file that cannot be imported. If a row is wrong, `field` names its column and `row` its number, from 0."""
 
     @property
     def row(self) -> int | None:
@@ -132,7 +132,7 @@ class BadDelayFile(RejectedError):
 
 
 class NotFound(RejectedError):
-    """There is nothing of that id or name."""
+    """The id or name is unknown."""
 
 
 class UnknownMessage(NotFound): ...
@@ -161,20 +161,20 @@ class DestinationExists(RejectedError):
 
 
 class TooManyDestinations(RejectedError):
-    """So many destinations are declared that no more may be."""
+    """The limit of declared destinations is reached."""
 
 
 class Conflict(RejectedError):
-    """Somebody else changed it at the same time: look at it again."""
+    """Another caller changed it at the same time: read it again."""
 
 
 class ConsumerInUse(RejectedError):
-    """Another process has committed as this consumer of the topic since this client did. One at a time may; call
-    `committed_cursor` and go on there to take over."""
+    """Another process has committed as this consumer of the topic since this client did. Only one may at a time; to
+    take over, call `committed_cursor` and continue from there."""
 
 
 class TooManyConsumers(RejectedError):
-    """The caller has stored cursors under as many names of consumers as it may: delete one that is not needed."""
+    """The caller's limit of consumer names with stored cursors is reached: delete one that is not needed."""
 
 
 class RedrivesExhausted(RejectedError):
@@ -182,11 +182,11 @@ class RedrivesExhausted(RejectedError):
 
 
 class NeedsAdmin(RejectedError):
-    """The first key of a server has to be an admin's, for it shuts callers without a key out."""
+    """The first key of a server has to be an admin's, because it shuts out callers without a key."""
 
 
 class Unconfirmed(RejectedError):
-    """The key would shut callers without one out: how many there were is in `extra["keyless_requests"]`."""
+    """The key would shut out callers without a key: `extra["keyless_requests"]` is the number of their requests."""
 
 
 class JobEnded(RejectedError):
@@ -194,11 +194,11 @@ class JobEnded(RejectedError):
 
 
 class TooManyJobs(RejectedError):
-    """So many jobs run or are paused that no more may be begun."""
+    """The limit of running and paused jobs is reached."""
 
 
 class NoIds(RejectedError):
-    """The file is not imported, or it is not kept any more because its messages are due."""
+    """The file is not imported, or no longer kept because its messages are due."""
 
 
 class NotIndexed(RejectedError):
@@ -264,16 +264,15 @@ class ForeignOrigin(NotAllowed): ...
 
 
 class ForeignHost(NotAllowed):
-    """The server is asked by a name that it does not know as its own."""
+    """The server was addressed by a host name that is not its own."""
 
 
 class NotSupported(NotAllowed):
-    """This server cannot do that at all: a single node has nobody to hand over to."""
+    """This server cannot do that at all: a single node has no other node to hand over to."""
 
 
 class Unavailable(errors.Unavailable):
-    """503 or 429: nothing is wrong with the request, and nothing was accepted; send it again after `retry_after_s`
-    seconds."""
+    """503 or 429: the request is valid, but was not accepted; send it again after `retry_after_s` seconds."""
 
     status = 503
 
@@ -283,29 +282,29 @@ class Unavailable(errors.Unavailable):
 
 
 class DiskFull(Unavailable):
-    """503: the server's disk is full; what it accepted before stays."""
+    """503: the server's disk is full; messages accepted before are kept."""
 
     code = "disk_full"
 
 
 class RateLimited(Unavailable):
-    """429: the API key sends more than its rate allows, or a gateway says so."""
+    """429: the API key, or a gateway, allows no higher rate."""
 
     code = "rate_limited"
     status = 429
 
 
 class ClockOutOfBounds(Unavailable):
-    """503: the server's clock is wrong, so that it takes no times that count from now; `deliver_at` it takes."""
+    """503: the server's clock is wrong, so it refuses times relative to now; it accepts `deliver_at`."""
 
     code = "clock_out_of_bounds"
 
 
 class Unreachable(errors.DuemqError):
-    """Nobody answered what happened: no answer came, or a gateway's 502 or 504, or the server's own `outcome_unknown`.
+    """The outcome was not reported: no answer came, or a gateway's 502 or 504, or the server's own `outcome_unknown`.
 
-    With `outcome_unknown` the request was sent, so it may have been carried out: ask for the message, or send again
-    under the same name or idempotency key.
+    With `outcome_unknown` the request was sent, so it may have been executed: look the message up, or send again under
+    the same name or idempotency key.
     """
 
     def __init__(self, detail: str, *, outcome_unknown: bool) -> None:
@@ -322,18 +321,18 @@ class PendingError(errors.DuemqError):
 
 
 class UnexpectedAnswer(errors.DuemqError):
-    """No answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500).
+    """Not an answer of the duemq API (another server, a gateway's error page), or a fault in the server (HTTP 500).
 
-    It says nothing about what was carried out.
+    The request may or may not have been executed.
     """
 
 
 class BatchInterrupted(errors.DuemqError):
-    """A batch of several requests failed after some had been answered; `__cause__` says why.
+    """A batch of several requests failed after some were answered; `__cause__` says why.
 
-    `results` has the answers of the first `len(results)` drafts, in order. Of the drafts of the next request (up to
-    10,000) nothing is known if the cause is an `Unreachable` with `outcome_unknown`, or an `UnexpectedAnswer`; they may
-    be sent again where each has a name or an idempotency key. All others were not accepted.
+    `results` has the answers for the first `len(results)` drafts, in order. If the cause is an `Unreachable` with
+    `outcome_unknown`, or an `UnexpectedAnswer`, the outcome of the next request's drafts (up to 10,000) is unknown;
+    send them again if each has a name or an idempotency key. All others were not accepted.
     """
 
     def __init__(self, detail: str, results: Sequence[Any]) -> None:
@@ -414,8 +413,8 @@ _OWN_MEMBERS = {"type", "title", "status", "detail", "code", "field", "request_i
 def from_problem(
     problem: Mapping[str, Any], request_id: str | None, retry_after_s: int = 1
 ) -> RejectedError | Unavailable | Unreachable:
-    """The error a problem document stands for; a code this version does not know becomes a plain `RejectedError`, or
-    `Unavailable` where its status is 503."""
+    """The exception for a problem document. A code that this version does not know becomes a plain `RejectedError`, or
+    `Unavailable` if its status is 503."""
     code, detail = str(problem["code"]), str(problem.get("detail") or problem.get("title") or problem["code"])
     if code == OUTCOME_UNKNOWN:
         return Unreachable(detail, outcome_unknown=True)

@@ -1,7 +1,7 @@
-"""Requests as values and answers judged: what the sync and the async client share below the operations. Pure.
+"""Requests as values, and interpretation of answers: shared by the sync and the async client. Pure.
 
-A `Plan` is a generator that yields calls and is sent their responses: an operation without IO, so that one text serves
-both clients (the idea is h11's). A client runs it by carrying out each call after its `pause_s`.
+A `Plan` is a generator that yields calls and is sent their responses: an operation without IO, so that both clients
+share one implementation (as in h11). A client runs a plan by making each call after its `pause_s`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from duemq.model.errors import DuemqError
 
 T = TypeVar("T")
 RETRIES: Final = 2
-"""So often a single call is repeated."""
+"""How often a single call is repeated."""
 _FIRST_PAUSE_S, _PAUSE_GROWTH, _LONGEST_PAUSE_S = 0.2, 4.0, 5.0
 _GATEWAY: Final = (502, 504)
 _LATER: Final = (429, 502, 503, 504)
@@ -38,9 +38,9 @@ _PROBLEM: Final = "application/problem+json"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request. `hold_s` is how long the server may keep it waiting before it answers.
+    """One HTTP request. `hold_s`: how long the server may take before it answers.
 
-    `safe`: carried out twice it does no harm, as a GET does none. `whole`: the plan repeats it.
+    `safe`: repeating it is harmless, as for a GET. `whole`: the plan itself repeats it.
     """
 
     method: str
@@ -54,7 +54,7 @@ class Call:
     whole: bool = False
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        headers = {name.encode(): value.encode() for name, value in self.headers.items()}  # httpx takes text for ASCII
+        headers = {name.encode(): value.encode() for name, value in self.headers.items()}  # httpx encodes text as ASCII
         if self.body is not None:
             headers[b"Content-Type"] = b"application/json"
         timeout = _longer(http.timeout, self.hold_s)
@@ -67,10 +67,10 @@ Plan = Generator[Call, httpx.Response, T]
 
 
 def repeating(plan: Plan[T], retries: int) -> Plan[T]:
-    """The plan, with each call repeated up to `retries` times if that does no harm.
+    """The plan, with each call repeated up to `retries` times if that is harmless.
 
-    If nothing was carried out, any call is repeated; if the outcome is unknown, a `safe` one. Raises `UnexpectedAnswer`
-    if the plan does not find in an answer what duemq says there.
+    A call that was not executed is always repeated; if the outcome is unknown, only a `safe` one. Raises
+    `UnexpectedAnswer` if the plan cannot find the expected fields in an answer.
     """
     try:
         call = next(plan)
@@ -108,32 +108,32 @@ def _repeated(call: Call, retries: int) -> Plan[httpx.Response]:
         if call.whole or hint_s > _LONGEST_PAUSE_S or not (safe or _nothing_done(error, response)):
             break
         headers = call.headers
-        if unknown is not None:  # the first attempt may have changed it
+        if unknown is not None:  # the first attempt may have had an effect
             headers = {name: value for name, value in headers.items() if name not in _CONDITIONS}
         call = replace(call, headers=headers, pause_s=max(pause_s * random.uniform(0.5, 1.0), hint_s))
     if unknown is not None:
-        raise unknown  # whatever was said of a repeat
+        raise unknown  # whatever the answer to a repeat was
     if response is None:
         raise error
     return response
 
 
 def _nothing_done(error: DuemqError, response: httpx.Response | None) -> bool:
-    """Whether the request was not sent, or duemq itself says that it took nothing: gateways answer 503 as well where a
-    connection broke."""
+    """Whether the request was not sent, or duemq itself says that it was not accepted. Gateways answer 503 also after a
+    broken connection."""
     if isinstance(error, Unreachable):
         return not error.outcome_unknown
     return response is not None and response.headers.get("Content-Type", "").startswith(_PROBLEM)
 
 
 def quoted(text: str) -> str:
-    """An id, name or topic as one segment of a path, whatever characters it has."""
-    # Two dots alone are a step up, for whoever normalises the path on its way.
+    """An id, name or topic as one path segment, whatever characters it has."""
+    # Proxies that normalise the path would treat two dots as a step up.
     return quote(text, safe="") if text.strip(".") else text.replace(".", "%2E")
 
 
 def json_of(response: httpx.Response) -> Any:
-    """The body of an answer that says yes. Raises the error it stands for otherwise."""
+    """The body of a successful answer. Raises the exception for any other."""
     if not response.is_success:
         raise error_of(response)
     try:
@@ -143,9 +143,9 @@ def json_of(response: httpx.Response) -> Any:
 
 
 def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreachable | UnexpectedAnswer:
-    """The error that an answer of 300 or more stands for. Its body must have been read.
+    """The exception for an answer of 300 or more. Its body must have been read.
 
-    A gateway says 502 or 504 also where it sent the request on and got no answer; 503, where it did not.
+    A gateway answers 502 or 504 also if it forwarded the request and got no answer; 503 if it did not forward it.
     """
     request_id = response.headers.get("X-Request-ID")
     retry_after = response.headers.get("Retry-After", "")
@@ -170,9 +170,7 @@ def error_of(response: httpx.Response) -> RejectedError | Unavailable | Unreacha
 def _unexpected_answer(response: httpx.Response) -> UnexpectedAnswer:
     status = f"HTTP {response.status_code}"
     if response.has_redirect_location:
-        return UnexpectedAnswer(
-            f"{status}: the server is not here, but at {response.headers['Location']}: name that URL"
-        )
+        return UnexpectedAnswer(f"{status}: the server is at {response.headers['Location']}: use that URL")
     start = response.text[:80].replace("\n", " ")
     return UnexpectedAnswer(f"{status} is not an answer of duemq but of another service: {start!r}; check the URL")
 

@@ -1,4 +1,4 @@
-"""The fields of a message as a caller of the SDK gives them, in the form that the API takes. Pure."""
+"""Converts the fields of a message from the SDK's types to the API's form. Pure."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class DataclassValue(Protocol):
 
 
 Payload = bytes | str | Mapping[str, Any] | Sequence[Any] | DataclassValue | None
-"""A dataclass is a JSON object. None is null, as the tombstone of a compacted topic has it: not empty, nor `null`."""
+"""A dataclass is a JSON object. None is null, a compacted topic's tombstone: neither empty nor the text `null`."""
 Text = str | int
 """An int is sent as its digits."""
 HeaderValue = str | int | bytes | None
 Headers = Mapping[str, HeaderValue] | Iterable[tuple[str, HeaderValue]]
-"""By name, or pairs, which keep repeated names and the order. None is null."""
+"""By name, or pairs, which preserve repeated names and the order. None is null."""
 HeaderList = tuple[tuple[str, bytes | None], ...]
 
 _MEANT: Final = {
@@ -33,11 +33,11 @@ _MEANT: Final = {
     "eta": "deliver_at", "when": "deliver_at", "due": "deliver_at", "ttl": "expires_at", "expires": "expires_at",
     "tags": "labels", "message_id": "name", "id": "name",
 }  # fmt: skip
-"""What other libraries call it."""
+"""Names of these arguments in other libraries."""
 
 
 def check_arguments(function: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raises TypeError, as Python does, for a keyword argument that `function` does not have."""
+    """Raises TypeError, like Python, for a keyword argument that `function` does not have."""
     for name in given:
         if name not in known:
             meant = [_MEANT[name]] if _MEANT.get(name) in known else get_close_matches(name, known, 1)
@@ -57,7 +57,7 @@ def text_of(field: str, value: Any) -> str:
 
 
 def text_list(field: str, values: Any) -> list[str]:
-    """A single text is a list of one. Raises `BadField`."""
+    """A single text becomes a list of one. Raises `BadField`."""
     if isinstance(values, str):
         return [text_of(field, values)]
     if isinstance(values, bytes | Mapping) or not isinstance(values, Iterable):
@@ -71,13 +71,13 @@ def idempotency_header(key: Text) -> str:
     if not text.isprintable():
         detail = f"idempotency_key has 1 to 255 printable characters, not {shown(text)}"
         raise BadField("bad_field", detail, "idempotency_key")
-    if text.startswith('"') or text != text.strip():  # else the server reads a quoted string, or loses the spaces
+    if text.startswith('"') or text != text.strip():  # else the server parses a quoted string, or strips the spaces
         return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
     return text
 
 
 def header_fields(headers: Any) -> dict[str, Any]:
-    """`headers` if that says all, because every server knows it, else `header_list`. Raises `BadHeader`."""
+    """`headers` if it can represent all, because every server knows it, else `header_list`. Raises `BadHeader`."""
     if isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
         raise BadHeader("bad_header", f"headers must be a mapping or pairs, not {shown(headers)}", "headers")
     pairs = []
@@ -95,20 +95,20 @@ def header_fields(headers: Any) -> dict[str, Any]:
 
 
 def read_header_list(body: Mapping[str, Any]) -> HeaderList:
-    """All headers of a message or record that the server shows, in order."""
+    """All headers in a message or record of the server, in order."""
     pairs = body["header_list"] if "header_list" in body else (body.get("headers") or {}).items()
     return tuple((name, _read_value(value)) for name, value in pairs)
 
 
 def payload_fields(payload: Payload) -> dict[str, Any]:
-    """Raises `BadPayload` for what JSON cannot say."""
+    """Raises `BadPayload` for a value that JSON cannot represent."""
     if payload is None:
         return {"payload": None}
     if not isinstance(payload, bytes):
         try:
             payload = payload.encode() if isinstance(payload, str) else orjson.dumps(payload)
         except (TypeError, UnicodeEncodeError) as error:
-            detail = f"payload: {error}; send numbers and text, or text of your own: json.dumps(payload, default=str)"
+            detail = f"payload: {error}; send numbers and text, or your own text: json.dumps(payload, default=str)"
             raise BadPayload("bad_field", detail, "payload") from error
     return bytes_fields("payload", payload)
 
@@ -142,7 +142,7 @@ def _read_value(value: Any) -> bytes | None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether UTF-8 can say it: a name of a file or an argument may have surrogates in it."""
+    """Whether UTF-8 can encode it: a file name or an argument may contain surrogates."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What the message objects of both clients have in common: a state, readable by name."""
+"""The common base of both clients' message objects: a state, readable by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from duemq.client.http.values import MessageState
 
 
 class Handle:
-    """A message and what was last known of it. `state` has everything; the most wanted fields are here too."""
+    """A message and its last known state. `state` has everything; the most used fields are properties, too."""
 
     def __init__(self, state: MessageState) -> None:
         self.state = state
@@ -23,7 +23,7 @@ class Handle:
 
     @property
     def status(self) -> str:
-        """ "scheduled", "delivered", "cancelled" or "dead", when last asked."""
+        """ "scheduled", "delivered", "cancelled" or "dead", as of the last request."""
         return self.state.status
 
     @property
@@ -40,10 +40,10 @@ class Handle:
 
     @property
     def duplicate(self) -> bool:
-        """Whether the message had been there before, under the same name or idempotency key."""
+        """Whether the message already existed, under the same name or idempotency key."""
         return self.state.duplicate
 
     @property
     def payload(self) -> bytes | None:
-        """The payload, once `refresh()` or `get` fetched it and while the server holds it."""
+        """The payload, after `refresh()` or `get` and while the server keeps it."""
         return self.state.payload

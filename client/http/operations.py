@@ -1,4 +1,4 @@
-"""Every operation of the API as a plan: which calls to make and what their answers mean. Pure, see `exchange.py`."""
+"""Every operation of the API as a plan: its calls, and the meaning of their answers. Pure, see `exchange.py`."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ BatchAnswer = MessageState | RejectedError | Unavailable | Unreachable
 
 _TIMES_OF_JOBS: Final = ("deliver_at", "deliver_after", "shift", "zone")
 BATCH_ITEMS, BATCH_BYTES = 10_000, 32 * 1024 * 1024
-"""What one `POST /v1/messages:batch` may hold."""
-_READ_FILE_S = 600.0  # the server reads all of a file before it answers
-_MANY_FILES_S = 60.0  # thousands of commands are appended, and answered
-_TEST_S = 620.0  # the longest time-out of a destination, and what follows it
-_CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes when all are done
+"""Limits of one `POST /v1/messages:batch`."""
+_READ_FILE_S = 600.0  # the server reads the whole file before it answers
+_MANY_FILES_S = 60.0  # for thousands of commands
+_TEST_S = 620.0  # the longest timeout of a destination, and a margin
+_CANCEL_ALL_S = 600.0  # a filter may match millions, and the answer comes after the last
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 REPEAT_PAUSES_S: Final = (0.2, 1.0, 3.0)
-"""After each of them a batch that does no harm twice is sent again where nobody knows what became of it."""
+"""Pauses before a harmless batch with an unknown outcome is sent again."""
 
 
 def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | None) -> Plan[MessageState]:
@@ -76,7 +76,7 @@ def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | 
     except NameConflict as error:
         if not if_new:
             raise
-        # Of a repeat, which asks without If-None-Match: another message had the name before the first attempt.
+        # For the repeat, without If-None-Match: another message had the name before the first attempt.
         raise NameTaken(
             "name_taken", error.detail, error.field, status=412, request_id=error.request_id, **error.extra
         ) from error
@@ -85,7 +85,7 @@ def send(draft: Draft, name: Text | None, if_new: bool, idempotency_key: Text | 
 def send_batch(
     drafts: Iterable[Draft], handle: Callable[[MessageState], M]
 ) -> Plan[list[M | RejectedError | Unavailable | Unreachable]]:
-    """Send drafts. `handle` makes of a receipt what the caller gets."""
+    """Send drafts. `handle` turns a receipt into the caller's object."""
     results: list[M | RejectedError | Unavailable | Unreachable] = []
     repeatable: list[bool] = []
 
@@ -94,7 +94,7 @@ def send_batch(
             repeatable.append(draft.repeatable)
             yield message_body(draft)
 
-    # All are encoded before the first is sent, so that one that cannot be said stops the batch as a whole.
+    # All are encoded before the first is sent, so that an invalid draft stops the whole batch.
     for messages in list(batch_requests(encoded())):
         first = len(results)
         try:
@@ -108,8 +108,8 @@ def send_batch(
 
 
 def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Plan[list[BatchAnswer]]:
-    """What became of each message of one request. One whose outcome is unknown is sent again where that does no
-    harm."""
+    """The result of each message of one request. A message with an unknown outcome is sent again if that is
+    harmless."""
     answers: dict[int, BatchAnswer] = {}
     indexes: Sequence[int] = range(len(messages))
     unknown: Unreachable | None = None
@@ -120,12 +120,12 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
             answer = json_of(response)
         except DuemqError as error:
             if answers:
-                continue  # what these are answered with stays: nobody knows
+                continue  # the answer for these stays "unknown"
             if unknown is None:
                 if not (isinstance(error, Unreachable) and error.outcome_unknown and all(repeatable)):
                     raise
                 unknown = error
-            continue  # whatever is said of a repeat, nobody knows what became of the first
+            continue  # whatever the repeat's answer, the first attempt's outcome stays unknown
         request_id = response.headers.get("X-Request-ID")
         for at, item in zip(indexes, answer["results"], strict=True):
             refused = item.get("error")
@@ -139,7 +139,7 @@ def _batch_answers(messages: Sequence[bytes], repeatable: Sequence[bool]) -> Pla
 
 
 def batch_requests(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """All the messages, parted so that each part is within the limits of one request."""
+    """The messages, split so that each part is within the limits of one request."""
     room = BATCH_BYTES - len(batch_body(()))
     part: list[bytes] = []
     size = 0
@@ -173,7 +173,7 @@ def list_page(filters: Filter, limit: int, cursor: str | None, path: str = "/v1/
 
 
 def cancel(message_id: Text, wait_s: float, clock: Callable[[], float]) -> Plan[Cancelled]:
-    """A 202 is asked again, for `wait_s` seconds of `clock` in all: repeating a cancel is what tells its answer."""
+    """After a 202, asks again for `wait_s` seconds of `clock` in all: repeating a cancel returns its answer."""
     deadline, pause_s = clock() + wait_s, 0.0
     while True:
         response = yield Call("DELETE", _message(message_id), pause_s=pause_s, safe=True)
@@ -251,8 +251,8 @@ def purge(message_id: Text) -> Plan[MessageState]:
 
 
 def _change(call: Call, message_id: Text) -> Plan[MessageState]:
-    # Unlike a cancel, these are not repeated on a 202: a relative delay would be resolved anew, and a second
-    # deliver-now would be answered "already delivered" by the first one's success.
+    # Unlike a cancel, these are not repeated after a 202: a relative delay would be computed again, and a second
+    # deliver-now would fail with "already delivered" because of the first one.
     response = yield call
     body = json_of(response)
     if response.status_code == 202:
@@ -261,7 +261,7 @@ def _change(call: Call, message_id: Text) -> Plan[MessageState]:
 
 
 def records(topic: str, after: str | None, consumer: str | None, limit: int, wait: timedelta) -> Plan[RecordPage]:
-    if not isinstance(wait, timedelta):  # a number is seconds to some and ms to others
+    if not isinstance(wait, timedelta):  # a number could mean seconds or ms
         raise BadTime("bad_time", f"wait must be a timedelta, not {shown(wait)}", "wait")
     wait_ms = delay_ms(wait)
     query = records_query(after, consumer) | {"max": limit} | ({"wait": f"{wait_ms}ms"} if wait_ms else {})
@@ -284,10 +284,10 @@ def end(topic: str) -> Plan[str | None]:
     document = json_of(response)
     cursor: str | None = document["cursor"]
     if cursor is None and document["trouble"] is None:
-        detail = f"topic {topic} has {document['partitions']} partitions, more than a cursor can speak of"
+        detail = f"topic {topic} has {document['partitions']} partitions, more than a cursor can hold"
         raise NotSupported("not_supported", detail, "topic")
     if cursor is None:
-        raise Unavailable(f"topic {topic} cannot be read just now: {document['trouble']}")
+        raise Unavailable(f"topic {topic} cannot be read at present: {document['trouble']}")
     return cursor
 
 
@@ -303,7 +303,7 @@ def committed_cursor(topic: str, consumer: str, known: dict[tuple[str, str], str
 
 def commit(topic: str, consumer: str, cursor: str, known: dict[tuple[str, str], str]) -> Plan[None]:
     """`known`: the cursors that this client committed or looked up last, by topic and consumer."""
-    expected = known.pop((topic, consumer), None)  # unknown until the answer comes
+    expected = known.pop((topic, consumer), None)  # unknown until the answer arrives
     headers = {} if expected is None else {LAST_CURSOR: expected}
     body = orjson.dumps({"cursor": cursor})
     response = yield Call("PUT", _place(topic, consumer), body=body, headers=headers, safe=True)
@@ -465,7 +465,7 @@ def key_fields(
     rate: int,
     confirm: bool,
 ) -> dict[str, Any]:
-    """What is said of a new key, as the server reads it. Scopes beside a role are for the server to refuse."""
+    """The body for a new key, as the server reads it. Scopes together with a role are refused by the server."""
     fields: dict[str, Any] = {"name": name}
     allowed, patterns = text_list("scopes", scopes), text_list("topics", topics)
     if allowed or role is None:

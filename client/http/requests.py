@@ -1,4 +1,4 @@
-"""What a caller says, as the JSON the API wants: messages, times and filters. Pure."""
+"""Converts a caller's arguments to the API's JSON: messages, times and filters. Pure."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import parse_instant
 
 Instant = datetime | EpochMs | str
-"""An aware datetime, a date-time as text (RFC 3339, RFC 9557), or epoch ms. Numbers that are seconds are refused."""
+"""An aware datetime, a date-time as text (RFC 3339, RFC 9557), or epoch ms. Numbers in seconds are refused."""
 Delay = timedelta | str
 """A timedelta, or text such as "90s", "2h30m", "PT90S". A number is refused: its unit would be a guess."""
 
 
 class Absent(Enum):
-    """What `ABSENT` is. None is no way to leave a time out: it may be one that got lost."""
+    """The type of `ABSENT`. None does not mean absent: it may be a time that was lost by mistake."""
 
     ABSENT = "absent"
 
 
 ABSENT: Final = Absent.ABSENT
-"""A time that is not given, as when it is left out."""
+"""A time that is not given, as if left out."""
 _DELAYS: Final = frozenset(("deliver_after", "expires_after", "overlap", "shift"))
 _RANGE: Final = ("due_from", "due_to")
 _INSTANTS: Final = ("deliver_at", "expires_at", *_RANGE)
@@ -53,11 +53,11 @@ class When(TypedDict, total=False):
     delay_level: int | Absent
     """1..18 of the server's table (1s 5s 10s 30s 1m ... 2h); above the highest means the highest."""
     zone: str | Absent
-    """Of date-times as text that have no offset, such as "Europe/Berlin"."""
+    """The zone for date-time texts without an offset, such as "Europe/Berlin"."""
 
 
 class MessageOptions(When, total=False):
-    """What may be said of a message beside its topic and payload."""
+    """Options of a message, in addition to topic and payload."""
 
     key: Text | None
     """The record key at the target, and a business key to look messages up by. An int is sent as its digits."""
@@ -66,9 +66,9 @@ class MessageOptions(When, total=False):
     labels: Sequence[str] | str | None
     """At most 16 words to look messages up by; a single text is one."""
     expires_at: Instant | Absent
-    """Where the message could only be delivered after this, it goes to the dead letters instead."""
+    """If the message could only be delivered after this, it becomes a dead letter instead."""
     expires_after: Delay | Absent
-    """The same, counted from when the server has the message."""
+    """The same, counted from the server's acceptance of the message."""
 
 
 _SEND_ARGUMENTS: Final = frozenset((*MessageOptions.__annotations__, "name", "if_new", "idempotency_key"))
@@ -76,11 +76,12 @@ _TEXT_FILTERS: Final = ("key", "label")
 
 
 class Filter(TypedDict, total=False):
-    """Which messages: all that match every field given. `due_from` is inclusive, `due_to` exclusive. `topic_prefix` and
+    """Selects messages that match every given field. `due_from` is inclusive, `due_to` exclusive. `topic_prefix` and
     `name_prefix`: how topic and name begin.
 
-    `shard`, `order`: lists only; of this shard (`Cluster.shards`), and `due` or `newest`. Newest first takes a key or a
-    label, needs the server's index (`index.topics`), and without `status` gives messages of any.
+    `shard`, `order`: only for lists; messages of this shard (`Cluster.shards`), in the order `due` or `newest`. Newest
+    first requires a key or a label and the server's index (`index.topics`), and without `status` returns messages of
+    any status.
     """
 
     topic: str
@@ -99,7 +100,7 @@ class Filter(TypedDict, total=False):
 class Draft:
     """A message to send with `send_batch`. Fields as in `send`.
 
-    `payload`: bytes go unchanged, str as UTF-8, dicts and lists as JSON text, None as null. With a `name` or an
+    `payload`: bytes are sent unchanged, str as UTF-8, dicts and lists as JSON text, None as null. With a `name` or an
     `idempotency_key` the message is accepted once, however often the draft is sent.
     """
 
@@ -119,12 +120,12 @@ class Draft:
 
     @property
     def repeatable(self) -> bool:
-        """Whether sending it again does no harm."""
+        """Whether sending it again is harmless."""
         return self.name is not None or self.idempotency_key is not None
 
 
 def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft:
-    """The draft of a `send` with these options."""
+    """The draft for a `send` with these options."""
     check_arguments("send", options, _SEND_ARGUMENTS)
     return Draft(topic, payload, **options)
 
@@ -132,7 +133,7 @@ def new_draft(topic: str, payload: Payload, options: Mapping[str, Any]) -> Draft
 def message_body(draft: Draft) -> bytes:
     """The JSON of one message.
 
-    Raises a `RejectedError` for what cannot be sent: `BadField`, `BadHeader`, `BadPayload`, `NaiveTimeError`, and
+    Raises a `RejectedError` for an invalid message: `BadField`, `BadHeader`, `BadPayload`, `NaiveTimeError`, and
     `BadTime` for a time that is None and for a number as a delay.
     """
     body = {"topic": text_of("topic", draft.topic), **payload_fields(draft.payload)}
@@ -147,11 +148,11 @@ def message_body(draft: Draft) -> bytes:
 
 
 def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
-    """The times that were given, without those that are ABSENT. That there is only one is the server's to judge."""
+    """The given times, without those that are ABSENT. The server checks that there is only one."""
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if value is None:
-            raise BadTime("bad_time", f"{name} is None: leave it out, or say ABSENT, if there is no such time", name)
+            raise BadTime("bad_time", f"{name} is None: leave it out, or pass ABSENT, if there is no such time", name)
         if value is not ABSENT:
             fields[name] = value
             if name in _DELAYS:
@@ -164,14 +165,14 @@ def time_fields(given: Mapping[str, object]) -> dict[str, Any]:
 def filter_fields(filters: Filter) -> dict[str, int | str]:
     """The filter fields that were given, for a query string or a cancel's `filter`.
 
-    Raises `BadField` for a value that is none, and `BadTime` for such a time: a filter without it would match more.
+    Raises `BadField` for None, and `BadTime` for an invalid time: a filter without the field would match more messages.
     """
     given: dict[str, int | str] = time_fields({name: value for name, value in filters.items() if name in _RANGE})
     for name, value in filters.items():
         if name in _RANGE:
             continue
         if value is None:
-            raise BadField("bad_field", f"{name} is None: leave it out, if any will do", name)
+            raise BadField("bad_field", f"{name} is None: leave it out to match any", name)
         given[name] = value if type(value) is int and name not in _TEXT_FILTERS else text_of(name, value)
     return given
 
@@ -185,13 +186,13 @@ def _instant(field: str, value: object) -> object:
         except Rejected as error:
             raise BadTime(error.code, error.detail, field) from error
     if is_naive(value):
-        detail = f"{field} has no time zone: say datetime.now(UTC) or .astimezone(), not a naive {value.isoformat()}"
+        detail = f"{field} has no time zone: pass datetime.now(UTC) or .astimezone(), not a naive {value.isoformat()}"
         raise NaiveTimeError("naive_time", detail, field)
     return to_ms(value)
 
 
 def _delay(field: str, value: object) -> object:
     if isinstance(value, int | float):
-        detail = f"{field} is {value}, which has no unit: say timedelta(seconds={value}), or text such as {value}s"
+        detail = f"{field} is {value}, which has no unit: pass timedelta(seconds={value}), or text such as {value}s"
         raise BadTime("bad_time", detail, field)
     return delay_ms(value) if isinstance(value, timedelta) else value

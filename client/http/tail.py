@@ -1,6 +1,6 @@
-"""Following a topic over server-sent events: parsing, the place reached, and when to connect again. Pure.
+"""Follows a topic over server-sent events: parsing, the current position, and when to reconnect. Pure.
 
-Each event's `data` is one record and its `id` the cursor just after it, so a broken stream resumes where it broke.
+Each event's `data` is one record and its `id` the cursor just after it, so a broken stream resumes at that record.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 class Follow:
     """The state of one `tail`.
 
-    Lines end at LF alone, as the server writes them: splitting at every line break of Unicode, as HTTP libraries do
-    for text, would cut payloads that contain one.
+    Lines end only at LF, as the server writes them: splitting at every Unicode line break, as HTTP libraries do for
+    text, would cut payloads that contain one.
     """
 
     def __init__(self, topic: str, after: str | None, consumer: str | None) -> None:
@@ -32,7 +32,7 @@ class Follow:
         self._id: str | None = None
 
     def call(self) -> Call:
-        """The request that opens the stream, or opens it again where it broke."""
+        """The request that opens the stream, or reopens it after a break."""
         self._rest = b""
         self._forget_event()
         return operations.record_stream(self.topic, self.cursor, self._consumer)
@@ -41,7 +41,7 @@ class Follow:
         self._begun = True
 
     def feed(self, chunk: bytes) -> list[Record]:
-        """The records that a piece of the stream completes."""
+        """The records that this piece of the stream completes."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         records = []
         for line in lines:
@@ -50,13 +50,13 @@ class Follow:
         return records
 
     def passed(self, record: Record) -> None:
-        """The caller took `record`: a new stream begins after it."""
+        """The caller took `record`: a new stream starts after it."""
         self.cursor, self._received, self._pause_s = record.cursor, True, 0.0
 
     def lost(self, error: Unreachable | Unavailable | None) -> float:
         """Seconds to wait before the next attempt; None means that the server ended the stream.
 
-        Raises the error where going on is pointless: nothing was ever reached, or the place is not known.
+        Raises the error if retrying is pointless: no server was ever reached, or the position is unknown.
         """
         if error is not None and not self._begun:
             raise error

@@ -1,4 +1,4 @@
-"""Between the times of Python and the milliseconds of the API. Pure: no clock."""
+"""Converts between Python's times and the API's milliseconds. Pure: no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server answers, as values. `raw` is always the JSON as it came."""
+"""The server's answers as values. `raw` is always the JSON as received."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MessageChange:
-    """A change of a message: `moved`, `delivered_now`, `redriven`, `purged` or `cancelled`. `from_ms`, `to_ms`: when it
-    was due and is due since; None where it ended. `by`: who asked, None where that is not known."""
+    """A change of a message: `moved`, `delivered_now`, `redriven`, `purged` or `cancelled`. `from_ms`, `to_ms`: its due
+    time before and after, None if it ended. `by`: the caller, None if unknown."""
 
     change: str
     at_ms: int
@@ -38,8 +38,8 @@ class MessageState:
     """A message as the server knew it when it answered. Times ending in `_ms` are epoch milliseconds.
 
     A receipt has only `id`, `status`, `topic`, `deliver_at_ms` and `duplicate`; the rest comes with `get`.
-    `headers`: of repeated names the last value, bytes beyond UTF-8 as `\\xNN`; `header_list` has all as they were.
-    `payload` is None if it was not sent along, is not held any more, or is null (then `is_null`).
+    `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
+    `payload` is None if it was not sent along, is no longer kept, or is null (then `is_null`).
     `changes`: the first one and the last 15.
     """
 
@@ -103,7 +103,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A won cancel: the message will not be delivered."""
+    """A successful cancel: the message will not be delivered."""
 
     id: str
     cancelled_at_ms: int
@@ -117,8 +117,7 @@ class Cancelled:
 @dataclass(frozen=True, slots=True)
 class CancelResult:
     """The result of one cancel of many. `status`: "cancelled", "already_delivered", "already_dead", "unknown", or
-    "pending" (not known yet: ask again). `at_ms`: when the message ended, where times were asked for and it is
-    known."""
+    "pending" (not known yet: ask again). `at_ms`: when the message ended, if times were requested and it is known."""
 
     id: str
     status: str
@@ -131,7 +130,7 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True)
 class CancelReport:
-    """What became of each, in the order asked, and how many there are of each status.
+    """The result for each message, in the given order, and the number of messages by status.
 
     `truncated`: a filter matched more than 10,000; all are counted, and `results` has the first ones.
     """
@@ -144,8 +143,8 @@ class CancelReport:
 @dataclass(frozen=True, slots=True)
 class MoveResult:
     """The result of one move of many. `status`: "moved", "already_delivered", "already_cancelled", "already_dead",
-    "unknown", or "pending" (not known yet: with an absolute time it can be asked again). `at_ms`: when it is due now,
-    where it was moved; else when it ended, where times were asked for and it is known."""
+    "unknown", or "pending" (not known yet: with an absolute time the call can be repeated). `at_ms`: the new due time
+    if it was moved; else when it ended, if times were requested and it is known."""
 
     id: str
     status: str
@@ -158,7 +157,7 @@ class MoveResult:
 
 @dataclass(frozen=True, slots=True)
 class MoveReport:
-    """What became of each, in the order asked (the error where a move was refused), and how many there are of each
+    """The result for each message, in the given order (the error if a move was refused), and the number of messages by
     status; refused ones count as "rejected"."""
 
     results: tuple[MoveResult | RejectedError | Unavailable | Unreachable, ...]
@@ -167,10 +166,10 @@ class MoveReport:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A delivered message as a consumer gets it. `payload` is empty if it is null (then `is_null`).
+    """A delivered message, as a consumer gets it. `payload` is empty if it is null (then `is_null`).
 
-    `headers`: of repeated names the last value, bytes beyond UTF-8 as `\\xNN`; `header_list` has all as they were.
-    `cursor` is the place just after it, where the server said so (it does in `tail`).
+    `headers`: the last value of a repeated name, with bytes beyond UTF-8 as `\\xNN`; `header_list` has all, unchanged.
+    `cursor` is the position just after it, if the server sent it (it does in `tail`).
     """
 
     topic: str
@@ -231,17 +230,17 @@ class Record:
 
     @property
     def text(self) -> str:
-        """The payload as UTF-8; raises `UnicodeDecodeError` where it is not."""
+        """The payload as UTF-8; raises `UnicodeDecodeError` if it is not."""
         return self.payload.decode()
 
     def json(self) -> Any:
-        """The payload parsed as JSON; raises `ValueError` where it is not."""
+        """The payload parsed as JSON; raises `ValueError` if it is not."""
         return orjson.loads(self.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """Records of a topic and the cursor to read on from."""
+    """Records of a topic, and the cursor to continue from."""
 
     records: Sequence[Record]
     cursor: str
@@ -249,7 +248,7 @@ class RecordPage:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: its name, and in `raw` its partitions, counts and lateness as the server gives them."""
+    """A topic: its name, and in `raw` its partitions, counts and lateness as the server reports them."""
 
     name: str
     raw: Mapping[str, Any] = field(default_factory=dict)
@@ -295,7 +294,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """How far a shard has come, by its ledger. `master` is a node's name; the rest is None before the first entry."""
+    """The progress of a shard, by its ledger. `master` is a node's name; the rest is None before the first entry."""
 
     number: int
     master: str | None
@@ -314,10 +313,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server accepts. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
+    """The server's limits. `topics`: names or patterns (`orders.*`), none = any; durations in ms, sizes in bytes.
 
-    `imports_files`: whether the server imports files. `max_files`: in one call. `min_lead_ms`: how far ahead of now the
-    window of each must begin. `now_ms`: the server's clock, epoch ms; None for a server that does not tell.
+    `imports_files`: whether the server imports files. `max_files`: per call. `min_lead_ms`: how far ahead of now each
+    file's window must begin. `now_ms`: the server's clock, epoch ms; None if the server does not report it.
     """
 
     shards: int
@@ -349,7 +348,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Who is there, and who is master of what."""
+    """The nodes, and the master of each shard."""
 
     id: str
     nodes: tuple[Node, ...]

@@ -1,4 +1,4 @@
-"""The work of each key once: `once`, and stores that remember. See docs/idempotency.md."""
+"""Does the work of each key once: `once`, and its stores. See docs/idempotency.md."""
 
 from duemq.model.extras import extra_missing
 

@@ -1,14 +1,14 @@
-"""What this process does with the keys of one handler: begin, work, record, and what to do where that breaks off.
+"""Runs one handler's work per key in this process: begin, work, record, and recovery when one of these breaks off.
 
-Where the store does not answer, its outcome is unknown. Then nothing may be done twice, and nothing be taken for in
-doubt that this process knows all about. So it remembers, by key:
+If the store does not answer, the outcome is unknown. Then work must not be done twice, and a key must not count as in
+doubt if this process knows its state. So this process remembers, by key:
 
-    an unanswered begin        the same request is sent again: the owner is the same, so the store takes it for one
-    an unanswered release      it is asked for again until the store answers, for the message may come to another
-                               process next; an attempt here tells the store that the one before is over
-    an unanswered finish       the work is done, and is never begun again here: only its record is tried again
+    an unanswered begin        the same request is sent again: the owner is the same, so the store counts it as one
+    an unanswered release      it is repeated until the store answers, because another process may get the message
+                               next; an attempt here tells the store that the one before has ended
+    an unanswered finish       the work is done, and never begins again here: only recording it is retried
 
-and raises `Pause`: a consumer keeps the message in hand, begins nothing else, and tries it again later.
+and raises `Pause`: a consumer keeps the message in hand, starts no other, and retries it later.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from duemq.model.failpoint import Failpoint
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between tries to record or release
-_LATER_S = 0.5  # until the first try to release later on
-_LEAVE_S = 1.0  # for a cancellation to wait for each request: what was sent takes effect without that
-_REMEMBERED = 10_000  # keys; of what is forgotten the lease has to run out, as after a crash
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0)  # between attempts to record or release
+_LATER_S = 0.5  # until the first later attempt to release
+_LEAVE_S = 1.0  # how long a cancellation waits for each request: a sent request takes effect anyway
+_REMEMBERED = 10_000  # keys; the lease of a dropped one has to run out, as after a crash
 _WITHOUT_EFFECT = (Reject, RetryLater, Pause, NothingHappened)
 
 T = TypeVar("T")
@@ -46,8 +46,8 @@ Work = Callable[[], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of attempts. `harmless`: errors after which work may be begun again at most once. `store_s`: how long
-    the store may take."""
+    """The terms of attempts. `harmless`: errors after which at-most-once work may begin again. `store_s`: limit for the
+    store's answer."""
 
     at_most_once: bool
     harmless: tuple[type[Exception], ...]
@@ -58,7 +58,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a begin says: who, and which earlier attempt of ours is over, though the store may not know."""
+    """What a begin sends: the owner, and an earlier attempt of ours that has ended, which the store may not know."""
 
     owner: str
     over: str = ""
@@ -66,14 +66,14 @@ class _Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Unrecorded:
-    """Work that took effect, as the store may not know."""
+    """Work that took effect and may be unknown to the store."""
 
     owner: str
     result: bytes
 
 
 class Attempts:
-    """The attempts of one handler. `result` gives JSON."""
+    """The attempts of one handler. `result` returns JSON."""
 
     def __init__(
         self, store: Store, terms: Terms, cache: Cache, clock: Callable[[], int], failpoint: Failpoint
@@ -82,12 +82,12 @@ class Attempts:
         self._running: dict[bytes, asyncio.Event] = {}
         self._claims: dict[bytes, _Claim] = {}
         self._unrecorded: dict[bytes, _Unrecorded] = {}
-        self._unreleased: dict[bytes, tuple[str, float]] = {}  # the owner, and when its lease is over (loop time, s)
+        self._unreleased: dict[bytes, tuple[str, float]] = {}  # owner, and end of its lease (loop time, s)
         self._releasing: asyncio.Task[None] | None = None
         self._process, self._numbers = f"{os.getpid()}-{secrets.token_hex(6)}", count(1)
 
     async def result(self, key: bytes, work: Work) -> bytes:
-        """The result of the work of a key. Where this process is at it already, wait for its end, then ask the
+        """The result of a key's work. If this process is already working on the key, wait for the end, then ask the
         store."""
         while (running := self._running.get(key)) is not None:
             await running.wait()
@@ -124,8 +124,8 @@ class Attempts:
         return await self._record(key, _Unrecorded(claim.owner, _as_json(key, value)))
 
     def _without_effect(self, error: BaseException) -> bool:
-        """Whether an error tells that nothing was done. An exception group never does: its TaskGroup has cancelled the
-        other tasks wherever they were."""
+        """Whether an error shows that the work had no effect. An exception group never does: its TaskGroup has
+        cancelled the other tasks at arbitrary points."""
         if isinstance(error, InDoubt):
             return False
         return isinstance(error, (*_WITHOUT_EFFECT, *self._terms.harmless))
@@ -133,7 +133,7 @@ class Attempts:
     # --- begin ----------------------------------------------------------------------------------------------------
 
     async def _begin(self, key: bytes, claim: _Claim, now: int) -> Begun:
-        """Begin a key. Whoever is cancelled meanwhile has not begun, so it must not look as if it had."""
+        """Begin a key. A caller that is cancelled has not begun, and the store must not think that it has."""
         begin = asyncio.create_task(self._ask_to_begin(key, claim, now), name="idempotency begin")
         try:
             return await _shield(begin)
@@ -164,7 +164,7 @@ class Attempts:
     # --- end ------------------------------------------------------------------------------------------------------
 
     async def _record(self, key: bytes, done: _Unrecorded) -> bytes:
-        """Record a result. Done is done: it is remembered here until the store has it."""
+        """Record a result. The work is done: this process remembers it until the store has it."""
         _remember(self._unrecorded, key, done)
         try:
             return await _shield(self._finish(key, done))
@@ -180,7 +180,7 @@ class Attempts:
         except BaseException as error:
             log.error(
                 "the work of %r is done, and its store cannot record it: if this process ends before it can, the work "
-                "%s when its lease is over: %r", key, "is in doubt" if terms.at_most_once else "is begun again", error,
+                "%s when its lease ends: %r", key, "is in doubt" if terms.at_most_once else "is begun again", error,
                 extra={"action": "finish"},
             )  # fmt: skip
             raise
@@ -190,7 +190,7 @@ class Attempts:
             self._cache.put(key, done.result, self._clock() + terms.keep_ms)
         else:
             log.warning(
-                "handler of %r took longer than its lease of %d ms, and the work was begun again meanwhile",
+                "handler of %r took longer than its lease of %d ms, and another attempt has begun the work since",
                 key, terms.lease_ms, extra={"action": "finish"},
             )  # fmt: skip
         return done.result
@@ -200,7 +200,7 @@ class Attempts:
         await _shield(self._give_back(key, owner, within_s))
 
     async def _give_back(self, key: bytes, owner: str, within_s: float) -> None:
-        """Release a key. What happened in the handler matters more than that this fails."""
+        """Release a key. A failure is only logged: what happened in the handler matters more."""
         try:
             await self._insist(lambda: self._store.release(key, owner), within_s)
         except BaseException as error:
@@ -215,7 +215,7 @@ class Attempts:
                     self._releasing = asyncio.create_task(self._release_later(), name="release keys")
 
     async def _release_later(self) -> None:
-        """Release what the store could not hear of, once it is back, or leave it to the end of its lease."""
+        """Release the remaining keys once the store is back, or when their leases end, drop them."""
         clock = asyncio.get_running_loop().time
 
         async def turn() -> float | None:
@@ -231,14 +231,14 @@ class Attempts:
                     del self._unreleased[key]
             return _LATER_S if self._unreleased else None
 
-        # That the store is away, was said of each key.
+        # The failure was already logged for each key.
         pace = OutageOptions(first_s=_LATER_S, level=logging.DEBUG)
         await Loop("release of keys", turn, delay_s=_LATER_S, **pace).run()
 
     # --- the store ------------------------------------------------------------------------------------------------
 
     async def _insist(self, ask: Callable[[], Awaitable[T]], within_s: float) -> T:
-        """Ask the store again until it answers. Raises Unavailable."""
+        """Ask the store repeatedly until it answers. Raises Unavailable."""
         loop = asyncio.get_running_loop()
         end, tries = loop.time() + within_s, 0
         while True:
@@ -260,11 +260,11 @@ class Attempts:
         except asyncio.CancelledError as error:
             if not _is_stray(error):
                 raise
-            raise Unavailable("the store has given the request up") from error
+            raise Unavailable("the store has abandoned the request") from error
 
 
 async def _shield(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """The result of a call. A cancellation of the caller lets it end, if that is soon; a second one does not wait."""
+    """The result of a call. A cancelled caller waits briefly for the call to finish; a second cancel does not wait."""
     task = call if isinstance(call, asyncio.Task) else asyncio.create_task(call, name="idempotency store")
     try:
         await asyncio.wait([task])
@@ -281,13 +281,13 @@ async def _shield(call: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
 
 
 def _hear(task: asyncio.Task[Any]) -> None:
-    """Take note of a task's error: it matters less than the cancellation that is told instead."""
+    """Retrieve a task's error. The cancellation is reported instead."""
     if not task.cancelled():
         task.exception()
 
 
 def _is_stray(error: BaseException) -> bool:
-    """Whether a cancellation is not meant for this task: something was cancelled that it waited for."""
+    """Whether a cancellation is not meant for this task: something that it awaited was cancelled."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling()
 
@@ -299,9 +299,9 @@ def _remember(entries: dict[bytes, T], key: bytes, entry: T) -> None:
 
 
 def _as_json(key: bytes, value: Any) -> bytes:
-    """A result as JSON. One that is no JSON does not undo the work."""
+    """A result as JSON. If it cannot be encoded, the work still counts as done."""
     try:
         return orjson.dumps(value)
     except TypeError:
-        log.warning("result for %r is kept as null, for it is no JSON", key, exc_info=True, extra={"action": "finish"})
+        log.warning("result for %r is kept as null: it is not JSON", key, exc_info=True, extra={"action": "finish"})
         return b"null"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-_ENTRY_BYTES = 400  # of Python's, beside key and result
+_ENTRY_BYTES = 400  # overhead in Python, without key and result
 
 
 class Cache:
-    """Up to `most` results and `most_bytes`, with their keys. A result larger than that is not kept."""
+    """Up to `most` results and `most_bytes`, with their keys. A larger result is not kept."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most, self._most_bytes = most, most_bytes

@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for handlers that need no more than not to do the same twice within a process."""
+"""A store in memory, for tests, and for handlers that only need to avoid repeats within a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: dict[bytes, KeyRow] = {}
-        self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some of rows that are no more
+        self._expiries: list[tuple[int, bytes]] = []  # one for each row, and some for removed rows
 
     async def begin(
         self,
@@ -53,7 +53,7 @@ class MemoryStore:
         return count
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def _set(self, key: bytes, row: KeyRow | None) -> None:
         if row is None:
@@ -61,5 +61,5 @@ class MemoryStore:
         elif row is not self._rows.get(key):
             self._rows[key] = row
             heappush(self._expiries, (row.expires_ms, key))
-            if len(self._expiries) > 2 * len(self._rows) + _SPARE:  # mostly of rows that were released
+            if len(self._expiries) > 2 * len(self._rows) + _SPARE:  # mostly from released rows
                 self._expiries = sorted((each.expires_ms, key) for key, each in self._rows.items())

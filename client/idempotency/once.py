@@ -3,10 +3,10 @@
     @once(store, key=lambda message: message.json["payment"])
     async def pay(message): ...
 
-A repeat gets the result of the first time: from a cache of this process, else from the store. What failed may be begun
-again. Work that was begun by a process that died is begun again when its lease is over (the effect takes place at
-least once), or, with `at_most_once`, never: `InDoubt` sends the message to the dead letters. While the store is away
-nothing is begun, and `Pause` keeps the message in hand.
+A repeat gets the first result, from a cache of this process or from the store. Failed work may be begun again. If a
+process died during the work, it is begun again when its lease ends (at least once), or, with `at_most_once`, never:
+`InDoubt` sends the message to the dead letters. While the store is unreachable no work begins, and `Pause` keeps the
+message in hand.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ KEY_BYTES = 1_024
 
 
 class Identified(Protocol):
-    """What the usual key needs of a message: `duemq.client.consumer.message.Message`, whose `identity` it takes, or any
-    other."""
+    """What the default key needs of a message: the `identity` of a `duemq.client.consumer.message.Message`, or this
+    `id`."""
 
     @property
     def id(self) -> str: ...
@@ -69,22 +69,22 @@ def once(
     clock: Callable[[], int] = _now_ms,
     failpoint: Failpoint = no_failpoint,
 ) -> Callable[[Handler[Message]], Handler[Message]]:
-    """A decorator for `async def handler(message)`. Its result has to be JSON (orjson's), for it is kept.
+    """Decorate `async def handler(message)`. Its result must be JSON (orjson's), because it is stored.
 
     `key`: of the message's work, 1 to 1,024 bytes; the default is its `identity`, or else its `id`.
-    `scope`: whose keys they are; handlers of one scope do each other's work. A store that other programs may use asks
-    for one. Else the default is the handler's module and name.
-    `harmless`: with `at_most_once`, errors of the handler that say that nothing happened.
-    `lease`: longer than the handler may take. `keep`: how long a result is kept, and how long it is remembered that
-    work was begun and not finished. `cached`, `cached_bytes`: results in memory.
-    `store_timeout`: shorter than the consumer's, so that a silent store pauses it and does not use up retries.
+    `scope`: namespace of the keys; handlers with the same scope share their work. Required for a store that other
+    programs may use. Else the default is the handler's module and name.
+    `harmless`: with `at_most_once`, errors of the handler that show that it had no effect.
+    `lease`: longer than the handler may take. `keep`: how long a result is kept, and how long unfinished work stays
+    known as begun. `cached`, `cached_bytes`: limits of results in memory.
+    `store_timeout`: shorter than the consumer's, so that a silent store pauses the consumer and uses up no retries.
 
-    The handler raises: Busy (another process is at it: comes back later), Pause (the store is away: nothing was begun,
-    or it is done and not recorded yet), InDoubt, Reject (no key), and what the wrapped handler raises.
+    The handler raises: Busy (another process is doing the work: comes back later), Pause (the store is unreachable: the
+    work has not begun, or is done and not recorded yet), InDoubt, Reject (no key), and what the wrapped handler raises.
 
-    With `at_most_once` work that ended with an error is begun again only after `NothingHappened`, `Reject`,
-    `RetryLater`, `Pause` and what is `harmless`. All else leaves it in doubt, exception groups as well: a task group
-    has cancelled its other tasks wherever they were.
+    With `at_most_once`, work that ended with an error begins again only after `NothingHappened`, `Reject`,
+    `RetryLater`, `Pause` and `harmless` errors. All others leave it in doubt, including exception groups: a task group
+    has cancelled its other tasks at arbitrary points.
     """
     for name, value in (("keep", keep), ("lease", lease), ("store_timeout", store_timeout)):
         if value <= timedelta(0):
@@ -95,13 +95,13 @@ def once(
     errors = harmless if isinstance(harmless, tuple) else (harmless,)
     for each in errors:
         if not (isinstance(each, type) and issubclass(each, Exception)):
-            raise Rejected("bad_option", f"harmless has {each!r}; it is for subclasses of Exception", "harmless")
+            raise Rejected("bad_option", f"harmless has {each!r}; it must contain subclasses of Exception", "harmless")
     if scope is not None and (not scope or "\0" in scope):
         raise Rejected("bad_option", f"scope is {scope!r}; it has 1 or more characters, and no NUL", "scope")
     if scope is None and getattr(store, "shared", True):
         raise Rejected(
             "bad_option",
-            "a store that other programs use needs a scope, the same in all processes of a group and in no other: "
+            "a store shared with other programs needs a scope, the same in all processes of a group and in no other: "
             "by module and name handlers of two programs would do each other's work",
             "scope",
         )
@@ -123,13 +123,13 @@ def once(
 
 
 _own_scopes: WeakKeyDictionary[Store, set[str]] = WeakKeyDictionary()
-"""Scopes of handlers of this process that named none, by store."""
+"""By store: default scopes of this process's handlers."""
 
 
 def _own_scope(store: Store, handler: Callable[..., Any]) -> str:
-    """The scope of a handler that names none: its module and name, which functions made by one function share."""
+    """The default scope of a handler: its module and name, which functions made by one function share."""
     name = f"{handler.__module__}.{handler.__qualname__}"
-    with suppress(TypeError):  # a store that cannot be a key: nobody but its author has one
+    with suppress(TypeError):  # only a custom store may be unhashable
         scopes = _own_scopes.setdefault(store, set())
         if name in scopes:
             raise Rejected(

@@ -1,8 +1,8 @@
 """A store in Redis or Valkey, for all processes of a group. Needs the extra `duemq[redis]`.
 
-Each key is a hash, changed by a script, which is atomic, and removed by the server when it expires. It is as durable as
-the server: with `appendfsync everysec` a crash of it can lose the last second, and a replica that takes over can be
-behind. For an effect at most once it needs `appendfsync always` and no automatic fail-over.
+Each key is a hash, changed atomically by a script, and removed by the server when it expires. It is as durable as the
+server: with `appendfsync everysec` a crash can lose the last second, and a replica that takes over can be behind. An
+at-most-once effect needs `appendfsync always` and no automatic fail-over.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PREFIX: Final = b"duemq:once:"
 START_S: Final = 30.0
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 2.0
 _CONNECTIONS = 32
-_CALL_S = 10.0  # all in all, with the wait for a connection to become free
-_SOCKET_S = 5.0  # for a connection, and for each answer; of redis-py before 8 the default is to wait for ever
+_CALL_S = 10.0  # in total, including the wait for a free connection
+_SOCKET_S = 5.0  # for connecting, and for each answer; redis-py before 8 waits forever by default
 
-_ONE_KEY = ("WRONGTYPE", "attempt to ")  # how Redis and Lua begin to say that a key is no such hash
+_ONE_KEY = ("WRONGTYPE", "attempt to ")  # prefixes of the errors of Redis and Lua for a key that is not such a hash
 
-# The table of `states`. A hash that is there and expired by the caller's clock is as if it were not there.
+# The table of `states`. A hash that has expired by the caller's clock counts as absent.
 _BEGIN = """
 local owner, now, lease, keep, once = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local over = ARGV[6]
@@ -67,7 +67,7 @@ return 1
 
 
 class RedisStore:
-    """On a client of the caller, which stays open, or with `open`. All keys begin with `prefix`."""
+    """Uses the caller's client, which stays open, or one from `open`. All keys begin with `prefix`."""
 
     shared = True
 
@@ -82,9 +82,8 @@ class RedisStore:
     async def open(cls, url: str, prefix: bytes = PREFIX, start_s: float = START_S) -> RedisStore:
         """`url`: such as `redis://HOST:PORT/DB`. Raises BadConfig (the package is missing) or Unavailable.
 
-        A server that is away, or just starting, is asked again for `start_s`: a consumer that starts meanwhile waits
-        for it. A call to one that does not answer is given up after 5 s, or `?socket_timeout=`,
-        `?socket_connect_timeout=` (s).
+        An unreachable or starting server is retried for `start_s`: a consumer that is starting waits for it. A call
+        without an answer is given up after 5 s, or `?socket_timeout=`, `?socket_connect_timeout=` (s).
         """
         store = cls(_from_url(url), prefix)
         store._own = True
@@ -99,7 +98,7 @@ class RedisStore:
                 except Unavailable as error:
                     if clock() + pause_s > until:
                         raise
-                    log.warning("the store of idempotency keys is away, and is asked again: %s", error)
+                    log.warning("the store of idempotency keys is unreachable, retrying: %s", error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
         except BaseException:
@@ -139,11 +138,11 @@ class RedisStore:
             return bool(await self._release(keys=[self._prefix + key], args=[owner]))
 
     async def expire(self, now_ms: int) -> int:
-        """0: the server removes by itself, on its own clock, what is kept no longer."""
+        """Returns 0: the server itself removes expired keys, by its own clock."""
         return 0
 
     async def close(self) -> None:
-        """Calls that wait for an answer are Unavailable, as are those that come."""
+        """Pending and later calls raise Unavailable."""
         self._closed = True
         for call in self._calls:
             if not call.expired():
@@ -155,7 +154,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
-        """Bounded, ended by a close, and with errors of ours. Raises Unavailable or CorruptStore."""
+        """Limits a call's time, ends it on close, and translates errors. Raises Unavailable or CorruptStore."""
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
         with _translate_errors():
@@ -172,7 +171,7 @@ def _from_url(url: str) -> Redis:
         from redis.asyncio import BlockingConnectionPool, Redis
     except ImportError as error:
         raise BadConfig("the package redis is missing: pip install 'duemq[redis]'") from error
-    # The usual pool refuses where this one waits for a connection to become free. What the URL says goes first.
+    # The default pool raises an error; this one waits for a free connection. Settings in the URL take precedence.
     pool = BlockingConnectionPool.from_url(
         url, max_connections=_CONNECTIONS, timeout=_CALL_S, socket_timeout=_SOCKET_S, socket_connect_timeout=_SOCKET_S
     )
@@ -192,5 +191,5 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _bytes(value: Any) -> bytes:
-    """Of a client that decodes answers, too. Its results are JSON, which survives that."""
+    """Also accepts the str of a client that decodes answers: results are JSON, which survives that."""
     return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,11 +1,11 @@
-"""A store in RocksDB, for one process at once: what a call returned outlasts kill -9 and a power cut.
+"""A store in RocksDB, for one process at a time: returned results survive kill -9 and a power cut.
 
-Everything that waits goes into one write and one sync in a thread; while it syncs the next ones gather. Decisions are
-made in that thread too, in the order of the calls, so that the event loop never waits for the disk.
+All waiting requests share one write and one sync in a thread; during a sync the next ones gather. The thread also makes
+the decisions, in the order of the calls, so that the event loop never waits for the disk.
 
-A write or a read that fails leaves its outcome open: only what RocksDB finds when it is opened anew is true. So all
-calls that wait are told StoreFailed, the thread closes the database, and opens it again after pauses that grow; until
-then every call is StoreFailed. It is the same session: work that runs stays in the hands of who began it.
+If a write or a read fails, its outcome is open: only what RocksDB finds when it is reopened is certain. So all waiting
+calls get StoreFailed, and the thread closes the database and reopens it after growing pauses; until then every call
+gets StoreFailed. The session stays the same: running work keeps its owner.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from duemq.model.rocksdb_errors import translate
 
 log = logging.getLogger(__name__)
 
-_SWEEP_ROWS = 1_000  # at once
-_SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # behind a group, and for each of its requests, which adds one at most
+_SWEEP_ROWS = 1_000  # per sweep
+_SWEEP_BEHIND, _SWEEP_EACH = 20, 4  # after a group, plus for each of its requests, which adds one at most
 _GROUP_REQUESTS = 4_000
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # before it is opened anew
-_STEADY_S = 60.0  # after so long without a failure pauses begin at the shortest again
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0  # before it is reopened
+_STEADY_S = 60.0  # after this time without a failure, pauses restart with the shortest
 
 T = TypeVar("T")
 
@@ -62,7 +62,7 @@ class _Sweep(NamedTuple):
 
 
 class RocksStore:
-    """Opened with `open`. `failpoint` is the seam for tests: called with the name of each step, in the store's
+    """Create it with `open`. `failpoint` is a hook for tests: called with the name of each step, in the store's
     thread."""
 
     shared = False
@@ -77,7 +77,7 @@ class RocksStore:
         self._ending = Event()
         self._end: asyncio.Task[None] | None = None
         self._pause_s, self._is_open, self._since = _PAUSE_S, True, time.monotonic()
-        self._swept = 0  # all minutes before this one
+        self._swept = 0  # all minutes before this are swept
         self._work: SimpleQueue[list[_Request | _Sweep] | None] = SimpleQueue()
         self._worker = Thread(target=self._run, name="duemq-idempotency", daemon=True)
         self._worker.start()
@@ -114,7 +114,7 @@ class RocksStore:
         return await self._submit(key, partial(release, owner=owner), 0)
 
     async def expire(self, now_ms: int) -> int:
-        """Remove the rows of minutes that are over; how many."""
+        """Remove the rows that expired in past minutes; returns their number."""
         count, more = 0, True
         while more:
             self._check()
@@ -125,7 +125,7 @@ class RocksStore:
         return count
 
     async def close(self) -> None:
-        """Refuse what comes, finish what waits. All who call it wait for the same end."""
+        """Refuse new calls, finish waiting ones. Concurrent calls wait for the same end."""
         self._closed = True
         if self._end is None:
             self._end = asyncio.create_task(self._finish_and_end(), name="close-idempotency")
@@ -143,7 +143,7 @@ class RocksStore:
         if self._closed:
             raise Unavailable("the store of idempotency keys is closed")
         if self._failure:
-            raise StoreFailed(f"the store of idempotency keys failed, and is not open again yet: {self._failure}")
+            raise StoreFailed(f"the store of idempotency keys failed and is not reopened yet: {self._failure}")
 
     async def _submit(self, key: bytes, decide: Callable[[KeyRow | None], tuple[KeyRow | None, T]], now_ms: int) -> T:
         self._check()
@@ -156,7 +156,7 @@ class RocksStore:
         if not self._busy:
             self._busy = True
             self._idle.clear()
-            self._loop.call_soon(self._go)  # others of this turn of the loop share the sync
+            self._loop.call_soon(self._go)  # others in this turn of the loop share the sync
 
     def _go(self) -> None:
         group, self._waiting = self._waiting[:_GROUP_REQUESTS], self._waiting[_GROUP_REQUESTS:]
@@ -177,10 +177,10 @@ class RocksStore:
             self._idle.set()
 
     def _fail_all(self, group: list[_Request | _Sweep], failure: Exception) -> None:
-        """Fail this group and all that wait: whether the write took effect is not known until it is opened anew."""
+        """Fail this group and all waiting calls: until the reopening it is unknown whether the write took effect."""
         self._failure = str(translate("writing idempotency keys", failure))
         log.warning(
-            "store of idempotency keys failed, and is opened anew: %s", self._failure, extra={"action": "store"}
+            "store of idempotency keys failed and is being reopened: %s", self._failure, extra={"action": "store"}
         )
         group, self._waiting = group + self._waiting, []
         answers: list[Any] = [StoreFailed(self._failure) for _ in group]
@@ -191,7 +191,7 @@ class RocksStore:
     def _not_yet(self, failure: Exception, pause_s: float) -> None:
         self._failure = str(failure)
         log.error(
-            "store of idempotency keys cannot be opened anew, the next try is in %g s: %s", pause_s, failure,
+            "store of idempotency keys cannot be reopened, the next attempt is in %g s: %s", pause_s, failure,
             extra={"action": "store"},
         )  # fmt: skip
 
@@ -219,11 +219,11 @@ class RocksStore:
         self._close_db()
 
     def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop was closed without closing the store: nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed before the store: no caller waits any more
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _close_db(self) -> None:
-        """Close the database. What was answered is synced: a failure here changes nothing."""
+        """Close the database. Answered calls are synced, so a failure here changes no result."""
         if not self._is_open:
             return
         self._is_open = False
@@ -286,11 +286,11 @@ class RocksStore:
         if not swept and now_ms // MINUTE_MS > self._swept:
             try:
                 self._sweep(now_ms, min(_SWEEP_BEHIND + _SWEEP_EACH * len(group), _SWEEP_ROWS))
-            except Exception as error:  # the next request meets it as well, if it is more than bad luck
+            except Exception as error:  # if it is not a glitch, the next request fails, too
                 log.warning("store of idempotency keys cannot expire: %r", error, extra={"action": "expire"})
 
     def _sweep(self, now_ms: int, most: int = _SWEEP_ROWS) -> tuple[int, bool]:
-        """Remove expired rows: how many are gone, and whether there is more. `most`: entries to look at."""
+        """Remove expired rows. Returns their number and whether more are left. `most`: entries to check."""
         end = expiry_key(now_ms)
         batch, entry_count, row_count = WriteBatch(raw_mode=True), 0, 0
         first = last = b""
@@ -301,9 +301,9 @@ class RocksStore:
             key = entry[len(end) :]
             try:
                 row = read_row(self._db, key, self._session)
-                expired = row is not None and row.expires_ms <= now_ms  # it may be written again, to expire later
+                expired = row is not None and row.expires_ms <= now_ms  # it may have been rewritten with a later expiry
             except CorruptStore:
-                expired = True  # else nothing behind it would ever go
+                expired = True  # else no later row would ever be removed
             if expired:
                 batch.delete(b"k" + key)
                 row_count += 1

@@ -1,13 +1,13 @@
-"""What a store in RocksDB has on its disk, and how its folder is opened.
+"""The layout of a RocksDB store on disk, and how its folder is opened.
 
     b"k" key                            -> session (u64), since, until, expires (u64, ms), length of owner (u32),
                                            whether done (u8), owner, result
     b"x" minute of expiry (u64) key     -> nothing
     b"v"                                -> version of this layout (u16), session (u64)
 
-Every row has an entry `x` of the minute in which it expires; entries of minutes that are over are removed as one range.
-The session counts how often the folder was opened by a process. RocksDB lets one have it at a time: so work that
-another session began, and did not finish, is nobody's any more, however long its lease.
+Every row has an entry `x` for the minute of its expiry; entries of past minutes are removed as one range. The session
+counts how often a process has opened the folder. RocksDB allows one process at a time: so unfinished work of another
+session has no owner any more, however long its lease.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _MINUTE = Struct(">Q")
 
 
 class SessionOver(FolderRefused):
-    """Another process has opened the folder since, and took all work that was begun for its own."""
+    """Another process has opened the folder since, and may have begun our session's work again."""
 
 
 def open_folder(folder: Path) -> tuple[Rdict, int]:
     """The database, and the number of a new session. Raises FolderRefused, CorruptStore, DiskFull or StoreFailed."""
     with translate_errors(f"opening the store of idempotency keys in {folder}"):
-        make_folder(folder)  # its owner's alone: results are in it, as handlers gave them
+        make_folder(folder)  # private: it contains the results of handlers
         db = Rdict(str(folder), _options())
         try:
             session = _last_session(db, folder) + 1
@@ -51,18 +51,18 @@ def open_folder(folder: Path) -> tuple[Rdict, int]:
 
 
 def reopen_folder(folder: Path, session: int) -> Rdict:
-    """The database again, for a session that goes on. Raises as `open_folder` does, and SessionOver."""
+    """Reopen the database for a continuing session. Raises what `open_folder` raises, and SessionOver."""
     with translate_errors(f"opening the store of idempotency keys in {folder} again"):
         options = _options()
-        options.create_if_missing(False)  # the folder of a disk that is not mounted is empty
+        options.create_if_missing(False)  # an unmounted disk leaves an empty folder
         db = Rdict(str(folder), options)
         try:
             if (last := _last_session(db, folder)) != session:
                 raise SessionOver(
                     f"{folder} is at session {last} and not at {session}: another process opened it, or it was put in "
-                    "the place of the one that failed. Start this process anew, alone"
+                    "the place of the one that failed. Restart this process, alone"
                 )
-            _write_session(db, session)  # whether it takes writes again
+            _write_session(db, session)  # fails if it takes no writes yet
         except BaseException:
             db.close()
             raise
@@ -76,7 +76,7 @@ def _last_session(db: Rdict, folder: Path) -> int:
         rows = db.iter()
         rows.seek_to_first()
         if rows.valid():
-            raise FolderRefused(f"{folder} holds something else than idempotency keys; name another folder")
+            raise FolderRefused(f"{folder} contains something else than idempotency keys; use another folder")
         return 0
     version, session = _HEAD.unpack(head)
     if version != VERSION:
@@ -93,7 +93,7 @@ def _write_session(db: Rdict, session: int) -> None:
 
 
 def read_row(db: Rdict, key: bytes, session: int) -> KeyRow | None:
-    """The row of a key. Raises CorruptStore where this one key is damaged, and RocksDB's errors."""
+    """The row of a key. Raises CorruptStore if this key is damaged, and RocksDB's errors."""
     try:
         stored = db.get(b"k" + key)
         if stored is None:
@@ -122,7 +122,7 @@ def stage_row(batch: WriteBatch, key: bytes, row: KeyRow | None, session: int) -
 
 
 def expiry_key(ms: int) -> bytes:
-    """What the entries of the rows begin with that expire in the minute of `ms`."""
+    """Prefix of the entries of rows that expire in the minute of `ms`."""
     return b"x" + _MINUTE.pack(ms // MINUTE_MS)
 
 
@@ -130,7 +130,7 @@ def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_paranoid_checks(True)
-    # The default stops at the first bad record of the WAL and forgets what was acknowledged behind it, without a word.
+    # By default RocksDB stops at the first bad record of the WAL and silently drops acknowledged records after it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(16 << 20)
@@ -142,7 +142,7 @@ def _options() -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_level_compaction_dynamic_level_bytes(True)
     table = BlockBasedOptions()
-    table.set_bloom_filter(10, False)  # most keys that are looked up are new
+    table.set_bloom_filter(10, False)  # most looked-up keys are new
     table.set_block_cache(Cache(16 << 20))
     options.set_block_based_table_factory(table)
     return options

@@ -1,4 +1,4 @@
-"""The life of a key, as a table. Pure; `redis` has the same in Lua, and one suite of tests holds all plugs to it."""
+"""The states of a key, as a table. Pure. `redis` has the table in Lua; one test suite checks all plugs against it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from duemq.client.idempotency.base import Begun, Done, Fresh, InDoubt, Running
 class KeyState(Enum):
     ABSENT = auto()  # never begun, released, or forgotten
     RUNNING = auto()
-    LAPSED = auto()  # begun and never finished, and the lease is over
+    LAPSED = auto()  # begun and not finished, and the lease has ended
     DONE = auto()
 
 
 class Event(Enum):
     BEGIN = auto()
     BEGIN_ONCE = auto()  # at most once
-    REPEAT = auto()  # a begin of the owner itself, or of whoever knows that the owner's attempt is over
-    FINISH = auto()  # by the owner, as is a release: what others say is not heard
+    REPEAT = auto()  # a begin of the owner, or of a caller who knows that the owner's attempt has ended
+    FINISH = auto()  # by the owner, like a release: other owners are ignored
     RELEASE = auto()
 
 
 class ClaimRefusal(Enum):
-    """Why an event does not happen, and the state stays."""
+    """Why an event is refused, so that the state stays."""
 
     RUNNING = auto()
     DONE = auto()
@@ -60,7 +60,7 @@ NEXT: Final[Mapping[tuple[KeyState, Event], KeyState | ClaimRefusal]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyRow:
-    """What is stored of a key. Times in epoch ms; from `expires_ms` on it is as if it were not there."""
+    """The stored row of a key. Times in epoch ms; from `expires_ms` on it counts as absent."""
 
     owner: str
     since_ms: int
@@ -87,7 +87,7 @@ def begin(
     at_most_once: bool,
     over: str = "",
 ) -> tuple[KeyRow | None, Begun]:
-    """The row after that, and the answer. Raises InDoubt."""
+    """The new row, and the answer. Raises InDoubt."""
     event = Event.BEGIN_ONCE if at_most_once else Event.BEGIN
     if row is not None and row.owner in (owner, over):
         event = Event.REPEAT
@@ -95,7 +95,7 @@ def begin(
     if step is KeyState.RUNNING:
         until = now_ms + lease_ms
         return KeyRow(owner, now_ms, until, until + keep_ms), Fresh()
-    assert row is not None  # nothing refuses the beginning of what is not there
+    assert row is not None  # an absent key can always begin
     if step is ClaimRefusal.IN_DOUBT:
         raise in_doubt(key, row.owner, row.since_ms)
     if step is ClaimRefusal.DONE:
@@ -113,7 +113,7 @@ def finish(row: KeyRow | None, owner: str, result: bytes, now_ms: int, keep_ms: 
 
 
 def release(row: KeyRow | None, owner: str) -> tuple[KeyRow | None, bool]:
-    """It needs no time: a row that is forgotten and one that is released are the same."""
+    """Needs no time: an expired row and a released row are the same."""
     if row is None or row.owner != owner or NEXT[row.state(0), Event.RELEASE] is not KeyState.ABSENT:
         return row, False
     return None, True

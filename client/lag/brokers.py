@@ -1,4 +1,4 @@
-"""What the brokers are asked, over one client of aiokafka. Nothing here joins a group, commits, or makes a topic."""
+"""Requests to the brokers, over one aiokafka client. Never joins a group, commits, or creates a topic."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from duemq.client.lag.values import OffsetAndTime, PartitionEnds
 from duemq.model.errors import BadConfig, Unavailable
 
 EARLIEST, LATEST = -2, -1
-DEAD = "Dead"  # what Kafka says of a group that does not exist
+DEAD = "Dead"  # Kafka's state of a group that does not exist
 _READ_COMMITTED = 1
 _TIMEOUT_MS = 10_000
 _PAUSE_S = 0.05
-_AT_ONCE = 16  # requests about groups
-_KINDS = ("consumer", "")  # "": offsets only, committed by something that is no member
+_AT_ONCE = 16  # concurrent requests about groups
+_KINDS = ("consumer", "")  # "": only offsets, committed without members
 _LOGIN_ERRORS = (
     errors.AuthenticationFailedError, errors.SaslAuthenticationFailed, errors.UnsupportedSaslMechanismError,
 )  # fmt: skip
-# What concerns one partition and leaves the others readable.
+# Errors of one partition that leave the others readable.
 _UNREADABLE = (
     errors.TopicAuthorizationFailedError, errors.LeaderNotAvailableError, errors.UnknownTopicOrPartitionError,
     errors.InvalidTopicError,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ConsumerGroup(NamedTuple):
-    """A group of consumers. `assigned`: what its members have."""
+    """A consumer group. `assigned`: its members' partitions."""
 
     state: str
     members: int
@@ -57,8 +57,8 @@ class ConsumerGroup(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """The partitions of topics. `leaders`: of the partitions that have one; `others`: those that have none; `hidden`:
-    topics that nothing is said about, because we may not see them or they are just being made."""
+    """The partitions of topics. `leaders`: partitions with a leader; `others`: without one; `hidden`: topics that we
+    may not see or that are just being created."""
 
     leaders: dict[TopicPartition, int]
     others: frozenset[TopicPartition]
@@ -66,7 +66,7 @@ class Topics(NamedTuple):
 
 
 class FetchedValues(NamedTuple):
-    """The answer for one partition. `error` is None, or the class of what went wrong."""
+    """The answer for one partition. `error` is None, or the class of the error."""
 
     error: Any
     start: int
@@ -75,8 +75,8 @@ class FetchedValues(NamedTuple):
 
 
 class Brokers:
-    """`settings`: arguments for aiokafka's clients, such as `security_protocol`. Methods raise Unavailable where no
-    broker answers in time."""
+    """`settings`: arguments for aiokafka's clients, such as `security_protocol`. Methods raise Unavailable if no broker
+    answers in time."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         self._bootstrap = bootstrap
@@ -90,7 +90,7 @@ class Brokers:
         self._leaders: dict[TopicPartition, int] = {}
 
     async def open(self) -> None:
-        """Connect. Raises BadConfig where the brokers refuse us or a setting cannot be, Unavailable where they do not
+        """Connect. Raises BadConfig if the brokers refuse us or a setting is invalid, Unavailable if they do not
         answer."""
         try:
             self._client = new_client(**self._settings)
@@ -111,7 +111,7 @@ class Brokers:
     # --- groups ---------------------------------------------------------------------------------------------------
 
     async def groups(self) -> set[str]:
-        """The groups of consumers that we may see, of all brokers."""
+        """The visible consumer groups of all brokers."""
 
         async def ask() -> set[str]:
             names: set[str] = set()
@@ -124,7 +124,7 @@ class Brokers:
         return await self._retry(ask)
 
     async def describe(self, groups: Iterable[str]) -> dict[str, ConsumerGroup]:
-        # One in a request: aiokafka misreads an answer about several, which since version 3 has a field more.
+        # One group per request: since version 3 an answer about several has a field that aiokafka misreads.
         return await self._of_groups(groups, self._describe)
 
     async def _describe(self, group: str) -> ConsumerGroup:
@@ -146,7 +146,7 @@ class Brokers:
             return ConsumerGroup(DEAD, 0, frozenset())
         code, _, _, state, _, _, _, members = response.groups[0][:8]
         if errors.for_code(code) is errors.GroupIdNotFound:
-            return ConsumerGroup(DEAD, 0, frozenset())  # it went away since it was listed
+            return ConsumerGroup(DEAD, 0, frozenset())  # it was removed after the listing
         _raise(code, f"group {group!r}")
         assigned = {
             TopicPartition(topic, partition)
@@ -157,7 +157,7 @@ class Brokers:
         return ConsumerGroup(state, len(members), frozenset(assigned))
 
     async def commits(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, OffsetAndTime]]:
-        """Where each group is in the partitions that it has committed to."""
+        """Committed position of each group by partition."""
         return await self._of_groups(groups, self._commits)
 
     async def _commits(self, group: str) -> dict[TopicPartition, OffsetAndTime]:
@@ -190,7 +190,7 @@ class Brokers:
     # --- partitions -----------------------------------------------------------------------------------------------
 
     async def topics(self, names: Collection[str]) -> Topics:
-        """The partitions of those topics that exist."""
+        """The partitions of the topics that exist."""
         return await self._retry(lambda: self._topics(names)) if names else Topics({}, frozenset(), frozenset())
 
     async def _topics(self, names: Collection[str]) -> Topics:
@@ -214,7 +214,7 @@ class Brokers:
         return Topics(leaders, frozenset(others), frozenset(hidden))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, PartitionEnds]:
-        """The ends of those partitions that can be read just now."""
+        """The ends of the partitions that can be read at present."""
         if not partitions:
             return {}
         starts = await self._retry(lambda: self._offsets(partitions, EARLIEST))
@@ -238,8 +238,8 @@ class Brokers:
         return offsets
 
     async def fetch(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, FetchedValues]:
-        """Batches from these offsets on, as far as they are committed. A broker gives the first partition a batch of
-        any size, and the others what fits into `max_bytes`, which may be nothing."""
+        """Batches from these offsets on, only committed records. A broker returns one batch of any size for the first
+        partition, and for the others what fits into `max_bytes`, possibly nothing."""
         return await self._retry(lambda: self._fetch(offsets, max_bytes))
 
     async def _fetch(
@@ -269,10 +269,10 @@ class Brokers:
                 by_leader[leader].append(where)
         return by_leader
 
-    # --- what goes wrong ------------------------------------------------------------------------------------------
+    # --- errors ---------------------------------------------------------------------------------------------------
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What `call` gives, tried again while a leader or a coordinator moves."""
+        """The result of `call`, retried while a leader or a coordinator moves."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -287,7 +287,7 @@ class Brokers:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _explain(self, error: BaseException) -> None:
-        """aiokafka says only that it could not start. Ask the first broker again, to say why."""
+        """aiokafka reports only that it could not start. Ask the first broker again to find the reason."""
         host, port, _ = collect_hosts(self._settings["bootstrap_servers"])[0]
         settings = {name: value for name, value in self._settings.items() if name in _OF_A_CONNECTION}
         protocol = self._settings.get("security_protocol", "PLAINTEXT")
@@ -296,7 +296,7 @@ class Brokers:
         except _LOGIN_ERRORS as cause:
             raise BadConfig(f"{host}:{port} refused kafka.user and kafka.password: {cause}") from cause
         except ssl.SSLError as cause:
-            raise BadConfig(f"{host}:{port} and duemq do not agree on TLS: {cause}. Look at kafka.ca.") from cause
+            raise BadConfig(f"{host}:{port} and duemq do not agree on TLS: {cause}. Check kafka.ca.") from cause
         except (KafkaError, OSError, EOFError, TimeoutError) as cause:
             raise Unavailable(
                 f"no Kafka broker answers at {self._bootstrap} over {protocol} ({type(cause).__name__}: {cause})"
@@ -317,7 +317,7 @@ def _raise(code: int, what: str) -> None:
 
 
 def _group_by_topic(items: Mapping[TopicPartition, tuple[int, ...]]) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """Items by topic, as Kafka's requests want it, in the order given."""
+    """Items by topic, as Kafka's requests need them, in the given order."""
     by_topic: dict[str, list[tuple[int, ...]]] = {}
     for (topic, partition), item in items.items():
         by_topic.setdefault(topic, []).append((partition, *item))

@@ -1,4 +1,4 @@
-"""Lag for Prometheus, and the reading behind it."""
+"""Prometheus metrics of lag, and the loop that reads it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from duemq.model.errors import Rejected, Unavailable
 
 _LABELS = ("group", "topic", "partition", "retry")
 _FIGURES = {
-    "lag": ("messages", "Offsets that are not committed"),
-    "inflight": ("messages", "Offsets that are pulled and not committed; only of groups that tell"),
-    "available": ("messages", "Offsets that are not pulled; only of groups that tell"),
+    "lag": ("messages", "Offsets not committed"),
+    "inflight": ("messages", "Offsets pulled and not committed; only for groups that report it"),
+    "available": ("messages", "Offsets not pulled; only for groups that report it"),
     "lost": ("messages", "Offsets that retention removed before the group committed them"),
-    "lag_ms": ("seconds", "How long ago the oldest message that is not committed was appended"),
-    "inflight_ms": ("seconds", "How long ago the oldest message in hand was appended"),
-    "available_ms": ("seconds", "How long ago the oldest message that is not pulled was appended"),
+    "lag_ms": ("seconds", "Age of the oldest message not committed"),
+    "inflight_ms": ("seconds", "Age of the oldest message in hand"),
+    "available_ms": ("seconds", "Age of the oldest message not pulled"),
 }
 
 
 class LagMetrics(Collector):
-    """Shows the latest reading. After one that failed there are no figures of groups: old ones would be taken for
-    true."""
+    """Shows the latest reading. After a failed one there are no figures of groups: old ones would be taken for
+    current."""
 
     def __init__(self) -> None:
         self._groups: list[GroupLag] | None = None
@@ -49,7 +49,7 @@ class LagMetrics(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        groups = self._groups  # a scrape is in a thread of its own
+        groups = self._groups  # a scrape runs in another thread
         yield GaugeMetricFamily("duemq_lag_up", "1 if the latest reading succeeded", int(groups is not None))
         yield CounterMetricFamily("duemq_lag_reads", "Readings that succeeded", self._reads)
         yield CounterMetricFamily("duemq_lag_read_errors", "Readings that failed", self._errors)
@@ -62,7 +62,7 @@ class LagMetrics(Collector):
 def _of_groups(groups: Iterable[GroupLag]) -> Iterable[Metric]:
     members = GaugeMetricFamily("duemq_group_members", "Members that joined", labels=("group", "state"))
     states = GaugeMetricFamily(
-        "duemq_group_partitions", "Partitions by what their figures are worth", labels=("group", "topic", "state")
+        "duemq_group_partitions", "Partitions by the state of their figures", labels=("group", "topic", "state")
     )
     each: list[tuple[list[str], PartitionLag]] = []
     for group in groups:
@@ -82,11 +82,11 @@ def _of_groups(groups: Iterable[GroupLag]) -> Iterable[Metric]:
                 family.add_metric(labels, value / 1000 if unit == "seconds" else value)
         yield family
     matching = GaugeMetricFamily(
-        "duemq_group_matching_messages", "Messages that are not committed and pass the tag filter", labels=_LABELS
+        "duemq_group_matching_messages", "Messages not committed that pass the tag filter", labels=_LABELS
     )
     error = GaugeMetricFamily(
         "duemq_group_matching_error_messages",
-        "How far that may be off (95 %); 0 where all were counted",
+        "Margin of error (95 %); 0 if all were counted",
         labels=_LABELS,
     )
     for labels, one in each:
@@ -106,8 +106,8 @@ async def keep_reading(
     topics: Collection[str] | None = None,
     tags: str | None = None,
 ) -> None:
-    """Start the reader, and read until `stop` is set. Brokers that are away and groups that are not there are tried
-    again. Raises what else goes wrong."""
+    """Start the reader, and read until `stop` is set. Unreachable brokers and missing groups are retried. Raises all
+    other errors."""
 
     async def turn() -> float:
         began = time.monotonic()
@@ -120,7 +120,7 @@ async def keep_reading(
             raise
         return max(every_s - (time.monotonic() - began), 0)
 
-    pace = OutageOptions(first_s=every_s, longest_s=every_s)  # figures that are old are worth nothing
+    pace = OutageOptions(first_s=every_s, longest_s=every_s)  # old figures are worthless
     loop = Loop("lag", turn, ends_on=(Exception,), on_failure=lambda error: metrics.record_failure(), **pace)
     try:
         await loop.run(stop)

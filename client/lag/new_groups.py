@@ -1,5 +1,5 @@
-"""A request that aiokafka does not have (KIP-848): who is in a group whose members speak the newer protocol, as Kafka's
-Java and C clients do with `group.protocol=consumer`. To the older request such a group looks dead."""
+"""A request that aiokafka lacks (KIP-848): the members of a group with the newer protocol, as Kafka's Java and C
+clients use it with `group.protocol=consumer`. The older request reports such a group as dead."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ConsumerGroupDescribeRequest_v0(RequestStruct):  # type: ignore[misc]
 
 
 class ConsumerGroupDescribeRequest(Request[ConsumerGroupDescribeRequest_v0]):  # type: ignore[misc]
-    """For the coordinator of the group. Brokers before 4.0 do not know it: IncompatibleBrokerVersion."""
+    """For the group's coordinator. Brokers before 4.0 do not know it: IncompatibleBrokerVersion."""
 
     API_KEY: ClassVar[int] = 69
 

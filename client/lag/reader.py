@@ -1,4 +1,4 @@
-"""Reading how far groups are behind."""
+"""Reads how far groups are behind."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def _now() -> int:
 
 
 class LagReader:
-    """An async context manager. It joins no group and commits nothing: reading changes nothing for anybody.
+    """An async context manager. Joins no group and commits no offset: reading has no side effects.
 
-    `kafka`: more arguments for aiokafka's clients, as `ConsumerOptions.kafka`. `clock` gives epoch ms.
+    `kafka`: more arguments for aiokafka's clients, as in `ConsumerOptions.kafka`. `clock` returns epoch ms.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LagReader:
         self._brokers: Brokers | None = None
 
     async def start(self) -> None:
-        """Connect; once is enough. Raises BadConfig where the brokers refuse us, Unavailable where none answers."""
+        """Connect; call it once. Raises BadConfig if the brokers refuse us, Unavailable if none answers."""
         if self._brokers is not None:
             return
         brokers = Brokers(self._bootstrap, self._settings)
@@ -84,11 +84,11 @@ class LagReader:
         topics: Collection[str] | None = None,
         tags: str | None = None,
     ) -> list[GroupLag]:
-        """One reading, in order of names. None: all groups of consumers (those that read over HTTP have no offsets in
-        Kafka), and all topics they have to do with.
+        """One reading, ordered by name. None: all consumer groups (consumers over HTTP have no offsets in Kafka), and
+        all of their topics.
 
-        `tags`, as `paid || refunded`: also count the messages that pass this filter; `*` counts all messages.
-        Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`; Unavailable where no broker answers in time.
+        `tags`, such as `paid || refunded`: also count the messages that pass this filter; `*` counts all messages.
+        Raises Rejected `unknown_group`, `unknown_topic` or `bad_tags`; Unavailable if no broker answers in time.
         """
         brokers = self._brokers
         if brokers is None:
@@ -98,11 +98,10 @@ class LagReader:
         if groups is None:
             names = [name for name in names if not is_cursor_group(name)]
         described = await brokers.describe(names)
-        # Not by the list of groups: where a broker was started anew, that leaves out those it has not loaded yet.
+        # Not by the list of groups: a restarted broker leaves out groups that it has not loaded yet.
         if groups is not None and (missing := [name for name in names if described[name].state == DEAD]):
             raise Rejected("unknown_group", f"there is no group {', '.join(map(repr, missing))}", "groups")
-        # First where the groups are, then where the partitions end: what is committed in between makes no lag that is
-        # below nothing.
+        # First the groups' positions, then the partitions' ends: else a commit in between could make a lag negative.
         places = await brokers.commits(names)
         catalog = await self._topics(brokers, topics, described, places)
         places_by_group = {
@@ -150,7 +149,7 @@ class LagReader:
 def _group_places(
     group: ConsumerGroup, places: Places, catalog: Topics, topics: Collection[str] | None, *, named: bool
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """Where a group is in all partitions of its topics: also in those that it has committed nothing to."""
+    """A group's positions in all partitions of its topics, including those without commits."""
     own = {where.topic for where in (*places, *group.assigned)}
     if topics is not None:
         own = set(topics) if named else own & set(topics)

@@ -1,4 +1,4 @@
-"""How many of very many messages pass a filter, told from some of them. Pure."""
+"""Estimates how many messages of a large backlog pass a filter from a random sample. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TypeVar
 
 from duemq.model.errors import Rejected
 
-_Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
-_FEWEST = 30  # offsets of a partition
+_Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
+_FEWEST = 30  # offsets per partition
 
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How much is read to count the messages of one topic that a group has before it. Raises Rejected `bad_option`."""
+    """How much to read to count the messages of one topic that a group has not read. Raises Rejected `bad_option`."""
 
     exact: int = 10_000
-    """Up to so many offsets all are read, and the count is exact."""
+    """Up to this many offsets, all are read, and the count is exact."""
     offsets: int = 1_000
-    """Above that, so many random ones."""
+    """Above that, this many random ones."""
     max_bytes: int = 32 << 20
-    """Reading ends here. The error is larger then."""
+    """Reading ends after this. The error is larger then."""
 
     def __post_init__(self) -> None:
         for name, lowest in (("exact", 0), ("offsets", 1), ("max_bytes", 1)):
@@ -35,7 +35,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """`messages`: how many there are, with 95 % certainty between `low` and `high`. `sample`: offsets looked at."""
+    """`messages`: the estimate, with 95 % certainty between `low` and `high`. `sample`: number of offsets read."""
 
     messages: int
     low: int
@@ -50,14 +50,14 @@ class Estimate:
 
 
 def counted(messages: int, offsets: int) -> Estimate:
-    """Of a backlog that was read as a whole."""
+    """Estimate for a backlog that was read completely."""
     return Estimate(messages, messages, messages, offsets, True)
 
 
 def wilson(hits: int, sample: int, offsets: int) -> Estimate:
-    """Of `offsets`, `sample` different random ones were looked at and `hits` held a message that was meant.
+    """Of `offsets`, `sample` different random ones were read, and `hits` of these held a matching message.
 
-    The interval is that of E. B. Wilson (1927), which also holds where the share is near 0 or 1.
+    The interval is that of E. B. Wilson (1927), which is also valid for a share near 0 or 1.
     """
     if sample == 0:
         return Estimate(0, 0, offsets, 0, False)
@@ -66,14 +66,14 @@ def wilson(hits: int, sample: int, offsets: int) -> Estimate:
     share, z2 = hits / sample, _Z * _Z
     middle = (share + z2 / (2 * sample)) / (1 + z2 / sample)
     half = _Z * math.sqrt(share * (1 - share) / sample + z2 / (4 * sample * sample)) / (1 + z2 / sample)
-    # What was looked at is certain, whatever the rest is.
+    # The messages found are certain, whatever the rest is.
     low = max(math.floor((middle - half) * offsets), hits)
     high = min(math.ceil((middle + half) * offsets), offsets - (sample - hits))
     return Estimate(round(share * offsets), low, high, sample, False)
 
 
 def total_of(estimates: Iterable[Estimate]) -> Estimate:
-    """Of a sum. The errors are independent, so their squares add up (Newcombe's method of variance estimates)."""
+    """Estimate of a sum. The errors are independent, so their squares add up (Newcombe's variance estimates)."""
     each = list(estimates)
     messages = sum(one.messages for one in each)
     below = math.sqrt(sum((one.messages - one.low) ** 2 for one in each))
@@ -85,7 +85,7 @@ def total_of(estimates: Iterable[Estimate]) -> Estimate:
 
 
 def draws(spans: Mapping[P, tuple[int, int]], offsets: int, rng: random.Random) -> dict[P, list[int]]:
-    """Different random offsets of each span, in random order, about `offsets` in all and from each in proportion."""
+    """Different random offsets of each span, in random order: about `offsets` in all, from each in proportion."""
     sizes = {part: end - start for part, (start, end) in spans.items()}
     whole = sum(sizes.values())
     return {

@@ -1,4 +1,4 @@
-"""Looking into partitions at given offsets, as a read_committed reader sees them."""
+"""Reads partitions at given offsets, as a read_committed reader sees them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from duemq.model.messages.record import StoredRecord, unpack_record
 
 _LOOK_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _NOWHERE = 1 << 63  # past the end of any partition
-_FAR_BYTES = 64 << 20  # of what was aborted, until a message is no longer looked for behind it
+_FAR_BYTES = 64 << 20  # skip at most this much aborted data to find a message
 
 Spans = Mapping[TopicPartition, tuple[int, int]]
 
 
 class Read(NamedTuple):
-    """What was read of a partition. `messages`: those from the offset asked for up to `next`; what else is there in
-    between is no message."""
+    """Records read from a partition. `messages`: those from the requested offset up to `next`; other offsets in between
+    hold no message."""
 
     messages: list[StoredRecord]
     next: int
@@ -35,19 +35,19 @@ class Read(NamedTuple):
 
 
 class Scan:
-    """One reading. It remembers what it has looked at."""
+    """One reading. Caches the records read."""
 
     def __init__(self, brokers: Brokers, tags: TagFilter, sampling: Sampling, rng: random.Random) -> None:
         self._brokers, self._tags, self._sampling, self._rng = brokers, tags, sampling, rng
         self._first_messages: dict[tuple[TopicPartition, int], FirstMessage | None] = {}
         self.unreadable: set[TopicPartition] = set()
-        """Partitions that gave an error: what was found in them means nothing."""
+        """Partitions that gave an error: their results are invalid."""
 
     async def firsts(self, ranges: Iterable[tuple[TopicPartition, int, int]]) -> None:
-        """Find the first message in each of (partition, from, to); then `first` tells of it."""
+        """Find the first message in each of (partition, from, to); then `first` returns it."""
         pending = {(where, start): (start, end, 0) for where, start, end in ranges if start < end}
         while pending:
-            # A partition can be asked about one offset at a time.
+            # A partition can be read at one offset at a time.
             keys = {where: (where, start) for where, start in reversed(pending)}
             offsets = {where: pending[key][0] for where, key in keys.items()}
             for where, read in (await self._read(offsets, _LOOK_BYTES)).items():
@@ -64,7 +64,7 @@ class Scan:
                     pending[key] = (read.next, end, size)
 
     def first(self, where: TopicPartition, start: int) -> FirstMessage | None:
-        """The first message at or after this offset; None where there was none."""
+        """The first message at or after this offset; None if there was none."""
         return self._first_messages.get((where, start))
 
     async def count(self, spans: Spans) -> dict[TopicPartition, Estimate]:
@@ -78,7 +78,7 @@ class Scan:
         return estimates | await self._sample(rest)
 
     async def _count_all(self, spans: Spans) -> dict[TopicPartition, Estimate] | None:
-        """Count by reading all; None where that is too much to read."""
+        """Count by reading all; None if that is too much to read."""
         at = {where: start for where, (start, _) in spans.items()}
         hits = dict.fromkeys(spans, 0)
         size = 0
@@ -97,7 +97,7 @@ class Scan:
     async def _sample(self, spans: Spans) -> dict[TopicPartition, Estimate]:
         drawn = draws(spans, self._sampling.offsets, self._rng)
         verdicts: dict[TopicPartition, dict[int, bool]] = {where: {} for where in spans}
-        done = dict.fromkeys(spans, 0)  # draws in their order: to take a later one that is known would not be random
+        done = dict.fromkeys(spans, 0)  # draws in order: skipping ahead to a known one would not be random
         size = 0
         while size <= self._sampling.max_bytes:
             at = {where: drawn[where][count] for where, count in done.items() if count < len(drawn[where])}
@@ -106,7 +106,7 @@ class Scan:
             for where, read in (await self._read(at, _LOOK_BYTES)).items():
                 size += read.size
                 messages = {one.offset: one for one in read.messages}
-                for one in drawn[where]:  # a batch may answer several of them
+                for one in drawn[where]:  # a batch may cover several of them
                     if at[where] <= one < read.next and one not in verdicts[where]:
                         verdicts[where][one] = one in messages and self._passes(messages[one])
                 while done[where] < len(drawn[where]) and drawn[where][done[where]] in verdicts[where]:
@@ -121,22 +121,22 @@ class Scan:
         return not self._tags.tags or self._tags.matches(unpack_record(message.frame).headers)
 
     async def _read(self, offsets: Mapping[TopicPartition, int], max_bytes: int) -> dict[TopicPartition, Read]:
-        """Read from each of these offsets on. Where nothing comes there is nothing any more: `next` is past all
+        """Read from each of these offsets on. If no batch comes, the rest of the partition is empty: `next` is past all
         ends."""
         reads = {}
         answers = await self._brokers.fetch(offsets, max_bytes)
         for where, offset in offsets.items():
             read = self._decode(where, offset, answers.get(where))
             if read is None and len(offsets) > 1:
-                # The batch was too large to be sent beside others.
+                # The batch was too large to be returned with others.
                 read = self._decode(where, offset, (await self._brokers.fetch({where: offset}, max_bytes)).get(where))
             reads[where] = read or Read([], _NOWHERE, 0)
         return reads
 
     def _decode(self, where: TopicPartition, offset: int, answer: FetchedValues | None) -> Read | None:
-        """The messages of an answer; None where no whole batch came."""
+        """The messages of an answer; None if it has no complete batch."""
         if answer is not None and answer.error is errors.OffsetOutOfRangeError and answer.start > offset:
-            return Read([], answer.start, 0)  # retention was at work
+            return Read([], answer.start, 0)  # removed by retention
         if answer is None or answer.error is not None:
             self.unreadable.add(where)
             return Read([], _NOWHERE, 0)

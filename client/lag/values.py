@@ -1,4 +1,4 @@
-"""What is said about a group: figures of each partition, and their totals. Pure."""
+"""The lag of a group: figures of each partition, and their totals. Pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from duemq.model.topics.group_topics import retry_topic
 
 
 class GroupState(StrEnum):
-    """What a partition's figures are worth."""
+    """How reliable a partition's figures are."""
 
     OK = "ok"
     NO_COMMIT = "no commit"
-    """The group has committed nothing here: how far it is behind depends on where it will begin."""
+    """The group has committed no offset here: its lag depends on where it will start."""
     REMOVED = "removed"
-    """Retention removed messages that the group had not committed: they are `lost`, and not in its lag."""
+    """Retention removed messages that the group had not committed: they count as `lost`, not in its lag."""
     AHEAD = "ahead"
-    """The commit is past the end. The topic was made anew, or the group reads what is not committed yet."""
+    """The commit is past the end. The topic was recreated, or the group reads uncommitted records."""
     GONE = "gone"
-    """The topic does not exist any more, or has fewer partitions."""
+    """The topic no longer exists, or has fewer partitions."""
     UNREADABLE = "unreadable"
-    """It has no leader just now, or may not be read."""
+    """It has no leader at present, or may not be read."""
 
 
 class PartitionEnds(NamedTuple):
-    """The ends of a partition: its first offset, and the one after the last that a read_committed reader can see."""
+    """A partition's first offset, and the one after the last that a read_committed reader can see."""
 
     start: int
     max: int
 
 
 class FirstMessage(NamedTuple):
-    """The first message at or after an offset: where it is, and when it was appended (epoch ms)."""
+    """The first message at or after an offset: its position, and when it was appended (epoch ms)."""
 
     offset: int
     timestamp: int
@@ -43,11 +43,11 @@ class FirstMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """`lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`, in offsets; each is 0
-    where no message is there, only what transactions left. The times, in ms, are how long ago the oldest of these
-    messages was appended, 0 where there is none. None is unknown: without a commit all of it, without a pull offset
-    what depends on it. `lost`: offsets that retention removed after the commit. `matching`: messages that pass the tag
-    filter, where there is one.
+    """`lag` = `max` - `commit`, `inflight` = `pull` - `commit`, `available` = `max` - `pull`, in offsets; each is 0 if
+    the range has no message, only remains of transactions. The times, in ms, are the age of the oldest of these
+    messages, 0 if there is none. None means unknown: everything without a commit; without a pull offset, the figures
+    that need it. `lost`: offsets that retention removed after the commit. `matching`: messages that pass the tag
+    filter, if there is one.
     """
 
     topic: str
@@ -69,8 +69,8 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The totals of several partitions: sums, and the longest of the times. Partitions without a known lag are counted
-    in `unknown` and are in no sum. `inflight` and `available` are None as soon as one of the others does not tell."""
+    """The totals of several partitions: sums, and the longest of the times. Partitions with unknown lag are counted in
+    `unknown` and are in no sum. `inflight` and `available` are None if any of the others does not report them."""
 
     partitions: int
     unknown: int
@@ -88,7 +88,7 @@ class Total:
 class TopicLag:
     topic: str
     retry: bool
-    """It is the group's own, for messages that it could not handle the first time."""
+    """The group's retry topic."""
     partitions: tuple[PartitionLag, ...]
 
     @property
@@ -98,8 +98,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """The lag of a group. `state` is Kafka's word; `members` are those that joined, which consumers with an assignment
-    of their own do not."""
+    """The lag of a group. `state` is Kafka's word; `members` are those that joined. Consumers that assign their
+    partitions themselves do not join."""
 
     group: str
     state: str
@@ -112,7 +112,7 @@ class GroupLag:
 
     @property
     def total(self) -> Total:
-        """The totals of all topics but the group's retry topic."""
+        """The totals of all topics except the group's retry topic."""
         return totalled(part for topic in self.topics if not topic.retry for part in topic.partitions)
 
     @property
@@ -122,14 +122,14 @@ class GroupLag:
 
 
 class OffsetAndTime(NamedTuple):
-    """Where a group is in a partition. `pull` is None where it does not say."""
+    """A group's position in a partition. `pull` is None if it does not report it."""
 
     commit: int | None
     pull: int | None
 
 
 def clamped(place: OffsetAndTime, ends: PartitionEnds) -> OffsetAndTime:
-    """What a place means now: below the start there is nothing left to read, and nothing after the end."""
+    """The effective position: removed messages cannot be read any more, and none exist after the end."""
     low = place.commit if place.commit is None else min(max(place.commit, ends.start), ends.max)
     if low is None or place.pull is None:
         return OffsetAndTime(low, None)
@@ -145,8 +145,8 @@ def measured(
     oldest: FirstMessage | None,
     waiting: FirstMessage | None,
 ) -> PartitionLag:
-    """The lag of a partition. `oldest`: the first message that is not committed, `waiting`: the first that is not
-    pulled. `now`: epoch ms."""
+    """The lag of a partition. `oldest`: the first message not committed, `waiting`: the first not pulled. `now`: epoch
+    ms."""
     if place.commit is None:
         return PartitionLag(topic, partition, GroupState.NO_COMMIT, ends.start, ends.max)
     low, pull = clamped(place, ends)
@@ -163,7 +163,7 @@ def measured(
     if pull is None:
         lag = 0 if oldest is None else ends.max - low
     else:
-        # Of what lies before the pull offset or after it, there may be only markers and what was aborted.
+        # The offsets before or after the pull offset may be only markers and aborted messages.
         in_hand = oldest is not None and oldest.offset < pull
         inflight, inflight_ms = (pull - low, lag_ms) if in_hand else (0, 0)
         available = 0 if waiting is None else ends.max - pull
@@ -176,7 +176,7 @@ def measured(
 
 
 def by_topic(group: str, partitions: Iterable[PartitionLag]) -> tuple[TopicLag, ...]:
-    """The topics in order of names, the group's retry topic last."""
+    """The topics by name, the group's retry topic last."""
     by_name: dict[str, list[PartitionLag]] = {}
     for one in partitions:
         by_name.setdefault(one.topic, []).append(one)

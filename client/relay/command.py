@@ -17,7 +17,7 @@ MAX_LEASE_S = 600.0
 
 
 class Deferral(Protocol):
-    """Where the messages are that wait for their time."""
+    """The messages that wait for their time."""
 
     @property
     def topic(self) -> str: ...
@@ -30,7 +30,7 @@ class Deferral(Protocol):
 
 @dataclass(frozen=True)
 class RelayOptions:
-    """`alone`: take no lease, for no other relay of `consumer` runs. The rest as for `Relay` and `Lease`."""
+    """`alone`: take no lease, because `consumer` has no other relay. The rest as in `Relay` and `Lease`."""
 
     consumer: str
     page: int = PAGE
@@ -41,7 +41,7 @@ class RelayOptions:
 
 
 def run_relay(hold: Deferral, outlet: Outlet, broker: str, options: RelayOptions) -> None:
-    """Relay until SIGTERM or SIGINT, in the main thread, and close `hold`. `broker`: its name, to say it at the start.
+    """Relay until SIGTERM or SIGINT, in the main thread, and close `hold`. `broker`: its name, printed at the start.
 
     Raises `NoPlace`.
     """
@@ -61,9 +61,9 @@ def run_relay(hold: Deferral, outlet: Outlet, broker: str, options: RelayOptions
 
 
 def log_in_utc(level: str) -> None:
-    """Log to stderr, with times in UTC that say so."""
+    """Log to stderr, with times marked as UTC."""
     lines = logging.Formatter("[%(asctime)s.%(msecs)03dZ: %(levelname)s] %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
-    lines.converter = time.gmtime  # stamps of two machines are compared
+    lines.converter = time.gmtime  # to compare times of two machines
     handler = logging.StreamHandler()
     handler.setFormatter(lines)
     logging.basicConfig(level=level.upper(), handlers=[handler])

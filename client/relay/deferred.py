@@ -1,7 +1,6 @@
-"""Messages of another queue's that duemq holds until they are due: each under a name that follows from its own id.
+"""Messages of another queue that duemq holds until they are due, each named after its own id.
 
-So a message can be cancelled by that id with nothing remembered anywhere, and a repeat after a lost answer is held
-once.
+So a message can be cancelled by that id without any stored state, and a repeat after a lost answer is held once.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from duemq.client.http.times import EpochMs
 from duemq.model.errors import DuemqError
 
 AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
-"""What is raised where duemq could not take a message now."""
+"""Errors that mean that duemq cannot accept a message now."""
 RETRIES_ASKED: Final = 32
-"""A cancel asks for so many retries of a message at a time."""
+"""A cancel asks for this many retries of a message at a time."""
 REPEATS: Final = 10
-"""One id, sent anew with the same number of retries and other contents or another time, can be held so often."""
+"""How often one id can be held, with the same number of retries and other contents or another time."""
 THREADS: Final = 16
 
 _NAME = re.compile(r"[A-Za-z0-9._:-]{1,110}")
 _CANCEL_WAIT_S = 10.0
-_KEY_CHARACTERS = 250  # to look messages up by; longer ids only have their name
+_KEY_CHARACTERS = 250  # to look messages up; longer ids have only their name
 
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """A message to hold. `pauses_s`: after each of them it is tried again where duemq is away."""
+    """A message to hold. `pauses_s`: pauses before retries while duemq is unreachable."""
 
     id: str
     retries: int
@@ -57,19 +56,19 @@ class DeferredQueue:
 
     @property
     def client(self) -> Client:
-        """Made when it is needed. Without retries, for who uses this has pauses that the app chose."""
+        """Created on demand. Without retries: the user of this class has pauses chosen by the app."""
         if self._client is None:
             self._client = Client(**self._options)
         return self._client
 
     def close(self) -> None:
-        """Close the connection; whatever comes next makes a new one."""
+        """Close the connection; the next call opens a new one."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def hold(self, message: HeldMessage) -> None:
-        """Hold a message; durable when this returns. Raises what is in `AWAY`, or a `RejectedError`."""
+        """Hold a message; durable when this returns. Raises the errors in `AWAY`, or a `RejectedError`."""
         name = self.name(message.id, message.retries)
         for repeat in range(REPEATS):
             try:
@@ -79,7 +78,7 @@ class DeferredQueue:
         raise conflict
 
     def hold_all(self, messages: Sequence[HeldMessage]) -> list[DuemqError | None]:
-        """Hold messages: for each, in order, why it was not taken; None for one that was."""
+        """Hold messages. Returns for each, in order, the error, or None if it is held."""
 
         def hold(message: HeldMessage) -> DuemqError | None:
             try:
@@ -92,10 +91,10 @@ class DeferredQueue:
             return list(pool.map(hold, messages))
 
     def cancel(self, ids: Iterable[str]) -> set[str]:
-        """Cancel messages; the ids of those that were held and are not any more: they will not be delivered.
+        """Cancel messages. Returns the ids of those that were held and are cancelled: they will not be delivered.
 
-        A retry is found if no more than some `RETRIES_ASKED` retries before it were not held. Raises what is in
-        `AWAY`, and `PendingError` where the answer is not known in time.
+        A retry is found unless more than `RETRIES_ASKED` retries before it were not held. Raises the errors in `AWAY`,
+        and `PendingError` if the answer is not known in time.
         """
         won: set[str] = set()
         open_ids, first, last = list(dict.fromkeys(ids)), 0, 1
@@ -108,7 +107,7 @@ class DeferredQueue:
                 names = [
                     repeats[name] for name in self._cancel({r: ids_by_name[name] for r, name in repeats.items()}, won)
                 ]
-            # What has not run for the first time has no retries.
+            # A message that has not run for the first time has no retries.
             open_ids = [id_ for id_ in open_ids if (id_ in there if first else id_ not in won)]
             first, last = last, max(last, RETRIES_ASKED * (last // RETRIES_ASKED + 1))
         return won
@@ -120,7 +119,7 @@ class DeferredQueue:
         return f"{base}:{retries}"
 
     def _cancel(self, names: Mapping[str, str], won: set[str]) -> list[str]:
-        """Cancel names; those that are there. `names`: the id that each is of."""
+        """Cancel names; returns those that exist. `names`: the id for each name."""
         if not names:
             return []
         name_list, deadline = list(names), time.monotonic() + _CANCEL_WAIT_S

@@ -1,10 +1,10 @@
-"""One of several at a time: a lease that is a message of duemq's, so that no other service is needed for it.
+"""Lets one of several relays work at a time: the lease is a duemq message, so it needs no other service.
 
-The holder has a scheduled message of its own, a little ahead, and moves it on before it is due. Who dies lets it come
-due: it is delivered, to the topic that it is about, with the header `LEASE_HEADER`, and is no lease any more. To get
-one: nobody has one; send one; still nobody else has one. Who sees another one yields, and tries again after a random
-pause. Each sends before it looks, so of two that try at once the later one to look sees the other. Times are
-the server's: the answer to a send tells them.
+The holder has one scheduled message, due soon, and moves it ahead before it is due. If the holder dies, the message
+becomes due: it is delivered, to the topic that the lease is for, with the header `LEASE_HEADER`, and the lease ends. To
+take it: see that there is no lease, send one, and see that there is still no other. A relay that sees another lease
+withdraws, and tries again after a random pause. Each sends before it checks, so of two concurrent attempts the later
+check sees the other's message. Times are the server's: the answer to a send contains them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from duemq.model.errors import DuemqError
 LEASE_HEADER: Final = "x-duemq-lease"
 LENGTH_S: Final = 6.0
 LEAST_S: Final = 1.0
-"""A shorter one runs out while its holder waits for an answer."""
+"""A shorter lease runs out while its holder waits for an answer."""
 _SLACK_S: Final = 60.0
-"""How much longer another relay's lease may be, or how far the clock of another proxy may be ahead."""
+"""How much longer another relay's lease may be, or how far another proxy's clock may be ahead."""
 
 log = logging.getLogger("duemq.client.relay.lease")
 
 
 class Lease:
-    """`hold` says whether this process is the one. It asks the server only when that is not known well enough.
+    """`hold` returns whether this process has the lease. It asks the server only if that is not known well enough.
 
-    `length_s` is at least 1, else ValueError; it is renewed when a third of it has passed, if `hold` is asked then.
-    `clock` is monotonic, in seconds. Not for several threads.
+    `length_s` is at least 1, else ValueError; the lease is renewed after a third of it, if `hold` is called then.
+    `clock` is monotonic, in seconds. Not thread-safe.
     """
 
     def __init__(
@@ -51,28 +51,28 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not LEAST_S <= length_s < math.inf:
-            raise ValueError(f"a lease has a length of {LEAST_S:g} s or more, not {length_s}")
+            raise ValueError(f"a lease must have a length of {LEAST_S:g} s or more, not {length_s}")
         self._client, self._topic, self._label = client, topic, f"lease:{consumer}"[:128]
         self.length_s, self._clock = length_s, clock
         self._message: Message | None = None
         self._until = self._renew_at = 0.0
-        """Until the first instant nobody else can have the lease; from the second on it should be renewed."""
+        """Before the first instant no other process can have the lease; from the second on it should be renewed."""
         self._server_ahead_ms = (time.time() - clock()) * 1000
-        """How far the server's clock is ahead of `clock`: a guess until the server took a message."""
+        """How far the server's clock is ahead of `clock`: a guess until the server has accepted a message."""
 
     def hold(self) -> bool:
-        """Whether this process is the one. Raises `Unreachable` or `Unavailable` where the server had to be asked and
-        was not there."""
+        """Whether this process has the lease. Raises `Unreachable` or `Unavailable` if the server had to be asked and
+        could not answer."""
         if self._message is None:
             return self._take()
         return self._clock() < self._renew_at or self._renew(self._message)
 
     def ask_again_s(self) -> float:
-        """How long who did not get it should wait."""
+        """How long a process that did not get it should wait."""
         return random.uniform(0.05, 0.15) * self.length_s
 
     def release(self) -> None:
-        """Let another one have it at once. Where the server is away it runs out by itself."""
+        """Let another process have it at once. If the server is unreachable, the lease runs out."""
         message, self._message = self._message, None
         if message is not None:
             with suppress(DuemqError):
@@ -87,7 +87,7 @@ class Lease:
             self._message = None
             return False
         except (Unreachable, Unavailable, UnexpectedAnswer, PendingError):
-            # It may have been moved or not: the old time holds.
+            # It may or may not have been moved: assume the old time.
             self._renew_at = min(self._clock() + self.length_s / 6, self._until)
             if self._clock() >= self._until:
                 raise
@@ -126,7 +126,7 @@ class Lease:
 
 
 class Alone:
-    """In place of a `Lease` where nobody else works: nothing is sent, so that it is had also where the disk is full."""
+    """Replaces a `Lease` if there is no other relay. It sends no message, so it also works when the disk is full."""
 
     length_s = LENGTH_S
 

@@ -1,4 +1,4 @@
-"""Errors of redis-py that say that Redis can take no command now. Dramatiq and kombu let them through."""
+"""Errors of redis-py that mean that Redis can take no command now. Dramatiq and kombu let them through."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AWAY: Final = (
     "ReadOnlyError", "TryAgainError",
 )  # fmt: skip
 """Class names of `redis.exceptions`, with subclasses; older versions do not have all of them."""
-# Of errors without a class. A script of Redis 6 puts its own words before the code.
+# Codes of errors without a class. A script of Redis 6 puts other words before the code.
 _CODE: Final = re.compile(r"(?:^|: -)(?:BUSY|CLUSTERDOWN|LOADING|MASTERDOWN|MISCONF|NOAUTH|NOREPLICAS|OOM|READONLY) ")
 
 

@@ -1,8 +1,8 @@
-"""What takes messages out of a topic of duemq and gives them to a broker of another kind, each at least once.
+"""Moves messages from a duemq topic to another kind of broker, each at least once.
 
-Its place in the topic is a consumer's, on the server: it moves on when the broker has what was read so far. A relay
-that is killed in between gives the broker up to a page again. Of several relays of one consumer one works: see
-`duemq.client.relay.lease`.
+Its position in the topic is a consumer's, stored on the server: it advances once the broker has every record read so
+far. A relay that is killed in between sends up to a page again. If a consumer has several relays, one of them works:
+see `duemq.client.relay.lease`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from duemq.model.topics.group_topics import dead_letter_topic
 from duemq.model.topics.rules import is_reserved_header
 
 PAGE: Final = 200
-"""Records read at once, and so the most that a relay killed at the wrong moment publishes twice."""
+"""Records read at once, and so the most that are published twice if a relay is killed."""
 MAX_PAGE: Final = 10_000
 WAIT: Final = timedelta(seconds=1)
 RETRIED: Final = "x-duemq-relay-retried"
-"""The header of a record that the broker refused: how often it came back. After `RETRIES` it is a dead letter."""
+"""Header of a record that the broker refused: its number of retries. After `RETRIES` it becomes a dead letter."""
 STORE_EVERY_S: Final = 6 * 3600.0
-"""So often is the place stored although nothing came: servers before this one let brokers forget it after a week."""
+"""How often the position is stored without new records: older servers let brokers forget it after a week."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _LONGEST_HINT_S = 60.0
-_FIRST_LEVEL: Final = 3  # as a consumer's retries: 10 s, 30 s, 1 m ... 2 h
+_FIRST_LEVEL: Final = 3  # like a consumer's retries: 10 s, 30 s, 1 m ... 2 h
 _AWAY: Final = (Unreachable, Unavailable, UnexpectedAnswer)
 
 Start = Literal["first", "last"]
@@ -54,33 +54,32 @@ log = logging.getLogger("duemq.client.relay.relay")
 
 
 class BrokerAway(DuemqError):
-    """The broker cannot be reached now; the same message may be published later."""
+    """The broker is unreachable; the same message may be published later."""
 
 
 class NotPublishable(DuemqError):
-    """A record that is no message for the broker, and never will be."""
+    """A record that the broker can never accept as a message."""
 
 
 class NoPlace(DuemqError):
-    """The consumer has no place in a topic that has messages, and the relay was not told where to begin."""
+    """The consumer has no position in a topic with messages, and the relay was not told where to start."""
 
 
 class Outlet(Protocol):
     """A broker to publish to."""
 
     def publish(self, record: Record) -> None:
-        """Returns once the broker has it. Raises `BrokerAway` if it could take no record now, `NotPublishable`, or
-        another error about this record, which then comes back later and holds up no other."""
+        """Return once the broker has the record. Raises `BrokerAway` if it can accept no record now, `NotPublishable`,
+        or another error about this record, which is then retried later and does not hold up others."""
 
     def close(self) -> None: ...
 
 
 class Relay:
-    """From `topic` to `outlet`, until `stop` is called (from any thread, or a handler of a signal).
+    """Relays from `topic` to `outlet` until `stop` is called (from any thread, or a signal handler).
 
-    `start`: where a consumer without a place begins, at the first message that the topic still has or behind the last
-    one. None leaves that open: then it begins only where there is no message to do twice, or to leave out. `clock` is
-    monotonic, in seconds.
+    `start`: where a consumer without a position starts: at the first message still in the topic or after the last one.
+    With None it starts only if the topic has no message that it could repeat or skip. `clock` is monotonic, in seconds.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Relay:
         self._client, self._topic, self._consumer, self._outlet, self._page = client, topic, consumer, outlet, page
         self._lease = lease or Lease(client, topic, consumer)
         self._start, self._clock = start, clock
-        # A poll that outlasts a third of the lease would leave no time to renew it.
+        # A poll longer than a third of the lease would leave no time to renew it.
         self._wait = min(WAIT, timedelta(seconds=self._lease.length_s / 3))
         self._stop = threading.Event()
         self._begun = False
@@ -108,11 +107,11 @@ class Relay:
         self.published = self.buried = 0
 
     def stop(self) -> None:
-        """What is being published is finished, and the place in the topic is stored."""
+        """Finish the record being published, and store the position."""
         self._stop.set()
 
     def run(self) -> None:
-        """Relay until stopped, whatever comes and goes meanwhile.
+        """Relay until stopped, through all outages.
 
         Raises `NoPlace`, and a refusal, such as of the API key.
         """
@@ -124,10 +123,10 @@ class Relay:
                         self._turn()
                         pause_s = 0.0
                         continue
-                    # Another relay works. What it does meanwhile moves the place, so that ours is asked for anew.
+                    # Another relay works. It moves the position, so ours has to be loaded again.
                     self._forget_place()
                     self._stop.wait(self._lease.ask_again_s())
-                except ConsumerInUse as error:  # the lease ran out in the middle of a page, or there is none
+                except ConsumerInUse as error:  # the lease ran out in the middle of a page, or there is no lease
                     log.warning("place of %s: %s", self._consumer, error, extra={"action": "relay_place"})
                     self._forget_place()
                 except (*_AWAY, PendingError) as error:
@@ -139,7 +138,7 @@ class Relay:
             self._lease.release()
 
     def _turn(self) -> None:
-        """One page."""
+        """Relay one page."""
         if self._uncommitted is not None:
             self._store(self._uncommitted)
         if not self._begun:
@@ -147,16 +146,16 @@ class Relay:
         page = self._client.records(self._topic, after=self._cursor, max=self._page, wait=self._wait)
         for record in page.records:
             if LEASE_HEADER not in record.headers and not self._relay(record):
-                self._forget_place()  # perhaps another relay goes on, from the place of the page before
+                self._forget_place()  # another relay may continue, from the position before this page
                 return
         self._cursor = page.cursor
         if page.records or (self._clock() >= self._store_at and self._lease.hold()):
             self._store(page.cursor)
 
-    # --- the place --------------------------------------------------------------------------------------------------
+    # --- position ----------------------------------------------------------------------------------------------------
 
     def _place(self) -> str | None:
-        """Where to go on; None is the first record there is. Raises `NoPlace`."""
+        """Where to continue; None means the first record. Raises `NoPlace`."""
         place = self._client.committed_cursor(self._topic, self._consumer)
         if place is not None:
             try:
@@ -165,15 +164,15 @@ class Relay:
             except BadCursor as error:
                 log.warning("place of %s: %s", self._consumer, error, extra={"action": "relay_place"})
         if self._start == "first":
-            log.info("%s begins at the first message of %s", self._consumer, self._topic)
+            log.info("%s starts at the first message of %s", self._consumer, self._topic)
             return None
         place = self._last() if self._start == "last" else self._behind_nothing()
-        log.info("%s begins behind the last message of %s", self._consumer, self._topic)
+        log.info("%s starts after the last message of %s", self._consumer, self._topic)
         self._store(place)
         return place
 
     def _last(self) -> str:
-        """Behind what there is now, also of a topic that is not there yet."""
+        """The current end of the topic, even if the topic does not exist yet."""
         while (end := self._client.end(self._topic)) is None:
             page = self._client.records(self._topic, max=1)
             if not page.records:
@@ -181,15 +180,15 @@ class Relay:
         return end
 
     def _behind_nothing(self) -> str:
-        """The end of a topic that has no message but leases that ran out. Raises `NoPlace` where it has one."""
+        """The end of a topic that has no message except expired leases. Raises `NoPlace` if it has one."""
         cursor: str | None = None
         while True:
             page = self._client.records(self._topic, after=cursor, max=self._page)
             if any(LEASE_HEADER not in record.headers for record in page.records):
                 raise NoPlace(
-                    f"consumer {self._consumer} has no place in topic {self._topic}, and there are messages in it. "
-                    "Start with `first` to give all of them to the broker, also what it was given before, or with "
-                    "`last` to leave them out"
+                    f"consumer {self._consumer} has no position in topic {self._topic}, which has messages. "
+                    "Start with `first` to send all of them to the broker, even if it already got them, or with "
+                    "`last` to skip them"
                 )
             if not page.records:
                 return page.cursor
@@ -206,7 +205,7 @@ class Relay:
     # --- one record -------------------------------------------------------------------------------------------------
 
     def _relay(self, record: Record) -> bool:
-        """Whether the broker or the dead letters have it: not where the relay was stopped or lost its lease."""
+        """Whether the broker or the dead letters have it. False if the relay was stopped or lost its lease."""
         pause_s = 0.0
         while self._lease.hold():
             try:
@@ -225,12 +224,12 @@ class Relay:
         return False
 
     def _return(self, record: Record, error: Exception) -> bool:
-        """Whether duemq has it, to deliver it again later. Others are relayed until then."""
+        """Whether duemq has it, to deliver it again later. Other records are relayed until then."""
         retried = _retried(record)
         if retried >= RETRIES:
             return self._bury(record, error)
         delay = timedelta(milliseconds=LEVELS_MS[min(_FIRST_LEVEL + retried, len(LEVELS_MS)) - 1])
-        log.warning("record %s: %s; it comes back in %s", _origin(record), _reason(error), delay, exc_info=error)
+        log.warning("record %s: %s; it is retried in %s", _origin(record), _reason(error), delay, exc_info=error)
         try:
             return self._given_back(lambda: self._send_again(record, retried + 1, delay))
         except BadRequest:
@@ -247,7 +246,7 @@ class Relay:
         return buried
 
     def _given_back(self, send: Callable[[], None]) -> bool:
-        """Whether duemq took it. Waited for here: the page would be published again from its start."""
+        """Whether duemq accepted it. Waits for that here: else the page would be published again from its start."""
         pause_s = 0.0
         while self._lease.hold():
             try:
@@ -265,19 +264,19 @@ class Relay:
         self._send(self._topic, record, record.value, key=record.key, headers=headers, deliver_after=delay)
 
     def _send_dead(self, topic: str, record: Record, about: Mapping[str, str]) -> None:
-        """What duemq does not take from a stranger's record is left out."""
+        """Parts of a foreign record that duemq does not accept are left out."""
         try:
             self._send(topic, record, record.value, key=record.key, headers=_own(record) | dict(about))
         except BadRequest as refused:
-            log.warning("record %s: only where it is goes to %s: %s", _origin(record), topic, refused)
+            log.warning("record %s: only its position goes to %s: %s", _origin(record), topic, refused)
             self._send(topic, record, headers=about)
 
     def _send(self, topic: str, record: Record, payload: bytes | None = b"", **message: Unpack[MessageOptions]) -> None:
-        """Once, however often it is sent, and for whatever reason."""
+        """Sent once, however often and for whatever reason this is called."""
         place = f"{self._consumer} {record.topic} {record.partition} {record.offset} {record.timestamp_ms}"
-        # With the payload: a message under this key is this record, and can differ in the text of the error alone.
+        # The key includes the payload: a message under this key is this record, and only the error text can differ.
         idempotency_key = hashlib.sha256(f"{place} {record.key} ".encode() + record.payload).hexdigest()
-        with suppress(IdempotencyConflict):  # it is there, with the text of another error
+        with suppress(IdempotencyConflict):  # already sent, with another error text
             self._client.send(topic, payload, idempotency_key=idempotency_key, **message)
 
 
@@ -295,11 +294,11 @@ def _origin(record: Record) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What the error says, as far as JSON can say it."""
+    """The error's text, in characters that JSON can represent."""
     try:
         text = str(error).encode(errors="replace").decode()
     except Exception:
-        text = "it cannot be shown"
+        text = "it has no readable text"
     return f"{type(error).__name__}: {text}"
 
 

@@ -1,4 +1,4 @@
-"""A whole duemq on this machine: Kafka, ZooKeeper, delay nodes and proxies, each a process of its own."""
+"""A whole duemq on this machine: Kafka, ZooKeeper, delay nodes and proxies, each in a separate process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.dev.servers.process import Process
 from duemq.dev.servers.running import Running
 from duemq.dev.servers.zookeeper import ZooKeeperServers
 
-_BLOCK = 10  # ports between the first of one kind and the first of the next, where they are not left to choose
+_BLOCK = 10  # ports reserved for each kind of process, if a first port is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Ports:
 
     @classmethod
     def choose(cls, brokers: int, zookeepers: int, nodes: int, proxies: int, first: int = 0) -> Ports:
-        """Choose ports. `first`: that of the first proxy; the others follow in blocks of ten. 0 = any that are free."""
+        """Choose ports. `first`: the first proxy's; the others follow in blocks of ten. 0 = any free ports."""
         counts = (proxies, nodes, brokers, brokers, zookeepers, 2 * zookeepers)
         if max(counts) > _BLOCK:
             raise LocalError(f"at most {_BLOCK} processes of a kind, and {_BLOCK // 2} ZooKeeper servers")
@@ -49,14 +49,14 @@ class Ports:
 
 
 class LocalCluster(Running):
-    """Made, it has started nothing yet; a context manager: entered, all of it is ready; left, all of it is gone.
+    """A context manager: entered, the cluster is ready; left, all of it has ended. Creating it starts nothing.
 
-    `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, from its next
-    start on. `kafka_extra`: lines of server.properties. `kafka_secure`: with a SASL_SSL listener beside the plain one.
-    `reached_at` (server, port): by which port others reach that port of a server of Kafka or ZooKeeper, where something
-    stands between them. `report` is told what is waited for.
-    Servers of Kafka and ZooKeeper are numbered from 1, `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
-    where there is neither Java nor a way to fetch the servers.
+    `settings` (by `section.key`) are for all nodes and proxies; those of one are in `nodes[i].settings`, effective from
+    its next start. `kafka_extra`: lines of server.properties. `kafka_secure`: adds a SASL_SSL listener to the plain
+    one. `reached_at` (server, port): the port by which others reach that port of a Kafka or ZooKeeper server, if there
+    is a proxy in between. `report` is called with each wait. Servers of Kafka and ZooKeeper are numbered from 1,
+    `nodes` and `proxies` are lists. Raises LocalError; NotAvailable
+    if there is neither Java nor a way to fetch the servers.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class LocalCluster(Running):
         return {process.name: process for process in (*own, *servers)}
 
     def start(self) -> None:
-        """Start what does not run, and come back when all of it is ready."""
+        """Start the processes that are not running, and return when all are ready."""
         self._refuse_taken_ports()
         self._report("Kafka and ZooKeeper")
         with ThreadPoolExecutor(2) as threads:
@@ -124,7 +124,7 @@ class LocalCluster(Running):
                 process.wait_until_ready()
 
     def stop(self) -> None:
-        """Stop all of it in order: the proxies, so that nothing more is taken; the nodes; what they stand on."""
+        """Stop all in order: the proxies, so that they accept no more messages; the nodes; Kafka and ZooKeeper."""
         for processes in (self.proxies, self.nodes):
             for process in processes:
                 process.process.resume()
@@ -137,14 +137,14 @@ class LocalCluster(Running):
             each.result()
 
     def close(self) -> None:
-        """End all of it at once. Idempotent; the folder is left as it is."""
+        """Kill all at once. Idempotent; the folder is left as it is."""
         for process in self.processes.values():
             process.kill()
 
     def _refuse_taken_ports(self) -> None:
-        """Raise LocalError where somebody listens: a server that cannot have its port would say so in its log only,
-        after a while."""
+        """Raise LocalError if a port is in use: a server without its port would report it only in its log, after a
+        while."""
         if not any(process.running for process in self.processes.values()):
             busy_ports = [port for port in self.ports.all() if is_open(port)]
             if busy_ports:
-                raise LocalError(f"somebody listens on port {', '.join(map(str, busy_ports))}: choose others")
+                raise LocalError(f"port {', '.join(map(str, busy_ports))} is in use: choose others")

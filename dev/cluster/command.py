@@ -16,7 +16,7 @@ import typer
 from duemq.cli.output import echo_json, echo_table
 from duemq.dev.servers.errors import LocalError
 
-if TYPE_CHECKING:  # every `duemq` command imports this module, and the servers take longer than all of it
+if TYPE_CHECKING:  # every `duemq` command imports this module, and importing the servers takes longer
     from duemq.dev.cluster.cluster import LocalCluster
 
 app = typer.Typer(
@@ -39,13 +39,13 @@ def _report_errors() -> Iterator[None]:
 
 @contextmanager
 def _alone(data: Path) -> Iterator[None]:
-    """Let one command at a time work on a folder."""
+    """Let only one command at a time work on a folder."""
     data.mkdir(parents=True, exist_ok=True)
     with (data / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LocalError(f"another command is at work on {data}") from None
+            raise LocalError(f"another command is working on {data}") from None
         yield
 
 
@@ -56,13 +56,13 @@ def up(
     zookeepers: Annotated[int, typer.Option(help="ZooKeeper servers: 1 or 3.")] = 3,
     nodes: Annotated[int, typer.Option(help="Delay nodes.", min=1)] = 3,
     proxies: Annotated[int, typer.Option(help="Proxies.", min=1)] = 2,
-    port: Annotated[int, typer.Option(help="Of the first proxy; the others follow. 0 = any free ones.", min=0)] = 8787,
+    port: Annotated[int, typer.Option(help="The first proxy's; the others follow. 0 = any free ones.", min=0)] = 8787,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of all nodes and proxies.", metavar="KEY=VALUE")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Start a cluster and leave it running. Repeated, it starts again what has ended, on the same ports and data."""
+    """Start a cluster and leave it running. Run again, it restarts ended processes, on the same ports and data."""
     from rich.console import Console
 
     from duemq.dev.cluster.cluster import Ports
@@ -71,7 +71,7 @@ def up(
     setting_values = dict(setting.split("=", 1) for setting in settings or ())
     screen = Console(stderr=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    os.umask(0o077)  # of the brokers' files, too: they hold every payload
+    os.umask(0o077)  # also for the brokers' files, which contain every payload
     with _report_errors(), _alone(data):
         state = ClusterState.read(data) or ClusterState(
             Ports.choose(brokers, zookeepers, nodes, proxies, port), setting_values
@@ -80,17 +80,17 @@ def up(
         if had != (brokers, zookeepers, nodes, proxies):
             raise LocalError(
                 f"{data} holds another cluster (brokers {had[0]}, ZooKeeper servers {had[1]}, nodes {had[2]}, proxies "
-                f"{had[3]}): ask for the same, or choose another folder"
+                f"{had[3]}): request the same, or choose another folder"
             )
         state.write(data)
-        with screen.status("fetching Kafka and ZooKeeper, if they are not here yet") as status:
+        with screen.status("fetching Kafka and ZooKeeper, if they are missing") as status:
             cluster = state.cluster(data, report=lambda what: status.update(f"starting {what}"))
             ran = {name for name, process in cluster.processes.items() if process.running}
             try:
                 cluster.start()
                 ClusterState.of(cluster, state.settings).write(data)
             except BaseException:
-                screen.print("ending what was started")
+                screen.print("ending the started processes")
                 for name, process in cluster.processes.items():
                     if name not in ran:
                         process.kill()
@@ -127,7 +127,7 @@ End it: {duemq} dev-cluster down --data {data}""")
 
 @app.command()
 def down(data: Data, json: Json = False) -> None:
-    """Stop all that `up` started in this folder. The data stays: remove the folder when it is no longer needed."""
+    """Stop all processes that `up` started in this folder. The data stays: remove the folder if you do not need it."""
     from rich.console import Console
 
     from duemq.dev.cluster.state_file import ClusterState
@@ -150,7 +150,7 @@ def down(data: Data, json: Json = False) -> None:
 
 @app.command()
 def status(data: Data, json: Json = False) -> None:
-    """List the processes of the cluster in this folder. Exit code 1 unless all of them run."""
+    """List the processes of the cluster in this folder. Exit code 1 unless all are running."""
     from duemq.dev.cluster.state_file import ClusterState
 
     with _report_errors():

@@ -1,4 +1,4 @@
-"""What is known of a local cluster after the command that started it has ended: `cluster.json` in its folder."""
+"""The state of a local cluster after the command that started it has ended: `cluster.json` in its folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The state of a local cluster. `settings`: those that every node and proxy was started with. `processes`: the ones
-    that were started."""
+    """`settings`: those that every node and proxy was started with. `processes`: the started ones."""
 
     ports: Ports
     settings: dict[str, str]
@@ -31,7 +30,7 @@ class ClusterState:
 
     @classmethod
     def read(cls, folder: Path) -> ClusterState | None:
-        """The state in a folder; None where no cluster was started. Raises LocalError for a file that is not ours."""
+        """The state in a folder; None if no cluster was started. Raises LocalError for a foreign file."""
         try:
             document = json.loads((folder / _FILE).read_bytes())
             if document["format"] != _FORMAT:
@@ -57,7 +56,7 @@ class ClusterState:
         new.replace(folder / _FILE)
 
     def cluster(self, folder: Path, **further: Any) -> LocalCluster:
-        """The same cluster, with what still runs of it taken over."""
+        """The same cluster, with its processes that are still running."""
         ports = self.ports
         cluster = LocalCluster(
             folder,

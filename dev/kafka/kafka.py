@@ -1,7 +1,7 @@
-"""A real Kafka on this machine: one broker, or three with every partition on all of them.
+"""A real Kafka on this machine: one broker, or three with every partition on each of them.
 
-Each server is broker and controller in one (KRaft). Nothing is synced to disk before it is acknowledged, which is
-Kafka's own default: a killed process loses nothing, a killed machine may.
+Each server is broker and controller in one (KRaft). Acknowledged data need not be synced to disk, which is Kafka's
+default: a killed process loses nothing, a killed machine may.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from duemq.dev.servers.ports import HOST, addresses
 from duemq.dev.servers.process import Process, wait_for
 
 _LEAVE_S = 30.0
-_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
+_READY_WITHIN_S = 300.0  # an ended process is noticed at once; this is for very busy machines
 _LOG_LEVEL = "-Dorg.apache.logging.log4j.level=WARN"
 
 
 class KafkaServers(Ensemble):
     """Servers are numbered from 1, by their node id.
 
-    `folder`: settings, logs and data; a cluster that was stopped starts again on it when the ports are the same.
-    `ports`: of the clients, one a server. `extra`: more lines of server.properties. `secure`: a SASL_SSL listener
-    beside the plain one, for the users `plain` and `scram`, with a certificate signed by `ca_file`. `reached_at`
-    (server, port): by which port clients, brokers and controllers reach that one, where something stands between them.
-    Raises LocalError; NotAvailable where there is neither Java nor a way to fetch the jars.
+    `folder`: settings, logs and data; a stopped cluster can be restarted on it with the same ports. `ports`: for
+    clients, one per server. `extra`: more lines of server.properties. `secure`: adds a SASL_SSL listener to the plain
+    one, for the users `plain` and `scram`, with a certificate signed by `ca_file`. `reached_at` (server, port): the
+    port by which clients, brokers and controllers reach that one, if there is a proxy in between. Raises LocalError;
+    NotAvailable if there is neither Java nor a way to fetch the jars.
     """
 
     plain: User = kafka_security.PLAIN
@@ -83,7 +83,7 @@ class KafkaServers(Ensemble):
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of every server, with commas."""
+        """HOST:PORT of every server, separated by commas."""
         return addresses(self._reached_at[port] for port in self._ports.values())
 
     @property
@@ -95,7 +95,7 @@ class KafkaServers(Ensemble):
         return self.folder / "ca.pem"
 
     def start(self, number: int | None = None) -> None:
-        """Come back when each of them counts the started ones among its live brokers.
+        """Return when each of them sees all started ones as live brokers.
 
         Three servers that are down must be started together: one alone has no quorum.
         """
@@ -109,7 +109,7 @@ class KafkaServers(Ensemble):
     def stop(self, number: int | None = None) -> None:
         """SIGTERM, and wait. Raises LocalError.
 
-        Of all at once, one may be left without a controller, for which it would wait five minutes: it is killed.
+        If all are stopped at once, one may be left without a controller and would wait five minutes: it is killed.
         """
         if number is not None or len(self.numbers) == 1:
             super().stop(number)
@@ -122,14 +122,14 @@ class KafkaServers(Ensemble):
                 process.stop(_LEAVE_S)
 
     def sees(self, number: int) -> frozenset[int]:
-        """The servers that this one takes for alive; none while it does not answer."""
+        """The servers that this one considers alive; none while it does not answer."""
         return live_brokers(self._ports[number])
 
     def _sees_all(self, number: int, others: set[int]) -> bool:
         return self.sees(number) >= others
 
     def wait_until_whole(self, within_s: float = _READY_WITHIN_S) -> None:
-        """Until every server sees every other one."""
+        """Wait until every server sees every other one."""
         wait_for(
             lambda: all(self.sees(number) == set(self.numbers) for number in self.numbers),
             "all Kafka brokers to see one another",
@@ -145,7 +145,7 @@ class KafkaServers(Ensemble):
         return self.folder / str(number) / "data"
 
     def _prepare(self, numbers: Iterable[int]) -> None:
-        """Write the settings, and format the data folders that are new."""
+        """Write the settings, and format new data folders."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.secure and not self.ca_file.exists():
             kafka_security.make_certificate(self.folder)
@@ -207,7 +207,8 @@ class KafkaServers(Ensemble):
             "offsets.topic.num.partitions": "4",  # 50 by default, which makes the first transaction slow
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
-            # Short, for a quick fail-over; a broker that is alone has nobody to take over, and a busy machine.
+            # Short, for a quick fail-over. A single broker has no other to take over, and needs patience on a busy
+            # machine.
             "broker.session.timeout.ms": "3000" if several else "6000",
             "broker.heartbeat.interval.ms": "500",
             "transaction.max.timeout.ms": "60000",  # see docs/kafka.md

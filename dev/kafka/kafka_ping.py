@@ -1,4 +1,4 @@
-"""One question in Kafka's own protocol: which brokers are alive, as one of them sees it."""
+"""One request in Kafka's protocol: the brokers that one of them considers alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REQUEST = struct.pack(">hhihi", _METADATA, _VERSION, 1, -1, 0)
 
 
 def live_brokers(port: int, timeout_s: float = 2.0) -> frozenset[int]:
-    """Node ids that the broker on this port takes for alive; none while it does not answer."""
+    """Node ids that the broker on this port considers alive; none while it does not answer."""
     try:
         with socket.create_connection((HOST, port), timeout=timeout_s) as connection:
             connection.sendall(struct.pack(">i", len(_REQUEST)) + _REQUEST)

@@ -14,7 +14,7 @@ _MODULES = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may log in to the secure listener. The SCRAM one can use SHA-256 and SHA-512."""
+    """A user of the secure listener. The SCRAM user can use SHA-256 and SHA-512."""
 
     name: str
     password: str
@@ -42,7 +42,7 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def settings(broker_file: Path) -> Mapping[str, str]:
-    """What a broker needs for its SASL_SSL listener, beside the listener itself."""
+    """The broker settings for its SASL_SSL listener, except for the listener itself."""
     plain = f'{_MODULES}.plain.PlainLoginModule required user_{PLAIN.name}="{PLAIN.password}";'
     scram = f"{_MODULES}.scram.ScramLoginModule required;"
     return {
@@ -55,7 +55,7 @@ def settings(broker_file: Path) -> Mapping[str, str]:
 
 
 def format_options() -> list[str]:
-    """What `StorageTool format` needs to know the SCRAM user."""
+    """The options of `StorageTool format` that add the SCRAM user."""
     return [
         option
         for mechanism in SCRAM_MECHANISMS

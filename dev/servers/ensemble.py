@@ -1,4 +1,4 @@
-"""Several servers of one kind, told what to do one by one or all at once."""
+"""Several servers of one kind, controlled one by one or all at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from duemq.dev.servers.running import Running
 
 
 class Ensemble(Running):
-    """Servers are numbered from 1; a call without a number is for all of them."""
+    """Servers are numbered from 1; a call without a number applies to all of them."""
 
     processes: dict[int, Process]
     numbers: range
 
     @abstractmethod
     def start(self, number: int | None = None) -> None:
-        """Come back when they serve. Raises LocalError."""
+        """Return when they serve. Raises LocalError."""
 
     def stop(self, number: int | None = None) -> None:
         """SIGTERM, and wait. Raises LocalError."""
@@ -35,7 +35,7 @@ class Ensemble(Running):
             self.processes[each].kill()
 
     def pause(self, number: int | None = None) -> None:
-        """SIGSTOP: their ports stay open, and nobody answers."""
+        """SIGSTOP: their ports stay open, but they do not answer."""
         for each in self.these(number):
             self.processes[each].pause()
 
@@ -52,5 +52,5 @@ class Ensemble(Running):
         return self.numbers if number is None else (number,)
 
     def _by_server(self, ports: Sequence[int]) -> dict[int, int]:
-        """Ports by server; any that are free where none are given."""
+        """Ports by server; free ones if none are given."""
         return dict(zip(self.numbers, ports or [free_port() for _ in self.numbers], strict=True))

@@ -1,4 +1,4 @@
-"""Why a real server cannot be had, or does not do what it was told."""
+"""Errors of real servers: not available, or not starting or stopping."""
 
 
 class LocalError(RuntimeError):

@@ -10,12 +10,12 @@ from contextlib import suppress
 from duemq.dev.servers.errors import LocalError
 
 HOST = "127.0.0.1"
-_RANGE = range(20_000, 32_000)  # below the ephemeral ones: no connection may take a port while its server is down
+_RANGE = range(20_000, 32_000)  # below the ephemeral ports: no connection takes a port while its server is down
 _own_ports: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that this process was not given before."""
+    """A free port that this process was not given before."""
     for port in random.sample(_RANGE, 200):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -27,12 +27,12 @@ def free_port() -> int:
 
 
 def is_open(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a server listens there."""
     with suppress(OSError), socket.create_connection((HOST, port), timeout=1):
         return True
     return False
 
 
 def addresses(ports: Iterable[int]) -> str:
-    """HOST:PORT of each, with commas."""
+    """HOST:PORT of each, separated by commas."""
     return ",".join(f"{HOST}:{port}" for port in ports)

@@ -1,4 +1,4 @@
-"""A server process that can be stopped, killed, frozen and weighed."""
+"""A server process that can be stopped, killed, frozen and measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_WITHIN_S = 60.0
 
 
 def wait_for(condition: Callable[[], object], what: str, within_s: float) -> None:
-    """Until `condition` is true; it is asked every 20 ms. Raises LocalError."""
+    """Wait until `condition` is true, checking every 20 ms. Raises LocalError."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -30,7 +30,7 @@ def wait_for(condition: Callable[[], object], what: str, within_s: float) -> Non
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process that another one may have started. `started`: clock ticks since boot, for pids are used again."""
+    """A process that another one may have started. `started`: clock ticks since boot, because pids are reused."""
 
     pid: int
     started: int
@@ -41,29 +41,29 @@ class ProcessIdentity:
         return cls(pid, procfs.start_ticks(pid))
 
     def lives(self) -> bool:
-        """A zombie does not: it has let go of its ports and files."""
+        """False for a zombie: it has released its ports and files."""
         try:
             return procfs.start_ticks(self.pid) == self.started and not procfs.is_zombie(self.pid)
         except ProcessLookupError:
             return False
 
     def frozen(self) -> bool:
-        """Whether the last of its threads was stopped; true of none at all."""
+        """Whether all of its threads are stopped; also true without any thread."""
         try:
             return not self.lives() or procfs.threads_stopped(self.pid)
         except ProcessLookupError:
             return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing happens when it is gone."""
+        """Does nothing if it is gone."""
         if self.lives():
             os.kill(self.pid, number)
 
 
 class Process:
-    """One server, started any number of times. Its output is added to `log`.
+    """One server, started any number of times. Its output is appended to `log`.
 
-    It has a session of its own, so that Ctrl-C reaches whoever started it, who stops it in order. It is killed when
+    It runs in a separate session, so that Ctrl-C reaches only its starter, which stops it in order. It is killed when
     the interpreter ends, unless `leave` was called.
     """
 
@@ -81,21 +81,21 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Raises LocalError when it was never started."""
+        """Raises LocalError if it was never started."""
         if self.identity is None:
             raise LocalError(f"{self.name} was not started")
         return self.identity.pid
 
     @property
     def running(self) -> bool:
-        """True of a frozen one, too."""
+        """Also true for a frozen one."""
         if self._child is not None:
             return self._child.poll() is None
         return self.identity is not None and self.identity.lives()
 
     @property
     def exit_code(self) -> int | None:
-        """As subprocess has it: minus the signal's number when one ended it; None while it runs."""
+        """As in subprocess: the negative signal number if a signal ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
     def attach(self, identity: ProcessIdentity) -> None:
@@ -103,11 +103,11 @@ class Process:
         self._child, self.identity = None, identity
 
     def leave(self) -> None:
-        """Let it run on when this interpreter ends."""
+        """Let it keep running when this interpreter ends."""
         self._living.discard(self)
 
     def start(self) -> None:
-        """Nothing happens when it runs already."""
+        """Does nothing if it is running."""
         if self.running:
             return
         self._told_to_end = False
@@ -125,7 +125,7 @@ class Process:
         self._living.add(self)
 
     def until(self, ready: Callable[[], object], within_s: float) -> None:
-        """Wait until it is ready. Raises LocalError with its last words when it ends before, or takes too long."""
+        """Wait until it is ready. Raises LocalError with the end of its log if it ends before, or takes too long."""
 
         def check() -> object:
             if not self.running:
@@ -147,16 +147,17 @@ class Process:
             return ""
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting. Nothing happens when it does not run, or was told before.
+        """SIGTERM, without waiting. Does nothing if it is not running, or already got one.
 
-        A second signal could meet it where its handlers are gone already, and end it before it has finished.
+        A second signal could arrive after its handlers are gone, and end it before it has finished.
         """
         if not self._told_to_end:
             self._told_to_end = True
             self._signal(signal.SIGTERM)
 
     def stop(self, within_s: float = STOP_WITHIN_S) -> int | None:
-        """SIGTERM, and wait; the exit code, None of an attached one. Killed, with LocalError, when it takes longer."""
+        """SIGTERM, and wait; returns the exit code, None if attached. Kills it and raises LocalError after
+        `within_s`."""
         self._signal(signal.SIGCONT)
         self.terminate()
         try:
@@ -172,7 +173,7 @@ class Process:
         self._wait(STOP_WITHIN_S)
 
     def pause(self) -> None:
-        """SIGSTOP: from when this comes back it keeps its connections and answers nobody."""
+        """SIGSTOP: on return it keeps its connections and does not answer."""
         self._signal(signal.SIGSTOP)
         if self.identity is not None:
             wait_for(self.identity.frozen, f"{self.name} to freeze", STOP_WITHIN_S)
@@ -182,7 +183,7 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def usage(self) -> Usage:
-        """CPU s and memory of it and its children, now; zeros when it does not run."""
+        """Current CPU s and memory of it and its children; zeros if it is not running."""
         return usage(self.pid) if self.running else Usage(0.0, 0, 0)
 
     def _signal(self, number: signal.Signals) -> None:

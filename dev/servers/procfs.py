@@ -1,4 +1,4 @@
-"""What psutil does not give, read from Linux' /proc: no other file of the project's tools reads there."""
+"""Reads what psutil does not offer from Linux' /proc: no other file of the project's tools reads there."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def _stat_fields(stat: str) -> list[str]:
-    """The fields behind the name of the program, which may have spaces and brackets in it: see proc(5)."""
+    """The fields after the program's name, which may contain spaces and brackets: see proc(5)."""
     return stat.rpartition(")")[2].split()
 
 
 def start_ticks(pid: int) -> int:
-    """Clock ticks between the machine's start and the process's. Raises ProcessLookupError where there is none.
+    """Clock ticks between the machine's start and the process's. Raises ProcessLookupError if there is no such process.
 
-    psutil tells a time of the wall clock, which another process cannot compare after that was set.
+    psutil returns wall clock time, which another process cannot compare after the clock was set.
     """
     try:
         return int(_stat_fields(Path(f"/proc/{pid}/stat").read_text())[19])
@@ -22,7 +22,7 @@ def start_ticks(pid: int) -> int:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether it has ended and let go of its ports and files. Raises ProcessLookupError."""
+    """Whether it has ended and released its ports and files. Raises ProcessLookupError."""
     try:
         return _stat_fields(Path(f"/proc/{pid}/stat").read_text())[0] in "ZX"
     except FileNotFoundError:
@@ -30,7 +30,7 @@ def is_zombie(pid: int) -> bool:
 
 
 def threads_stopped(pid: int) -> bool:
-    """Whether SIGSTOP has reached each of its threads. Raises ProcessLookupError where one has ended meanwhile."""
+    """Whether SIGSTOP has reached each of its threads. Raises ProcessLookupError if one has just ended."""
     try:
         stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
     except FileNotFoundError:
@@ -39,7 +39,7 @@ def threads_stopped(pid: int) -> bool:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most memory it had at any time, in bytes; 0 where it has ended."""
+    """Its peak memory, in bytes; 0 if it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

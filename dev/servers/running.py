@@ -1,4 +1,4 @@
-"""What runs for as long as a `with` block does."""
+"""A resource that runs during a `with` block."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Running(ABC):
-    """A context manager: entered, it is ready; left (or where it does not start), it is gone."""
+    """A context manager: entered, it is ready; left (or if it does not start), it has ended."""
 
     def __enter__(self) -> Self:
         try:
@@ -22,8 +22,8 @@ class Running(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Come back when it is ready. Raises LocalError."""
+        """Return when it is ready. Raises LocalError."""
 
     @abstractmethod
     def close(self) -> None:
-        """End it at once. Idempotent; its folder is left as it is."""
+        """Kill it. Idempotent; its folder is left as it is."""

@@ -1,4 +1,4 @@
-"""What processes cost: CPU seconds, resident memory, the filesystem they write to, and how quiet the machine was."""
+"""The cost of processes: CPU seconds, resident memory, the filesystem they write to, and other load on the machine."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from duemq.dev.servers import procfs
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A process and its children: CPU s so far (user + system), resident bytes now and at their highest."""
+    """A process and its children: CPU s so far (user + system), resident bytes now and at their peak."""
 
     cpu_s: float
     rss_bytes: int
@@ -31,18 +31,18 @@ Bill = tuple[ProcessUsage, ...]
 
 
 def cpu_s(bill: Bill, *roles: str) -> float:
-    """CPU s of all processes that have one of these roles."""
+    """CPU s of all processes with one of these roles."""
     return sum(part.usage.cpu_s for part in bill if part.role in roles)
 
 
 def holder(bill: Bill) -> Usage:
-    """Memory of what holds the waiting messages: of the largest one, where there are several nodes."""
+    """Memory of the process that holds the waiting messages: the largest one, if there are several nodes."""
     holding = [part.usage for part in bill if part.role in ("server", "node")]
     return Usage(0.0, max(each.rss_bytes for each in holding), max(each.peak_rss_bytes for each in holding))
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """The process and everything below it; empty where it has ended."""
+    """The process and all its descendants; empty if it has ended."""
     try:
         first = psutil.Process(pid)
         return [first, *first.children(recursive=True)]
@@ -51,7 +51,7 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """User and system time of the process and of its children that have ended."""
+    """User and system time of the process and its ended children."""
     try:
         return sum(process.cpu_times()[:4])
     except psutil.NoSuchProcess:
@@ -66,14 +66,14 @@ def _memory_bytes(process: psutil.Process) -> tuple[int, int]:
 
 
 def usage(pid: int) -> Usage:
-    """The process and everything below it."""
+    """The process and all its descendants."""
     tree = process_tree(pid)
     memory = [_memory_bytes(each) for each in tree]
     return Usage(sum(map(_cpu_s, tree)), sum(now for now, _ in memory), sum(peak for _, peak in memory))
 
 
 class Meter:
-    """Follows one process of the measured system through its lives: look at it before it ends, or that one is lost."""
+    """Follows one process of the measured system through restarts: call `look` before it ends, or its usage is lost."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -82,7 +82,7 @@ class Meter:
         self._spent_s, self._peak = 0.0, 0
 
     def look(self, pid: int | None) -> ProcessUsage:
-        """What all lives have cost, this one (None: it is not running) included."""
+        """The total cost of all its runs, including the current one (None: it is not running)."""
         if pid != self._pid:
             self._spent_s, self._pid = self._spent_s + self._now.cpu_s, pid
             self._now = Usage(0.0, 0, 0)
@@ -93,27 +93,27 @@ class Meter:
 
 
 def filesystem(folder: Path) -> str:
-    """Type of the filesystem that holds `folder`: a sync to tmpfs costs nothing and makes a bench dishonest."""
+    """Type of the filesystem of `folder`: a sync to tmpfs is free and makes a benchmark dishonest."""
     place = folder.resolve()
     holding = [each for each in psutil.disk_partitions(all=True) if place.is_relative_to(each.mountpoint)]
-    # Of filesystems mounted one over another, the last one shows.
+    # Of filesystems mounted over each other, the last one is visible.
     return max(reversed(holding), key=lambda each: len(each.mountpoint)).fstype if holding else "unknown"
 
 
 class Neighbours:
-    """How many cores were busy with something that is neither this bench nor the server it started."""
+    """How many cores were busy with other work than this benchmark and the server it started."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._began = self._look()
 
     def _look(self) -> tuple[float, float, float]:
-        """Time, CPU s of the machine, and CPU s of this process and all below it."""
+        """Time, CPU s of the machine, and CPU s of this process and its descendants."""
         times = psutil.cpu_times()
         busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
         return time.monotonic(), busy, sum(map(_cpu_s, process_tree(self._pid)))
 
     def cores(self) -> float:
-        """Mean over the time since this object was made."""
+        """Mean since this object was created."""
         (began, busy, own), (now, busy_now, own_now) = self._began, self._look()
         return max((busy_now - busy) - (own_now - own), 0.0) / max(now - began, 1e-3)

@@ -14,21 +14,21 @@ from duemq.dev.servers.java import command
 from duemq.dev.servers.ports import HOST, addresses, free_port
 from duemq.dev.servers.process import Process, wait_for
 
-_READY_WITHIN_S = 300.0  # a process that ends is noticed at once; this is for machines that are very busy
+_READY_WITHIN_S = 300.0  # an ended process is noticed at once; this is for very busy machines
 _OPTIONS = (
     "-Dorg.apache.logging.log4j.level=WARN",
-    "-Dzookeeper.preAllocSize=1024",  # KiB; 64 MiB a log file by default
-    "-Dzookeeper.forceSync=no",  # a killed process loses nothing by it, and tests are quicker
+    "-Dzookeeper.preAllocSize=1024",  # KiB; by default 64 MiB per log file
+    "-Dzookeeper.forceSync=no",  # safe if a process is killed, and tests are quicker
 )
 
 
 class ZooKeeperServers(Ensemble):
     """Servers are numbered from 1, by their `myid`.
 
-    `folder`: settings, logs and data; servers that were stopped start again on it when the ports are the same.
-    `tick_ms`: sessions may last 2 to 20 ticks. `ports`: of the clients, one a server; `peer_ports`: two a server.
-    `reached_at` (server, port): by which port clients reach that one, where something stands between them.
-    Raises LocalError; NotAvailable where there is neither Java nor a way to fetch the jars.
+    `folder`: settings, logs and data; stopped servers can be restarted on it with the same ports. `tick_ms`: sessions
+    may last 2 to 20 ticks. `ports`: for clients, one per server; `peer_ports`: two per server. `reached_at` (server,
+    port): the port by which clients reach that one, if there is a proxy in between. Raises LocalError; NotAvailable if
+    there is neither Java nor a way to fetch the jars.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class ZooKeeperServers(Ensemble):
 
     @property
     def hosts(self) -> str:
-        """HOST:PORT of every server, with commas."""
+        """HOST:PORT of every server, separated by commas."""
         return addresses(self._reached_at(f"zookeeper-{number}", port) for number, port in self.ports.items())
 
     def start(self, number: int | None = None) -> None:
-        """Come back when they serve. One alone of an ensemble never does: with it, start one more."""
+        """Return when they serve. One server of an ensemble never serves alone: start another one with it."""
         numbers = self.these(number)
         for each in numbers:
             self._write_settings(each)
@@ -82,12 +82,12 @@ class ZooKeeperServers(Ensemble):
         return ""
 
     def leader(self) -> int | None:
-        """The number of the server that leads (or is alone); None while nobody does."""
+        """The number of the leading (or single) server; None while there is none."""
         leading = (number for number in self.numbers if self.mode(number) in ("leader", "standalone"))
         return next(leading, None)
 
     def wait_for_leader(self, within_s: float = _READY_WITHIN_S) -> int:
-        """The number of the server that leads, as soon as one does."""
+        """The number of the leading server, as soon as there is one."""
         leaders: list[int] = []
 
         def leads() -> bool:
@@ -98,7 +98,7 @@ class ZooKeeperServers(Ensemble):
         return leaders[0]
 
     def ask(self, number: int, word: str) -> str:
-        """What it answers to a four-letter word (`srvr`, `mntr`, `ruok`, `cons`); empty while it does not."""
+        """Its answer to a four-letter word (`srvr`, `mntr`, `ruok`, `cons`); empty while it does not answer."""
         with suppress(OSError), socket.create_connection((HOST, self.ports[number]), timeout=2) as connection:
             connection.sendall(word.encode())
             with connection.makefile("rb") as answer:

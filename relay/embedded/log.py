@@ -1,4 +1,4 @@
-"""The log of a consumer inside a server: topics are read from its bus, and what goes back is scheduled."""
+"""The log of a consumer inside a server: reads topics from the server's bus and schedules returned messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
 
 
 class EmbeddedLog:
-    """See `ConsumerLog`. `clock` gives epoch ms. `log_id`: of all topics, see `MessageSource`."""
+    """See `ConsumerLog`. `clock` returns epoch ms. `log_id`: one for all topics, see `MessageSource`."""
 
     def __init__(
         self, group: str, bus: Callable[[], Bus], schedule: Scheduler, clock: Callable[[], int], log_id: str = ""
@@ -50,21 +50,21 @@ class EmbeddedLog:
         return EmbeddedSource(self._bus, self._group, [*sorted(topics), *retry], gained, lost, self._log_id)
 
     async def send_back(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        """Named by its place, so that of a message that is sent back twice, before and after a crash, one comes. No
-        other message can have the name; if one had, this one would be a dead letter."""
+        """The message is named after its position, so a message sent back twice, before and after a crash, arrives
+        once. No other message can have that name; if one did, this message would become a dead letter."""
         refused = await self._send(self._draft(message, to, error, message.value))
         if refused is None:
             return to
         dead = Dead(refused)
         log.warning(
-            "%s: %r, of %d bytes, cannot go back, and is a dead letter: %s", self._group, message,
+            "%s: %r, of %d bytes, cannot be sent back and becomes a dead letter: %s", self._group, message,
             len(message.payload), refused, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
         size: Pairs = [(SIZE, b"%d" % len(message.payload))]
         for payload in (message.value, message.value and b""):
             if await self._send(self._draft(message, dead, error, payload, size)) is None:
                 return dead
-        raise Rejected("bad_field", f"{message!r} can neither go back nor be a dead letter")
+        raise Rejected("bad_field", f"{message!r} can neither be sent back nor become a dead letter")
 
     def _draft(
         self, message: Message, to: Wait | Dead, error: str, payload: bytes | None, more: Pairs | None = None
@@ -77,7 +77,7 @@ class EmbeddedLog:
         return Draft(letter.topic, payload, due, message.key, count, headers, (), 0, name, fingerprint)
 
     async def _send(self, draft: Draft) -> str | None:
-        """None once the log has it, or why it never takes this one."""
+        """Returns None once the log has the message, or the reason why it never accepts it."""
         refused: str | None = None
 
         async def turn() -> None:
@@ -94,7 +94,7 @@ class EmbeddedLog:
         return refused
 
     async def renew(self, topics: Sequence[str]) -> None:
-        """Cursors are not forgotten."""
+        """Does nothing: cursors do not expire."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""

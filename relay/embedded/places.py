@@ -1,8 +1,8 @@
-"""What is stored of a destination that reads a topic of a server's own log: its cursor, and what is done behind it.
+"""What a destination stores about a topic of the server's own log: its cursor, and the ranges done after the cursor.
 
     cursor of the topic [. ranges of partition 0 . ranges of partition 1 ...]
 
-Layout 1 of the log kept it where API clients could read it; these get the cursor alone (`cursor_in`).
+Layout 1 of the log kept this where API clients could read it; clients get only the cursor (`cursor_in`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from duemq.bus.topic_cursor import MORE, cursor_in, decode_cursor, encode_cursor
 from duemq.client.consumer.base import FetchPosition
 from duemq.client.consumer.done_ranges import decode_ranges, encode_ranges
 
-_MAX_CHARACTERS = 16 << 10  # of the ranges of a partition
+_MAX_CHARACTERS = 16 << 10  # for the ranges of one partition
 
 
 def encode_places(topic: str, places: Sequence[FetchPosition]) -> bytes:
-    """`places`: of all partitions, in their order."""
+    """`places`: one for each partition, in order."""
     cursor = encode_cursor(topic, [place.commit for place in places])
     if not any(place.done for place in places):
         return cursor.encode()

@@ -1,7 +1,7 @@
-"""Reads topics of a server's own log for a destination, and keeps how far it is as a cursor that no client can
-move (`model/messages/names.py`).
+"""Reads topics of a server's own log for a destination. Its position is a cursor that no client can move
+(`model/messages/names.py`).
 
-One process has all partitions: nothing is ever taken away.
+One process reads all partitions: none is ever taken away.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from duemq.relay.embedded.places import decode_places, encode_places
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 5.0  # between looks at a topic that nobody writes to
+_LOOK_S = 5.0  # between checks of an idle topic
 _READ_BYTES = 1 << 20
 
 
@@ -44,9 +44,9 @@ class LogRecord:
 
 
 class EmbeddedSource:
-    """See `MessageSource`. `bus` raises Unavailable while there is none: a node reopens it after a failure.
+    """See `MessageSource`. `bus` raises Unavailable while there is no bus: a node reopens it after a failure.
 
-    Without a cursor it begins at the first record kept: who declares a destination stores where it is to begin.
+    Without a cursor it starts at the oldest record: declaring a destination stores the cursor to start from.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class EmbeddedSource:
         self._bus, self._group, self._topics, self._log_id = bus, group, topics, log_id
         self._cursor = group_cursor(group)
         self._gained, self._lost = gained, lost
-        self._next: dict[Partition, int] = {}  # what is read next
+        self._next: dict[Partition, int] = {}  # the next offset to read
         self._stored: dict[Partition, FetchPosition] = {}
         self._grown = asyncio.Event()
-        self._dirty: dict[str, None] = {}  # topics that may have more, the one looked at last at the end
+        self._dirty: dict[str, None] = {}  # topics that may have more records, the last one read at the end
         self._held_partitions: frozenset[Partition] = frozenset()
         self._watching: list[asyncio.Task[None]] = []
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
 
     async def start(self) -> None:
         for topic in self._topics:
-            loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)  # `pull` meets the same
+            loop = Loop("topic", partial(self._watch, topic), topic, level=logging.DEBUG)  # `pull` fails, too
             self._watching.append(asyncio.create_task(loop.run(), name=f"watch {topic}"))
 
     async def pull(self, timeout_ms: int, most: int) -> dict[Partition, list[Any]]:
@@ -94,7 +94,7 @@ class EmbeddedSource:
         return pulled
 
     async def _pull_topic(self, topic: str, most: int, pulled: dict[Partition, list[Any]]) -> int:
-        """Read the partitions of a topic. How many records came: where there are some, there may be more."""
+        """Read a topic's partitions. Returns the number of records; if it is not 0, there may be more."""
         bus = self._bus()
         info = await bus.topic(topic)
         if info is None:
@@ -105,7 +105,7 @@ class EmbeddedSource:
         share = max(most // max(info.partitions, 1), 1)
         for number in range(info.partitions):
             partition = Partition(topic, number)
-            if partition in self._held_partitions:  # `hold` marks its topic again
+            if partition in self._held_partitions:  # `hold` marks its topic again later
                 continue
             records = await bus.read(topic, number, self._next[partition], share, _READ_BYTES)
             if records:
@@ -115,7 +115,7 @@ class EmbeddedSource:
         return count
 
     async def _begin(self, bus: Bus, info: TopicInfo) -> None:
-        """Find out where each partition is read first."""
+        """Find the first offset to read of each partition."""
         topic = info.name
         cursor = await bus.get_consumer_cursor(topic, self._cursor)
         places = [FetchPosition(offset, offset) for offset in info.start_offsets]
@@ -123,7 +123,7 @@ class EmbeddedSource:
             try:
                 places = decode_places(cursor, info)
             except Rejected as error:
-                log.warning("%s begins anew with %s: %s", self._group, topic, error, extra={"action": "begin"})
+                log.warning("%s starts over with %s: %s", self._group, topic, error, extra={"action": "begin"})
         new = {
             partition: place
             for number, place in enumerate(places)
@@ -134,7 +134,7 @@ class EmbeddedSource:
         await self._gained(new)
 
     async def _watch(self, topic: str) -> float:
-        """Mark the topic when it grows, and now and then."""
+        """Mark the topic when it grows, and at intervals."""
         with closing(self._bus().subscribe(topic)) as subscription:
             self._mark(topic)
             await subscription.wait(_LOOK_S)
@@ -158,7 +158,7 @@ class EmbeddedSource:
         return True
 
     async def idle(self) -> None:
-        """Nobody waits for a sign of life here."""
+        """Does nothing: the embedded log needs no heartbeat."""
 
     def partitions(self) -> frozenset[Partition]:
         return frozenset(self._next)

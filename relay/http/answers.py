@@ -1,4 +1,4 @@
-"""What an endpoint's answer, or the lack of one, makes of a message."""
+"""Turns an endpoint's answer, or its absence, into a reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_CONNECTION: Final = "client error (Connect)"
 
 
 def answered(status: int, detail: str, retry_after: str, now_s: float, options: HttpOptions) -> Reply:
-    """The reply of an answer. `retry_after`: its header of that name; `detail`: its first characters."""
+    """Reply for an answer. `retry_after`: the header of that name; `detail`: the start of the body."""
     if 200 <= status < 300:
         return Reply(Result.ACCEPTED, str(status), detail)
     if status == 410:
@@ -29,7 +29,7 @@ def answered(status: int, detail: str, retry_after: str, now_s: float, options: 
 
 
 def unanswered(error: PyreqwestError) -> Reply:
-    """The reply if there was no answer, or none that is HTTP. AWAY: nothing was sent."""
+    """Reply when there was no answer, or none that is HTTP. AWAY: nothing was sent."""
     causes = _causes(error)
     detail = (causes[-1] if causes else str(error.message))[:MAX_DETAIL]
     connected = not not_connected(error)
@@ -41,19 +41,19 @@ def unanswered(error: PyreqwestError) -> Reply:
 
 
 def not_connected(error: PyreqwestError) -> bool:
-    """Whether there was no connection: another address of the endpoint may be better."""
+    """Whether the connection failed, so that another address of the endpoint may work."""
     return _NO_CONNECTION in _causes(error)
 
 
 def _causes(error: PyreqwestError) -> list[str]:
-    """Texts of the errors beneath, the last one the first cause. The first has the URL, and says nothing else."""
+    """Texts of the nested errors, the root cause last. The outermost is left out: it says only the URL."""
     if not isinstance(error, DetailedPyreqwestError):
         return []
     return [cause["message"] for cause in (error.details or {}).get("causes") or ()][1:]
 
 
 def _status(error: PyreqwestError, causes: list[str]) -> str:
-    # The client tells these apart in texts only; tests/functional/relay/test_http_endpoints.py sees each of them.
+    # Only texts tell the client's errors apart; tests/functional/relay/test_http_endpoints.py triggers each.
     text = " ".join(causes)
     if _NO_CONNECTION in causes:
         if "refused" in text:

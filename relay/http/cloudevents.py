@@ -1,6 +1,6 @@
 """Messages as CloudEvents 1.0 (https://cloudevents.io), in the two modes of its HTTP binding.
 
-`id`: the message's; `source`: `/duemq/TOPIC`; `time`: when it was due; `subject`: its key, where that is text.
+`id`: the message's id; `source`: `/duemq/TOPIC`; `time`: its due time; `subject`: its key, if the key is text.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from duemq.relay.http.times import timestamp
 
 STRUCTURED_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 _PLAIN: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What the binding leaves as it is in a header; space, quote and percent are encoded."""
+"""Characters that the binding leaves unencoded in a header; space, quote and percent are encoded."""
 
 
 def attributes(message: Message, type_: str) -> dict[str, str]:
-    """The context attributes of the event, but `datacontenttype`."""
+    """The context attributes of the event, except `datacontenttype`."""
     made = {
         "specversion": "1.0", "id": message.identity, "source": f"/duemq/{quote(message.topic)}", "type": type_,
         "time": timestamp(message),
@@ -29,12 +29,12 @@ def attributes(message: Message, type_: str) -> dict[str, str]:
         try:
             made["subject"] = message.key.decode()
         except UnicodeDecodeError:
-            pass  # a subject is text; the key is in duemq-key-base64
+            pass  # a subject has to be text; the key is sent in duemq-key-base64
     return made
 
 
 def binary_headers(message: Message, type_: str) -> list[tuple[str, str]]:
-    """The attributes as headers `ce-…`; the body is the payload, and the content type its own."""
+    """The attributes as `ce-…` headers. The body is the payload, with its own content type."""
     return [
         (f"ce-{name}", quote(value, safe=_PLAIN, errors="replace"))
         for name, value in attributes(message, type_).items()
@@ -42,8 +42,8 @@ def binary_headers(message: Message, type_: str) -> list[tuple[str, str]]:
 
 
 def structured_body(message: Message, type_: str, content_type: str) -> bytes:
-    """The event as JSON. `data` is the payload: as JSON where it is JSON by its type and its form, as a string where it
-    is other text, else `data_base64`. Without a payload there is neither."""
+    """The event as JSON. `data` is the payload: JSON if its type says JSON and it parses, a string if it is other text,
+    else `data_base64`. Without a payload both are absent."""
     event: dict[str, object] = {**attributes(message, type_), "datacontenttype": content_type}
     payload = message.payload
     kind = content_type.partition(";")[0].strip().lower()
@@ -53,7 +53,7 @@ def structured_body(message: Message, type_: str, content_type: str) -> bytes:
     elif payload:
         try:
             if is_json:
-                raise UnicodeDecodeError("json", b"", 0, 0, "the type says JSON, which it is not")
+                raise UnicodeDecodeError("json", b"", 0, 0, "declared as JSON, but is not JSON")
             event["data"] = payload.decode()
         except UnicodeDecodeError:
             event["data_base64"] = b64encode(payload).decode()

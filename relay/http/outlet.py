@@ -1,8 +1,8 @@
-"""Hands messages on to an HTTP endpoint: one request each, signed by Standard Webhooks.
+"""Sends messages to an HTTP endpoint: one request per message, signed by Standard Webhooks.
 
-The client is pyreqwest, reqwest for Python: the connections, HTTP and TLS are done in a thread of Rust beside the
-event loop. It follows no redirects, has no cookies, and takes no proxy from the environment. A request whose `send` is
-cancelled ends by the destination's time-out at the latest: the client cannot be told to end it before.
+The client is pyreqwest, a Python binding of reqwest: a Rust thread next to the event loop does connections, HTTP and
+TLS. It follows no redirects, keeps no cookies and ignores proxies from the environment. When `send` is cancelled, its
+request ends at the destination's timeout at the latest: the client has no way to abort it earlier.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from duemq.relay.tls import UnusableCredentials
 
 CONCURRENCY: Final = 50
 _IDLE: Final = timedelta(seconds=4)
-"""Shorter than the 5 s after which servers of Node.js, uvicorn and others close an idle connection: a request that
-crosses such a close is lost."""
-_DISCARDED_BYTES: Final = 64 << 10  # read and dropped so that the connection can be used again; more is not worth it
-_KEPT_BYTES: Final = 8 << 10  # more than MAX_DETAIL, so that no secret is cut in two before it is struck out
-_BODY_S: Final = 1.0  # the status is known by then; a body that drips must not hold its place for long
+"""Less than the 5 s after which Node.js, uvicorn and other servers close an idle connection: a request sent at that
+moment is lost."""
+_DISCARDED_BYTES: Final = 64 << 10  # read and dropped to keep the connection; reading more is not worth it
+_KEPT_BYTES: Final = 8 << 10  # more than MAX_DETAIL, so that no secret is cut in half before it is redacted
+_BODY_S: Final = 1.0  # the status is known by then; a slow body must not occupy a slot for long
 
 
 class HttpOutlet:
-    """One endpoint. `lookup`: resolves its name; None: as the machine does."""
+    """One endpoint. `lookup` resolves its name; None means the system's resolver."""
 
     def __init__(
         self, destination: Destination, credentials: Credentials, policy: RelayPolicy, lookup: Lookup | None = None
     ) -> None:
         options = destination.options
-        assert isinstance(options, HttpOptions), "the options of a destination are those of its system"
+        assert isinstance(options, HttpOptions), "a destination has the options of its system"
         self.concurrency = destination.concurrency or CONCURRENCY
         self._options: Final = options
         self._timeout_s: Final = destination.timeout / 1000
@@ -59,7 +59,7 @@ class HttpOutlet:
 
     async def send(self, message: Message) -> Reply:
         if self._url is None:
-            return Reply(Result.AWAY, "bad_url", "the host of its URL is neither a name nor an address")
+            return Reply(Result.AWAY, "bad_url", "the host in its URL is neither a name nor an address")
         headers, body = self._format.request(message, time.time())
         try:
             client = self._clients.ready()
@@ -71,10 +71,10 @@ class HttpOutlet:
         except UnusableCredentials as error:
             return Reply(Result.AWAY, "bad_credentials", str(error))
         except TimeoutError:
-            return Reply(Result.AWAY, "timeout", "its name was not looked up in time")
+            return Reply(Result.AWAY, "timeout", "looking up its name timed out")
         request = client.request(self._options.method, self._url).headers(headers).body_bytes(body)
         try:
-            # The answer comes with the first piece of its body: no second way between the threads for short ones.
+            # The head arrives together with the start of the body, so short bodies need no second trip between threads.
             async with request.streamed_read_buffer_limit(1).build_streamed() as response:
                 return await self._reply(response)
         except PyreqwestError as error:
@@ -92,7 +92,7 @@ class HttpOutlet:
             if 300 <= status < 400
             else (await _first_bytes(response)).decode(errors="replace")
         )
-        for secret in self._secrets:  # some endpoints answer with what they were sent
+        for secret in self._secrets:  # some endpoints echo the request
             detail = detail.replace(secret, "***")
         return answered(status, detail[:MAX_DETAIL], _header(response, "retry-after"), time.time(), self._options)
 
@@ -106,9 +106,9 @@ class HttpOutlet:
             .pool_max_idle_per_host(self.concurrency).user_agent("duemq")
         )  # fmt: skip
         if credentials.ca:
-            # The client takes a text without a certificate, and then trusts nobody more.
+            # The client accepts a text without any certificate, and then trusts no additional CA.
             if "-----BEGIN CERTIFICATE-----" not in credentials.ca:
-                raise ValueError("the CA has no certificate in PEM form")
+                raise ValueError("the CA contains no certificate in PEM form")
             builder = builder.add_root_certificate_pem(credentials.ca.encode())
         if credentials.cert:
             builder = builder.identity_pem(f"{credentials.key.get_secret_value()}\n{credentials.cert}".encode())
@@ -116,7 +116,7 @@ class HttpOutlet:
 
 
 def _url(text: str) -> Url | None:
-    """None where the client's parser is stricter than the declaration."""
+    """None if the client's parser rejects a URL that the declaration accepts."""
     try:
         return Url(text)
     except ValueError:
@@ -124,7 +124,7 @@ def _url(text: str) -> Url | None:
 
 
 async def _first_bytes(response: Response) -> bytes:
-    """The body as far as it came with its head. Whatever becomes of the rest, the answer is what its status says."""
+    """The part of the body that arrived with the head. Errors in the rest do not matter: the status decides."""
     first = b""
     with suppress(PyreqwestError, TimeoutError):
         chunk = await response.body_reader.read_chunk()
@@ -140,12 +140,12 @@ async def _first_bytes(response: Response) -> bytes:
 def _header(response: Response, name: str) -> str:
     try:
         return response.get_header(name) or ""
-    except ValueError:  # it is no text
+    except ValueError:  # not text
         return ""
 
 
 def _secrets(credentials: Credentials) -> list[str]:
-    """What is struck out of answers, the longest first."""
+    """Secrets to redact from answers, longest first."""
     values = {value.removeprefix("Bearer ").removeprefix("Basic ") for _, value in fixed_headers(credentials)}
     values.add(credentials.password.get_secret_value())
     return sorted((value for value in values if len(value) >= 4), key=len, reverse=True)

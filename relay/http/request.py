@@ -1,4 +1,4 @@
-"""What is sent to an endpoint: the headers and the body of one message."""
+"""Builds the headers and body of the request for one message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 
 class RequestFormat:
-    """How messages become requests to one endpoint. Raises ValueError where a secret or template is none."""
+    """Turns messages into requests to one endpoint. Raises ValueError for an invalid secret or template."""
 
     def __init__(self, options: HttpOptions, credentials: Credentials) -> None:
         self._options: Final = options
@@ -71,7 +71,7 @@ class RequestFormat:
 
     def _duemq_headers(self, message: Message, now_s: int, body: bytes) -> list[tuple[str, str]]:
         id_, identity = message.id, message.identity
-        if not _PLAIN_ID.fullmatch(identity):  # a header that anybody wrote; no line ends in ours
+        if not _PLAIN_ID.fullmatch(identity):  # the header may come from any producer; ours must have no line ends
             id_, identity = (quote(text, safe=":~", errors="replace")[-512:] for text in (id_, identity))
         due_ms, key = message.origin.due_ms, message.key
         headers = [
@@ -89,13 +89,13 @@ class RequestFormat:
         return headers
 
     def _message_headers(self, own: list[Header], content_type_is_own: bool) -> list[tuple[str, str]]:
-        """Those that HTTP can carry, and all of them in `duemq-headers` where it cannot carry each as it was."""
+        """Headers that HTTP can carry. If it cannot carry every one unchanged, `duemq-headers` has all of them."""
         headers: list[tuple[str, str]] = []
         exact = True
         seen: set[str] = set()
         for name, data in own:
             lower = name.lower()
-            exact = exact and name == lower and lower not in seen  # case and order of repeated names may get lost
+            exact = exact and name == lower and lower not in seen  # case, and the order of repeated names, may be lost
             seen.add(lower)
             if lower == "content-type":
                 exact = exact and content_type_is_own
@@ -120,7 +120,7 @@ def _topic(topic: str) -> str:
 
 
 def _content_type(own: Headers, default: str) -> tuple[str, bool]:
-    """The content type of the payload, and whether it is the message's own."""
+    """The payload's content type, and whether the message itself declares it."""
     for name, data in own:
         if name.lower() == "content-type":
             text = (data or b"").decode("ascii", errors="replace")
@@ -134,7 +134,7 @@ def _key_header(key: bytes) -> tuple[str, str]:
 
 
 def fixed_headers(credentials: Credentials) -> list[tuple[str, str]]:
-    """Those of the credentials, which each request has."""
+    """The headers from the credentials, sent with every request."""
     headers = [(name.lower(), value.get_secret_value()) for name, value in credentials.headers.items()]
     token, password = credentials.token.get_secret_value(), credentials.password.get_secret_value()
     if any(name == "authorization" for name, _ in headers):

@@ -1,7 +1,8 @@
-"""Fills the placeholders of `model/destinations/template.py` with what a message has, so that nothing breaks out.
+"""Fills the placeholders of `model/destinations/template.py` with a message's values, escaped for their context.
 
-In a body, values are escaped as its content type needs: the inside of a JSON string, of a form field, of XML or HTML;
-in a form, XML and HTML `payload_json` is text like any other. In a header, all but visible ASCII is percent-encoded.
+In a body, values are escaped for its content type: for the inside of a JSON string, a form field, XML or HTML. In a
+form, XML and HTML, `payload_json` is text like any other value. In a header, everything except visible ASCII is
+percent-encoded.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from duemq.relay.http.times import timestamp
 Escape = Callable[[str], str]
 
 _VISIBLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-"""What a header's value keeps as it is. A percent sign is encoded, so that the text can be had back."""
+"""Characters a header value keeps. The percent sign is encoded so that the text can be decoded."""
 
 
 class Template:
@@ -43,7 +44,7 @@ class Template:
 
 
 def body_template(text: str, content_type: str) -> Template:
-    """Of a body of this content type."""
+    """Template for a body of this content type."""
     kind = kind_of(content_type) or _guessed(text)
     escape_ = _ESCAPES[kind]
     of_json = _as_it_is if kind in ("json", "plain") else _in_one_line if kind == "lines" else escape_
@@ -51,17 +52,17 @@ def body_template(text: str, content_type: str) -> Template:
 
 
 def header_template(text: str) -> Template:
-    """Of the value of a header."""
+    """Template for a header value."""
     return Template(text, header_text, header_text)
 
 
 def header_text(text: str) -> str:
-    """Text as a value of a header: ASCII without `%` as it is, else percent-encoded UTF-8."""
+    """Text as a header value: ASCII without `%` unchanged, anything else as percent-encoded UTF-8."""
     return quote(text, safe=_VISIBLE, errors="replace")
 
 
 def payload_json(message: Message) -> str:
-    """The payload if it is JSON, else a JSON string of its text; `null` for null."""
+    """The payload if it is JSON, else its text as a JSON string; `null` for null."""
     if message.value is None:
         return "null"
     text = _text(message.payload)
@@ -101,7 +102,7 @@ def _as_it_is(text: str) -> str:
 
 
 def _in_one_line(text: str) -> str:
-    """JSON has line ends between its tokens only."""
+    """In JSON, line ends occur only between tokens."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -119,6 +120,6 @@ _ESCAPES: Final[Mapping[Kind, Escape]] = {
 
 
 def _guessed(text: str) -> Kind:
-    """Of a body whose content type does not say it, as version 0.1.0 let it be declared."""
+    """Guess the kind of a body whose content type does not tell it; version 0.1.0 accepted such declarations."""
     first = text.lstrip()[:1]
     return "json" if first in ("{", "[") else "markup" if first == "<" else "plain"

@@ -14,17 +14,17 @@ _SECONDS: Final = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def timestamp(message: Message) -> str:
-    """Its due time in RFC 3339 with ms; that of its record where it did not come by duemq."""
+    """The due time in RFC 3339 with ms; the record's time if the message did not come through duemq."""
     due_ms = message.record.timestamp if message.origin.due_ms is None else message.origin.due_ms
     try:
         moment = datetime.fromtimestamp(due_ms // 1000, UTC)
     except (OverflowError, ValueError, OSError):
-        moment = datetime.fromtimestamp(0, UTC)  # a header that anybody wrote
+        moment = datetime.fromtimestamp(0, UTC)  # the header may come from any producer
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{due_ms % 1000:03d}Z"
 
 
 def retry_after_ms(value: str, now_s: float) -> int | None:
-    """The header Retry-After: seconds or an HTTP date; at most a day. None where it is neither."""
+    """Parses Retry-After: seconds or an HTTP date, capped at a day. None if it is neither."""
     if _SECONDS.fullmatch(value.strip()):
         return min(int(value) * 1000, MAX_RETRY_AFTER_MS)
     try:

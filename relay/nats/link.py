@@ -1,7 +1,7 @@
-"""One connection to a NATS server. Once it is lost it is of no use any more: another is made.
+"""One connection to a NATS server. A lost connection is never reused: the outlet opens a new one.
 
-It takes from nats-py what is public: `publish` and a subscription to an inbox of its own. An answer finds its message
-by the last token of the subject, and a message costs a future: no task, no timer.
+Only public features of nats-py are used: `publish`, and a subscription to a private inbox. The last token of an
+answer's subject identifies its message. A message costs a future: no task, no timer.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Waiting(NamedTuple):
 
 
 class _Transport(TcpTransport):
-    """To an address that the resolver checked."""
+    """Connects to an address that the resolver checked."""
 
     def __init__(self, resolver: Resolver) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._resolver = resolver
 
     def __bool__(self) -> bool:
-        """The client would take another transport for one that is false before it connects."""
+        """Always true: before it connects, the client would replace a transport that is false."""
         return True
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
@@ -54,11 +54,11 @@ class _Transport(TcpTransport):
 
 
 class _Client(Client):
-    """One whose end is immediate. nats-py writes what is left first: on a reset connection it fails at that and leaves
-    its tasks behind, and while the other end takes nothing it waits for as long as TCP does."""
+    """A client that closes immediately. nats-py first writes what is pending: on a reset connection that fails and
+    leaks its tasks, and while the server reads nothing it waits as long as TCP does."""
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
-        self._pending, self._pending_data_size = [], 0  # whose senders are told that the connection was lost
+        self._pending, self._pending_data_size = [], 0  # their senders get the connection loss as reply
         writer = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
@@ -66,12 +66,12 @@ class _Client(Client):
 
 
 class Link:
-    """`timeout_s`: how long a connection may take, and an answer to a ping. `lost`: why it is of no use any more."""
+    """`timeout_s`: limit for connecting, and for the answer to a ping. `lost`: why it is no longer usable."""
 
     def __init__(self, resolver: Resolver, timeout_s: float) -> None:
         self.lost: Reply | None = None
         self._client = _Client()
-        self._client._transport = _Transport(resolver)  # else it makes one
+        self._client._transport = _Transport(resolver)  # else it creates its own
         self._opened = False
         self._timeout_s = timeout_s
         self._error: Exception | None = None
@@ -83,7 +83,7 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
 
     async def connect(self, url: str, host: str, credentials: Credentials) -> Reply | None:
-        """Returns why it did not work. `close` it then. `host`: the name that a certificate has to have."""
+        """Returns the reason if it fails; then call `close`. `host`: the name that the certificate must have."""
         try:
             await self._connect(url, host, credentials)
         except errors.NoServersError as error:
@@ -97,11 +97,11 @@ class Link:
         context = ClientContext(credentials) if secure or credentials.ca or credentials.cert else None
 
         def check_tls() -> None:
-            if secure and context is not None and not context.used:  # nats-py does TLS only where the server wants it
+            if secure and context is not None and not context.used:  # nats-py uses TLS only if the server asks for it
                 raise errors.SecureConnWantedError
 
         def secret(value: str) -> str:
-            check_tls()  # before anything is shown to a server that nobody vouches for
+            check_tls()  # before a secret goes to an unverified server
             return value
 
         password, token = credentials.password.get_secret_value(), credentials.token.get_secret_value()
@@ -111,32 +111,32 @@ class Link:
             [url], name="duemq relay", allow_reconnect=False, max_reconnect_attempts=1, reconnect_time_wait=0,
             connect_timeout=self._timeout_s, ping_interval=self._timeout_s,  # type: ignore[arg-type]  # floats do
             max_outstanding_pings=2,
-            pending_size=0,  # publish never waits, and keeps nothing while there is no connection
+            pending_size=0,  # publish never waits, and buffers nothing without a connection
             error_cb=self._on_error, closed_cb=self._on_closed, tls=context,
             user=credentials.username or None, password=partial(secret, password),
-            token=partial(secret, token) if token or user_key else None,  # asked for where a nonce is signed, too
+            token=partial(secret, token) if token or user_key else None,  # nats-py reads it even with a nonce
             tls_hostname=host, **user_key,
         )  # fmt: skip
         check_tls()
-        if not self._client.is_connected:  # nats-py takes an end of file for a welcome
+        if not self._client.is_connected:  # nats-py takes an end of file for success
             raise ConnectionError("the server closed the connection at once")
         inbox = self._client.new_inbox()
         self._inbox = f"{inbox}."
         await self._client.subscribe(f"{inbox}.*", cb=self._on_answer)
-        await self._ping()  # what is wrong with the subscription is known now
+        await self._ping()  # errors of the subscription have arrived by then
 
     @property
     def servers(self) -> list[str]:
-        """URLs of the cluster's other servers, as the server tells of them."""
+        """URLs of the cluster's other servers, as announced by this one."""
         return [server.geturl() for server in self._client.discovered_servers]
 
     @property
     def max_bytes(self) -> int:
-        """Of payload and headers, as the server says."""
+        """Limit for payload plus headers, as announced by the server."""
         return self._client.max_payload
 
     async def publish(self, subject: str, payload: bytes, headers: dict[str, str], *, jetstream: bool) -> Reply:
-        """`jetstream`: returns what a stream answers; else once the server has read it."""
+        """`jetstream`: return the stream's answer; else return once the server has read the message."""
         self._count += 1
         token = str(self._count)
         loop = asyncio.get_running_loop()
@@ -163,14 +163,14 @@ class Link:
         self._lose(away(None, "closed"))
         if self._flushing is not None:
             await asyncio.wait([self._flushing])
-        if not self._opened:  # nats-py cannot close what never was opened
+        if not self._opened:  # nats-py cannot close a client that never opened
             return
         with suppress(TimeoutError, OSError, errors.Error):
             async with asyncio.timeout(_CLOSE_S):
                 await self._client.close()
 
     def _watch(self) -> None:
-        """While messages wait: see that there is a connection, whether nats-py calls `closed_cb` or not."""
+        """Check the connection while messages wait, whether or not nats-py calls `closed_cb`."""
         self._timer = None
         if not self._client.is_connected:
             self._lose(away(self._client.last_error or self._error, "connection_lost"))
@@ -178,7 +178,7 @@ class Link:
             self._timer = asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     async def _flush(self) -> None:
-        """Until nothing is left: one ping for all that was published before it."""
+        """Runs until no message waits: one ping covers everything published before it."""
         try:
             while self._unflushed:
                 batch, self._unflushed = self._unflushed, []
@@ -192,11 +192,12 @@ class Link:
             self._flushing = None
 
     async def _ping(self) -> None:
-        """Returns once the server has read all that was published before. Raises TimeoutError and errors.Error."""
-        # nats-py writes a ping at once, and publications later: wait until these are written, which is when fewer bytes
-        # wait than before. Its `flush` returns without an answer where nobody reads any more; `rtt` does not.
+        """Return once the server has read everything published before. Raises TimeoutError and errors.Error."""
+        # nats-py writes a ping at once but publications later: wait until they are written, that is, until fewer bytes
+        # are # pending than before. Its `flush` returns without an answer if the connection's reader is gone; `rtt`
+        # does not.
         left = self._client.pending_data_size
-        while left and self._client.is_connected:  # nats-py has no event for it
+        while left and self._client.is_connected:  # nats-py has no event for this
             await asyncio.sleep(_LOOK_S)
             before, left = left, self._client.pending_data_size
             if left < before:
@@ -212,13 +213,13 @@ class Link:
         self._error = error
         text = str(error)
         _, refused, subject = text.partition("permissions violation for publish to ")
-        if refused:  # the server drops the message, and answers nothing; nats-py has made its words lower case
+        if refused:  # the server drops the message without an answer; nats-py lower-cases the text
             subject = subject[1:-1]  # without the quotes
             for waiting in self._waiting.values():
                 if waiting.subject.lower() == subject and not waiting.reply.done():
                     waiting.reply.set_result(away(error))
         elif "permissions violation" in text:
-            self._lose(away(error))  # no right to its inbox: no answer would ever come
+            self._lose(away(error))  # may not read the inbox: no answer would ever come
 
     async def _on_closed(self) -> None:
         self._lose(away(self._client.last_error or self._error, "connection_lost"))
@@ -237,12 +238,12 @@ class Link:
 
 
 def _user_key(credentials: Credentials) -> dict[str, Any]:
-    """How nats-py is told of an nkey."""
+    """The client options that authenticate with an nkey."""
     if not credentials.creds:
         return {}
     seed, jwt = read_user_key(credentials.creds.get_secret_value())
     if not jwt:
         return {"nkeys_seed_str": seed}
-    # Its own parser wants these lines, and never ends without them.
+    # nats-py's parser requires these lines, and loops forever without them.
     text = f"-----BEGIN NATS USER JWT-----\n{jwt}\n-----BEGIN USER NKEY SEED-----\n{seed}\n"
     return {"user_credentials": RawCredentials(text)}

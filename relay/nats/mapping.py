@@ -1,4 +1,4 @@
-"""What a message is in NATS: a subject, and headers of text; see `docs/destinations.md`."""
+"""Maps a message to NATS: a subject, and headers of text; see `docs/destinations.md`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import Reply, Result
 
 BASE64_PREFIX: Final = "duemq-base64-"
-"""Before the name of a header that NATS cannot hold as it is. Producers have no header that begins so."""
+"""Prefix of a header name that NATS cannot hold unchanged. Producers have no header with this prefix."""
 SUBJECT_BYTES: Final = 2_000
-"""Servers close the connection at a line of more than 4,096 bytes, which has the inbox and two sizes, too."""
+"""Servers close the connection at a line over 4,096 bytes, and the line also has the inbox and two sizes."""
 NULL_PREFIX: Final = "duemq-null-"
-"""Before the name of a header whose value is null. Producers have no header that begins so."""
+"""Prefix of a header name whose value is null. Producers have no header with this prefix."""
 _NO_TOKEN: Final = "_"
 _NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _RESERVED: Final = re.compile(r"nats-.*|status", re.IGNORECASE)
-"""What means something to servers (`Nats-Rollup` deletes messages) and to client libraries (`Status`)."""
+"""Headers with a meaning to servers (`Nats-Rollup` deletes messages) or client libraries (`Status`)."""
 _FRAME_BYTES: Final = len("NATS/1.0\r\n\r\n")
 _LINE_BYTES: Final = len(": \r\n")
 
@@ -36,7 +36,7 @@ class NotMapped(Exception):
 
 
 class Publication(NamedTuple):
-    """`header_bytes`: as they count against the server's `max_payload`."""
+    """`header_bytes`: as counted against the server's `max_payload`."""
 
     subject: str
     headers: dict[str, str]
@@ -44,7 +44,7 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """By the options of the destination `name`. `by_key`: the subject is made of the message's key."""
+    """Maps by the options of the destination `name`. `by_key`: the subject contains the message's key."""
 
     def __init__(self, name: str, options: NatsOptions) -> None:
         self._name, self._parts = name, parse_name(options.subject, NAMES)
@@ -56,8 +56,8 @@ class Mapping:
         id_, due_ms, key = message.id, message.origin.due_ms, message.key
         headers: dict[str, str] = {}
         if self._jetstream:
-            # A stream tells repeats apart whatever their subject: with the id alone, what two destinations publish
-            # into one stream would be one message.
+            # A stream drops repeats of an id whatever their subject: with the bare id, two destinations that publish
+            # into one stream would publish one message.
             identity = message.identity
             headers["Nats-Msg-Id"] = f"{self._name}:{identity if _is_plain(identity) else quote(identity, safe=':')}"
             if self._stream:
@@ -93,12 +93,12 @@ class Mapping:
 
 @lru_cache(1_000)
 def _topic_tokens(topic: str) -> str:
-    """A topic has its own dots, but a token of a subject may not be empty."""
+    """The topic's dots separate tokens. No token of a subject may be empty."""
     return ".".join(token or _NO_TOKEN for token in quote(topic, safe="").split("."))
 
 
 def key_token(key: bytes | None) -> str:
-    """A key as one token, whatever it has in it: as in a URL, and dots too. `_` where there is none."""
+    """Any key as one token, encoded as in a URL, dots included. `_` without a key."""
     return quote_from_bytes(key, safe="").replace(".", "%2E") if key else _NO_TOKEN
 
 
@@ -120,10 +120,10 @@ def _put_encoded(headers: dict[str, str], name: str, value: bytes) -> None:
 
 def _append(headers: dict[str, str], name: str, text: str) -> None:
     while name in headers:
-        name += " "  # NATS holds a name many times, a dictionary once: nats-py cuts spaces off, as the protocol says
+        name += " "  # a dictionary holds a name once; nats-py strips spaces, so NATS sees the name again
     headers[name] = text
 
 
 def _is_plain(text: str) -> bool:
-    """Whether it arrives as it is: one line, and no spaces around it, which clients cut off."""
+    """Whether it arrives unchanged: one line, without surrounding spaces, which clients strip."""
     return text.isprintable() and text[:1] != " " and text[-1:] != " "

@@ -1,4 +1,4 @@
-"""Publishes messages to a NATS server: into a stream of JetStream, which acknowledges each, or by core NATS."""
+"""Publishes messages to a NATS server: into a JetStream stream, which acknowledges each, or by core NATS."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from duemq.relay.outlets import RelayPolicy
 
 _MAX_CONNECT_S: Final = 5.0
 _LEAST_PING_S: Final = 0.3
-_MAX_SERVERS: Final = 16  # of a cluster that are asked, one after another
+_MAX_SERVERS: Final = 16  # servers of a cluster to try, one after another
 _NOBODY: Final = ("unreachable", "connection_lost", "timeout", "dns_error")
 
 
@@ -32,11 +32,11 @@ class NatsOutlet:
         assert isinstance(options, NatsOptions)
         self._url, self._credentials, self._jetstream = destination.url, credentials, options.jetstream
         self._mapping = Mapping(destination.name, options)
-        # A dead connection is noticed after three pings, before its messages time out.
+        # A dead connection is detected after three pings, before its messages time out.
         self._timeout_s = max(_LEAST_PING_S, min(destination.timeout / 5_000, _MAX_CONNECT_S))
         self._resolver = Resolver(policy.private_networks)
         self._link: Link | None = None
-        self._servers: list[str] = []  # the others of the cluster, as the last one told of them
+        self._servers: list[str] = []  # the cluster's other servers, as the last connection announced them
         self._connected = Connecting(self._connect, "NATS")
 
     async def send(self, message: Message) -> Reply:
@@ -56,7 +56,7 @@ class NatsOutlet:
             return too_large(size, link.max_bytes)
         reply = await link.publish(subject, payload, headers, jetstream=self._jetstream)
         if reply.status == PERMISSIONS and link.lost is None and self._mapping.by_key:
-            return reply._replace(result=Result.FAILED)  # the message's own key made the subject
+            return reply._replace(result=Result.FAILED)  # the subject contains this message's key
         return reply
 
     async def close(self) -> None:
@@ -67,7 +67,7 @@ class NatsOutlet:
         await self._resolver.close()
 
     async def _connect(self) -> Link | Reply:
-        if self._link is not None:  # it is lost, and may have a socket still
+        if self._link is not None:  # lost, but its socket may be open still
             self._servers = self._link.servers[:_MAX_SERVERS]
             await self._link.close()
             self._link = None
@@ -78,13 +78,13 @@ class NatsOutlet:
                 self._link = connected
                 return connected
             failures.append(connected)
-            if connected.status == "authorization":  # the others would say the same
+            if connected.status == "authorization":  # the other servers would refuse, too
                 break
         return next((failure for failure in failures if failure.status not in _NOBODY), failures[0])
 
     async def _connect_to(self, url: str) -> Link | Reply:
-        # Whatever server it is, its certificate has the name that the destination has: what tells of the others may
-        # come before TLS, from anybody, and nobody may have a name of his own choice vouched for.
+        # Every server's certificate must have the destination's name: the list of servers may have arrived before TLS,
+        # from anyone, and an attacker must not choose the name that is verified.
         host = urlsplit(self._url).hostname or ""
         link = Link(self._resolver, self._timeout_s)
         failure: Reply | None = away(None, "closed")

@@ -1,4 +1,4 @@
-"""What the answers of a NATS server mean for a message."""
+"""Maps answers of a NATS server to replies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from duemq.relay.tls import UnusableCredentials
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ok")
 _DUPLICATE: Final = Reply(Result.ACCEPTED, "duplicate")
-_NO_STREAM: Final = Reply(Result.FAILED, "no_stream", "no stream of JetStream has this subject, or none can answer now")
-_NO_STREAM_ANSWER: Final = Reply(Result.FAILED, "no_stream", "a subscriber answered, and no stream of JetStream")
+_NO_STREAM: Final = Reply(Result.FAILED, "no_stream", "no JetStream stream has this subject, or none can answer now")
+_NO_STREAM_ANSWER: Final = Reply(Result.FAILED, "no_stream", "a subscriber answered, not a JetStream stream")
 _TOO_LARGE, _OTHER_STREAM = 10054, 10060  # error codes of JetStream
 _STATUSES: Final = {_TOO_LARGE: "too_large", _OTHER_STREAM: "other_stream"}
 _BUSY: Final = (429, 503)
 _NO_ROOM: Final = frozenset((10023, 10028, 10047))
-"""Error codes of JetStream: the server, not the stream, lacks memory or disk."""
+"""JetStream error codes: the server, not the stream, is short of memory or disk."""
 PERMISSIONS: Final = "permissions"
 
 
 def acknowledged(data: bytes, headers: dict[str, str] | None) -> Reply:
-    """Of the answer to a publication."""
+    """Reply for the answer to a publication."""
     if headers and headers.get("Status") == "503":
         return _NO_STREAM
     try:
@@ -48,12 +48,12 @@ def _refused(error: dict[str, Any]) -> Reply:
 
 
 def too_large(size: int, limit: int) -> Reply:
-    detail = f"payload and headers have {size:,} bytes, the server takes {limit:,} (max_payload)"
+    detail = f"payload and headers have {size:,} bytes, the server accepts {limit:,} (max_payload)"
     return Reply(Result.REJECTED, "too_large", detail)
 
 
 def away(error: BaseException | None, status: str = "unreachable") -> Reply:
-    """Of what ended a connection, or an attempt at one. `status` where the error has no word of its own."""
+    """Reply for the end of a connection, or of an attempt at one. `status`: used if the error has no word for it."""
     text = str(error or "")
     lower = text.lower()
     if isinstance(error, NoAddress):

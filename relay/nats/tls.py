@@ -1,4 +1,4 @@
-"""TLS of a NATS server: a context that tells whether TLS has begun with it."""
+"""TLS to a NATS server: a context that records whether TLS has begun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from duemq.relay.tls import client_context
 
 
 class ClientContext(ssl.SSLContext):
-    """As `client_context` makes it, and raises. `used`: whether TLS has begun with it."""
+    """Like `client_context`, with the same errors. `used`: whether TLS has begun with this context."""
 
     used: bool
 

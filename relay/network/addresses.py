@@ -1,8 +1,8 @@
-"""Which addresses a destination may have: public ones, and those that the operator allows.
+"""Decides which addresses a destination may have: public ones, and networks that the operator allows.
 
-Who declares a destination must not reach what only this machine reaches: its loopback, its private network, the
-metadata of its cloud. The lists are those of IANA's special-purpose registries, written out because `ipaddress` of
-different versions of Python disagree.
+Declaring a destination must not open what only this machine can reach: its loopback, its private network, its cloud's
+metadata service. The lists follow IANA's special-purpose registries; they are written out because `ipaddress` differs
+between versions of Python.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _SPECIAL_4: Final = tuple(
     )
 )  # fmt: skip
 _PUBLIC_6: Final = IPv6Network("2000::/3")
-"""Global unicast: everything else is loopback, unique local, link-local, site-local, multicast or nothing."""
+"""Global unicast: everything else is loopback, unique local, link-local, site-local, multicast or unassigned."""
 _SPECIAL_6: Final = tuple(map(IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")))
-"""In it: Teredo and other protocols of the IETF, documentation, 6to4. No endpoint is offered over Teredo or 6to4."""
+"""Exceptions: Teredo and other IETF protocols, documentation, 6to4. No endpoint is offered over Teredo or 6to4."""
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
 class NoAddress(OSError):
-    """There is no address to connect to; the message says why, and `status` says it in a word."""
+    """There is no address to connect to. The message says why; `status` says it in one word."""
 
     status: str
 
 
 class ForbiddenAddress(NoAddress):
-    """The address is in a network that is not allowed; the message says which."""
+    """The address is in a network that is not allowed. The message names the network."""
 
     status = "forbidden_address"
 
 
 def check_address(text: str, allowed: Sequence[Network]) -> None:
-    """Raises ForbiddenAddress. `text`: an IP address, as `socket` writes it."""
+    """Raises ForbiddenAddress. `text`: an IP address, as `socket` formats it."""
     try:
         address = ip_address(text)
     except ValueError:
-        raise ForbiddenAddress(f"{text[:100]!r} is no address") from None
+        raise ForbiddenAddress(f"{text[:100]!r} is not an address") from None
     if not _allowed(address, allowed):
         raise ForbiddenAddress(f"{text} is not public, and in no network of relay.private_networks")
 
@@ -63,7 +63,7 @@ def _allowed(address: IPv4Address | IPv6Address, allowed: Sequence[Network]) -> 
 
 
 def _inner(address: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that is reached by it: mapped, or translated if a network has IPv6 only (NAT64)."""
+    """The IPv4 address that an IPv6 address stands for: mapped, or translated in a network with IPv6 only (NAT64)."""
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in _NAT64 else None

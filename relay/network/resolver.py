@@ -1,8 +1,8 @@
-"""Looks up the names of one destination, and connects to addresses that were checked.
+"""Resolves the names of one destination, and connects to addresses that were checked.
 
-No client looks a name up itself: it connects to an address that stands here, so an answer that changes between the
-check and the connection (DNS rebinding) changes nothing. Each look-up has its own thread. The event loop's pool is
-shared by all (uvloop runs two look-ups at a time), and a name server that does not answer would fill it.
+No client resolves names itself: each connects to an address from here, so an answer that changes between check and
+connection (DNS rebinding) has no effect. Each look-up has a thread to itself. The event loop's thread pool is shared by
+all (uvloop runs two look-ups at a time), and a name server that does not answer would fill it.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Final
 from duemq.relay.network.addresses import ForbiddenAddress, Network, NoAddress, check_address
 
 LOOKUP_S: Final = 15.0
-"""An answer is good for this time. Then the name is resolved again, and the old answer still serves."""
+"""How long an answer is fresh. Then the name is resolved again, while the old answer stays in use."""
 _STALE_S: Final = 60.0
-_AGAIN_S: Final = 1.0  # a server that refuses at once must not cost one look-up per message
-_MAX_NAMES: Final = 64  # of one destination: a cluster tells of its servers
-_MAX_THREADS: Final = 256  # of this process: 200 destinations, and what those that ended still wait for
+_AGAIN_S: Final = 1.0  # so that a server that refuses at once does not cost a look-up per message
+_MAX_NAMES: Final = 64  # per destination: a cluster announces its servers
+_MAX_THREADS: Final = 256  # per process: 200 destinations, and pending look-ups of ended ones
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
-"""From a host name to its addresses. Raises OSError."""
+"""Resolves a host name to addresses. Raises OSError."""
 
 
 class LookupFailed(NoAddress):
-    """The name has no address; the message says what DNS said."""
+    """The name has no address. The message is the resolver's error."""
 
     status = "dns_error"
 
 
 class _Name:
-    """A name and its answer. `addresses`: those that are allowed."""
+    """A name and its last answer. `addresses`: only allowed ones."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
@@ -44,26 +44,26 @@ class _Name:
         self.look_up: asyncio.Task[None] | None = None
 
     def usable(self) -> list[str]:
-        """Those that did not fail; all again once each has."""
+        """Addresses that have not failed; once all have failed, all of them."""
         if self.failed.issuperset(self.addresses):
             self.failed.clear()
         return [address for address in self.addresses if address not in self.failed]
 
 
 class Resolver:
-    """Of one destination. `allowed`: networks that are not public and may be connected to all the same."""
+    """Resolver of one destination. `allowed`: networks that may be connected to although they are not public."""
 
     def __init__(self, allowed: Sequence[Network], lookup: Lookup | None = None) -> None:
         self._allowed, self._lookup = allowed, lookup or _look_up
         self._names: dict[str, _Name] = {}
 
     def fresh(self, host: str) -> bool:
-        """Whether the addresses need not be looked up again."""
+        """Whether the last answer is fresh."""
         name = self._names.get(host)
         return name is not None and asyncio.get_running_loop().time() < name.good_until
 
     async def addresses(self, host: str) -> list[str]:
-        """Addresses to connect to, at least one. `host`: a name, or an address. Raises NoAddress."""
+        """Addresses to connect to, at least one. `host`: a name or an address. Raises NoAddress."""
         name = self._names.get(host)
         if name is None:
             if len(self._names) >= _MAX_NAMES:
@@ -74,20 +74,20 @@ class Resolver:
             return name.usable()
         if name.look_up is None or name.look_up.done():
             name.look_up = asyncio.create_task(self._refresh(host, name), name=f"look up {host}")
-            # Its error is for those who wait for it; while an old answer serves there are none.
+            # Its error goes to the callers that wait for it. While an old answer is in use, no caller waits.
             name.look_up.add_done_callback(lambda task: task.cancelled() or task.exception())
         if not (name.addresses and now < name.good_until + _STALE_S):
             await asyncio.shield(name.look_up)
         return name.usable()
 
     def failed(self, host: str, address: str) -> None:
-        """It could not be connected to: the others are tried, and the name is looked up soon."""
+        """Connecting to this address failed: try the others, and resolve the name again soon."""
         if (name := self._names.get(host)) is not None:
             name.failed.add(address)
             name.good_until = min(name.good_until, name.looked_up + _AGAIN_S)
 
     async def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """A connection to the first address that takes one; each has its share of the time. Raises OSError."""
+        """Connect to the first address that accepts; the addresses share the time. Raises OSError."""
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_s
         async with asyncio.timeout_at(end):
@@ -97,7 +97,7 @@ class Resolver:
             try:
                 async with asyncio.timeout((end - loop.time()) / (len(addresses) - tried)):
                     return await _connect(address, port)
-            except OSError as failure:  # TimeoutError is one
+            except OSError as failure:  # includes TimeoutError
                 self.failed(host, address)
                 error = failure
         raise error or LookupFailed(f"{host} has no address")
@@ -121,14 +121,14 @@ class Resolver:
         try:
             name.addresses = self._checked(host, addresses)
         except ForbiddenAddress:
-            name.addresses = []  # also those that were good before the name moved
+            name.addresses = []  # also addresses from before the name moved
             name.good_until = 0.0
             raise
         name.looked_up = asyncio.get_running_loop().time()
         name.good_until = name.looked_up + LOOKUP_S
 
     def _checked(self, host: str, addresses: Sequence[str]) -> list[str]:
-        """Those that are allowed. Raises NoAddress if none is left."""
+        """The allowed ones. Raises NoAddress if none is left."""
         good: list[str] = []
         refused: NoAddress | None = None
         for address in addresses:
@@ -157,11 +157,11 @@ _threads: Final = BoundedSemaphore(_MAX_THREADS)
 
 
 async def _look_up(host: str) -> Sequence[str]:
-    """As the machine does. The thread outlives a caller that gives up; it keeps no process from ending."""
+    """Ask the system's resolver. If the caller gives up, the thread runs on, but does not keep the process alive."""
     if not _threads.acquire(blocking=False):
         raise OSError(f"{_MAX_THREADS} other names are being looked up")
     answer: Future[Sequence[str]] = Future()
-    answer.set_running_or_notify_cancel()  # a caller that gives up cancels nothing
+    answer.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it any more
 
     def ask() -> None:
         try:

@@ -1,6 +1,6 @@
-"""The IO of pika, by the event loop's own transports, with one write for all that is published in a turn of the loop.
+"""IO for pika on the event loop's own transports. Everything published in one turn of the loop is one write.
 
-pika's own (`pika.adapters.utils.io_services_utils`) makes a system call for each frame, three for a message.
+pika's own IO (`pika.adapters.utils.io_services_utils`) makes a system call per frame: three per message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from duemq.relay.network.resolver import Resolver
 
 
 class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika has no types
-    """Of a running event loop, which is not pika's to run or close; for one connection."""
+    """For one connection on a running event loop, which pika must neither run nor close."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, resolver: Resolver) -> None:
         self._loop, self._resolver = loop, resolver
@@ -27,11 +27,11 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
 
     @property
     def heard_at(self) -> float:
-        """When the broker sent something last, by the loop's clock."""
+        """When the broker last sent data, by the loop's clock."""
         return 0.0 if self._stream is None else self._stream.heard_at
 
     def abort(self, why: str = "given up") -> None:
-        """End what is under way. pika then says that the connection is lost; it says nothing where there was none."""
+        """End the current work. pika then reports a lost connection, or nothing if there was none."""
         if self._work is not None:
             self._work.cancel()
         if self._stream is not None:
@@ -69,7 +69,7 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         async def connect() -> None:
             try:
                 await self._loop.sock_connect(sock, resolved_addr)
-            except BaseException:  # the next attempt begins with another address
+            except BaseException:  # the next attempt starts with another address
                 self._resolver.failed(self._host, resolved_addr[0])
                 raise
 
@@ -94,13 +94,13 @@ class IoServices(interface.AbstractIOServices):  # type: ignore[misc]  # pika ha
         return self._begin(connect(), on_done)
 
     def _begin(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> Work:
-        """pika does one thing after another."""
+        """Run one task at a time: pika never starts two."""
         self._work = Work(work, on_done)
         return self._work
 
 
 class Work(interface.AbstractIOReference):  # type: ignore[misc]
-    """Calls `on_done` with the result or the error, unless it is cancelled."""
+    """Calls `on_done` with the result or the error, unless cancelled."""
 
     def __init__(self, work: Coroutine[Any, Any, Any], on_done: Callable[[Any], None]) -> None:
         def done(task: asyncio.Task[Any]) -> None:
@@ -115,7 +115,7 @@ class Work(interface.AbstractIOReference):  # type: ignore[misc]
 
 
 class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: ignore[misc]
-    """Between asyncio's transport and pika's protocol."""
+    """Connects asyncio's transport to pika's protocol."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, protocol_factory: Callable[[], Any]) -> None:
         self._loop, self._factory = loop, protocol_factory
@@ -155,7 +155,7 @@ class Stream(asyncio.Protocol, interface.AbstractStreamTransport):  # type: igno
         self._transport.abort()
 
     def give_up(self, why: str) -> None:
-        """An end that pika has not asked for."""
+        """End the connection without a request from pika."""
         self._reason = ConnectionAbortedError(why)
         self._transport.abort()
 

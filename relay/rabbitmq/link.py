@@ -1,7 +1,7 @@
-"""A connection to RabbitMQ, and channels on it that publish many messages at once.
+"""A connection to RabbitMQ, with channels that publish many messages at once.
 
-Calls of pika become futures here; nothing is ever raised for what the broker does: a publication's future gets a
-`Reply`. There is one future for each message, and one for each who waits for it again.
+Calls of pika become futures. Errors of the broker are never raised: the future of a publication gets a `Reply`. There
+is one future per message, and one more for each caller that waits for the same message again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CLOSE_S: Final = 5.0
 
 
 class Confirm:
-    """The broker's answer to one message, which has not come yet."""
+    """The broker's answer to one message, while it is pending."""
 
     __slots__ = ("futures", "id")
 
@@ -37,7 +37,7 @@ class Confirm:
         return future
 
     def answer(self, reply: Reply) -> bool:
-        """Whether somebody still waited for it."""
+        """Returns whether any caller was still waiting."""
         waited = False
         for future in self.futures:
             if not future.done():
@@ -47,15 +47,15 @@ class Confirm:
 
 
 class Publisher:
-    """A channel in confirm mode. `on_late` is called with the id of a message that was accepted when nobody waited for
-    it any more."""
+    """A channel in confirm mode. `on_late` is called with the id of a message that was accepted after its callers had
+    given up."""
 
     def __init__(
         self, channel: Any, exchange: str, mandatory: bool, on_late: Callable[[str], None],
     ) -> None:  # fmt: skip
         self._channel, self._exchange, self._mandatory, self._on_late = channel, exchange, mandatory, on_late
         self._loop = asyncio.get_running_loop()
-        self._tag, self._lowest = 0, 1  # the last that was published, and the first that may have no answer yet
+        self._tag, self._lowest = 0, 1  # the last published tag; the first that may be unanswered
         self._by_tag: dict[int, Confirm] = {}
         self._by_id: dict[str, Confirm] = {}
         self._returned: dict[str, Reply] = {}
@@ -64,14 +64,14 @@ class Publisher:
         channel.add_on_return_callback(self._on_return)
 
     async def start(self) -> None:
-        """Switch confirms on."""
+        """Switch on confirms."""
         ready = asyncio.Event()
         self._channel.add_on_close_callback(lambda *_: ready.set())
         self._channel.confirm_delivery(self._on_answer, lambda _: ready.set())
         await ready.wait()
 
     def publish(self, id_: str, body: bytes, publication: Publication) -> asyncio.Future[Reply]:
-        """The broker's answer. While one with this id is under way, this is the answer to that one."""
+        """Returns the broker's answer. Joins an unanswered message with the same id."""
         confirm = self._by_id.get(id_)
         if confirm is None:
             self._channel.basic_publish(
@@ -86,7 +86,7 @@ class Publisher:
             self._channel.close()
 
     def answer_all(self, reply: Reply) -> None:
-        """Whoever waits. What is under way stays so."""
+        """Give every waiting caller this reply. Their messages stay unanswered."""
         for confirm in self._by_tag.values():
             confirm.answer(reply)
 
@@ -114,7 +114,7 @@ class Publisher:
             self._on_late(confirm.id)
 
     def _on_return(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
-        """The broker sends it before the confirm of the same message."""
+        """The broker sends a return before the confirm of the same message."""
         id_ = properties.message_id or properties.headers["duemq-id"]
         if id_ in self._by_id:
             self._returned[id_] = no_route(method)
@@ -128,9 +128,9 @@ class Publisher:
 
 
 class Link:
-    """A connection. `silent_s`: it is lost after this time without a byte from the broker; heartbeats come more often.
+    """A connection. `silent_s`: it counts as lost after this time without data; heartbeats are more frequent.
 
-    `blocked`: why the broker takes nothing (it lacks memory or disk); else empty."""
+    `blocked`: why the broker accepts no messages (it is short of memory or disk); else empty."""
 
     def __init__(self, resolver: Resolver, silent_s: float) -> None:
         self._loop, self._silent_s = asyncio.get_running_loop(), silent_s
@@ -147,11 +147,11 @@ class Link:
 
     @property
     def frame_bytes(self) -> int:
-        """The most that a frame holds."""
+        """The largest frame the broker accepts."""
         return int(self._connection.params.frame_max) - 8
 
     async def connect(self, parameters: ConnectionParameters) -> None:
-        """Raises what pika gives as the reason."""
+        """Raises the error that pika gives as the reason."""
         self._connection = AsyncioConnection(
             parameters, on_open_callback=lambda _: self._opened_with(None), on_open_error_callback=self._on_failure,
             on_close_callback=self._on_close, custom_ioloop=self._io,
@@ -161,14 +161,14 @@ class Link:
         try:
             reason = await self._opened
         except asyncio.CancelledError:
-            self._io.abort()  # pika fails on a close while it connects
+            self._io.abort()  # pika cannot close while it connects
             raise
         if reason is not None:
             raise reason
         self._watch()
 
     async def publisher(self, exchange: str, mandatory: bool, on_late: Callable[[str], None]) -> Publisher:
-        """A new channel. It may be closed when it comes."""
+        """A new channel. It may be closed again when this returns."""
         opened: asyncio.Future[Any] = self._loop.create_future()
 
         def done(channel: Any, *_: Any) -> None:
@@ -185,7 +185,7 @@ class Link:
         return publisher
 
     async def close(self) -> None:
-        """Within some seconds."""
+        """Takes a few seconds at most."""
         if not self.open:
             return
         self._connection.close()
@@ -196,7 +196,7 @@ class Link:
             self._io.abort()
 
     def _watch(self, due: float = 0.0) -> None:
-        """`due`: when this was to be called; after that this process may have been busy, and the broker not silent."""
+        """`due`: the time of this call. If it comes late, this process was busy, and the broker need not be silent."""
         if not self.open:
             return
         now, pause_s = self._loop.time(), self._silent_s / 4
@@ -208,7 +208,7 @@ class Link:
             self._loop.call_later(pause_s, self._watch, now + pause_s)
 
     def _opened_with(self, reason: Any) -> None:
-        """None: it is open."""
+        """`reason`: None if the connection is open."""
         if not self._opened.done():
             self._opened.set_result(reason)
 

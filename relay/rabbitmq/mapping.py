@@ -1,4 +1,4 @@
-"""What a message is in AMQP 0-9-1: a routing key, properties and a table of headers; see `docs/destinations.md`."""
+"""Maps a message to AMQP 0-9-1: a routing key, properties and a table of headers; see `docs/destinations.md`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from duemq.model.destinations.template import KEY, TOPIC, fill, parse_name
 from duemq.relay.base import Reply, Result
 
 Value = str | bytes | int | None | list[str | bytes | None]
-"""Of a header: a long string, a byte array, a 64-bit integer, void for null, or an array."""
+"""Header value: a long string, a byte array, a 64-bit integer, void for null, or an array."""
 
 _PROPERTIES: Final = {"content-type": "content_type", "content-encoding": "content_encoding"}
-"""Headers that have a property of their own in AMQP."""
+"""Headers that are properties in AMQP."""
 _ROUTES: Final = ("CC", "BCC")
-"""RabbitMQ would send the message to these queues, too: a producer has no right to that. They get a prefix."""
+"""RabbitMQ would also send the message to these queues, which a producer may not decide. They get a prefix."""
 _OWN: Final = "duemq-"
 _PERSISTENT: Final = 2
-_FIELD_BYTES: Final = 6  # of a header beside its name and value, at most
-_PROPERTY_BYTES: Final = 1_200  # of all properties and the frame itself, at most
+_FIELD_BYTES: Final = 6  # overhead of a header, at most, without name and value
+_PROPERTY_BYTES: Final = 1_200  # all properties and the frame, at most
 
 
 class NotMapped(Exception):
@@ -34,7 +34,7 @@ class NotMapped(Exception):
 
 
 class Publication(NamedTuple):
-    """`header_bytes`: an upper bound of the frame that has the properties, which cannot be split."""
+    """`header_bytes`: upper bound for the frame with the properties, which cannot be split."""
 
     routing_key: str
     properties: BasicProperties
@@ -42,7 +42,7 @@ class Publication(NamedTuple):
 
 
 class Mapping:
-    """By the options of a destination. `by_key`: the routing key is made of the message's key."""
+    """Maps by the options of a destination. `by_key`: the routing key contains the message's key."""
 
     def __init__(self, options: RabbitMqOptions) -> None:
         self._parts = parse_name(options.routing_key, NAMES)
@@ -78,7 +78,7 @@ class Mapping:
             try:
                 key = (message.key or b"").decode()
             except UnicodeDecodeError:
-                raise NotMapped("routing_key", "the key is no UTF-8, and the routing key is made of it") from None
+                raise NotMapped("routing_key", "the routing key is made of the key, which is not UTF-8") from None
         routing_key = fill(self._parts, {"topic": message.topic, "key": key})
         if len(routing_key.encode()) > SHORT_BYTES:
             raise NotMapped("routing_key", f"the routing key has more than {SHORT_BYTES} bytes")
@@ -86,7 +86,7 @@ class Mapping:
 
 
 def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -> int:
-    """Put the producer's headers where they belong. Returns their bytes, at most."""
+    """Put the producer's headers into `headers` and `properties`. Returns an upper bound for their bytes."""
     size = 0
     for name, value in own:
         text = None if value is None else _text(value)
@@ -118,7 +118,7 @@ def _put(own: Headers, headers: dict[str, Value], properties: BasicProperties) -
 
 
 def _text(value: bytes) -> str | bytes:
-    """UTF-8 as text, for that is what AMQP's long strings are to most clients; other bytes as they are."""
+    """UTF-8 as text, because most clients read AMQP's long strings as text; other bytes unchanged."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -1,9 +1,9 @@
-"""Publishes messages to a RabbitMQ broker, by AMQP 0-9-1 with publisher confirms.
+"""Publishes messages to a RabbitMQ broker by AMQP 0-9-1 with publisher confirms.
 
-All messages of a destination go by one channel, as many under way as may be, and the broker confirms them in bulk.
-A broker that dislikes a message (406) closes the channel without telling which one it was; then each of those that were
-under way is published again alone, on a channel for that. A routing key that the user may not write to (403) closes it,
-too; the broker mostly names that one, and the others are published again together.
+All messages of a destination use one channel, up to the limit in flight, and the broker confirms them in bulk. If the
+broker refuses a message (406), it closes the channel without naming the message: then each unconfirmed message is
+published again alone, on a separate channel. A routing key that the user may not write to (403) also closes the
+channel; the broker usually names that message, and the others are published again together.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from duemq.relay.rabbitmq.replies import ACCEPTED, PRECONDITION_FAILED, blocked,
 from duemq.relay.tls import client_context
 
 _MAX_HEARTBEAT_S: Final = 10
-_LEAST_SILENT_S: Final = 1.0  # twice as long as between two heartbeats of a second
+_LEAST_SILENT_S: Final = 1.0  # twice the shortest heartbeat interval, a second
 _MAX_CONNECT_S: Final = 5.0
-_TRIES: Final = 3  # with others, of a message that came with one that was refused
-_MAX_LATE: Final = 10_000  # ids of messages that were accepted after nobody waited for them
+_TRIES: Final = 3  # together with others, for a message that was in flight with a refused one
+_MAX_LATE: Final = 10_000  # ids of messages accepted after their callers had given up
 _LOGGER: Final = logging.getLogger("pika")
 
 
@@ -58,7 +58,7 @@ class RabbitMqOutlet:
         self._open = Connecting(self._open_once, "RabbitMQ")
         self._alone = asyncio.Lock()
         self._late: OrderedDict[str, None] = OrderedDict()
-        if _LOGGER.level == logging.NOTSET:  # it tells of each attempt to connect; replies do, too
+        if _LOGGER.level == logging.NOTSET:  # pika logs each attempt to connect; replies say the same
             _LOGGER.setLevel(logging.CRITICAL)
 
     async def send(self, message: Message) -> Reply:
@@ -79,7 +79,7 @@ class RabbitMqOutlet:
             except NotMapped as error:
                 return error.reply
             if publication.header_bytes > link.frame_bytes:
-                detail = f"key and headers may have up to {link.frame_bytes} bytes here"
+                detail = f"the broker accepts up to {link.frame_bytes} bytes of key and headers"
                 return Reply(Result.REJECTED, "FRAME_ERROR", detail)
             reply = await publisher.publish(message.identity, message.payload, publication)
             if reply.status == PRECONDITION_FAILED:
@@ -102,7 +102,7 @@ class RabbitMqOutlet:
                         self._options.exchange, self._options.mandatory, self._accepted_late
                     )
             except TimeoutError:
-                return Reply(Result.AWAY, "timeout", "the broker opens no channel")
+                return Reply(Result.AWAY, "timeout", "the broker does not open a channel")
             if not publisher.open:
                 return Reply(Result.AWAY, "connection lost")
             try:
@@ -123,7 +123,7 @@ class RabbitMqOutlet:
     # --- connecting -----------------------------------------------------------------------------------------------
 
     async def _open_once(self) -> Reply | None:
-        """Returns why it did not work."""
+        """Returns the reason if it fails."""
         try:
             parameters = _parameters(self._url, self._credentials, self._connect_s, self._heartbeat_s)
         except ValueError as error:
@@ -138,7 +138,7 @@ class RabbitMqOutlet:
                     self._options.exchange, self._options.mandatory, self._accepted_late
                 )
         except TimeoutError:
-            return Reply(Result.AWAY, "timeout", f"the broker answers nothing within {self._connect_s:g} s")
+            return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Exception as error:
             return not_connected(error)
         return None
@@ -158,7 +158,7 @@ def _parameters(url: str, credentials: Credentials, connect_s: float, heartbeat_
         password = credentials.password.get_secret_value()
         login: Any = PlainCredentials(credentials.username or "guest", password or "guest", erase_on_connect=False)
     else:
-        login = ExternalCredentials()  # the broker knows the user by the certificate
+        login = ExternalCredentials()  # the certificate identifies the user
     return ConnectionParameters(
         host=parts.hostname, port=parts.port or (5671 if tls else 5672),
         virtual_host=unquote(parts.path[1:]) or "/", credentials=login, ssl_options=tls, heartbeat=heartbeat_s,

@@ -1,4 +1,4 @@
-"""What the broker says, as replies. Statuses are AMQP's own words where it has them."""
+"""Maps the broker's answers to replies. Statuses are AMQP's own words if it has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.relay.network.addresses import NoAddress
 
 ACCEPTED: Final = Reply(Result.ACCEPTED, "ack")
 SILENT: Final = Reply(Result.AWAY, "heartbeat", "the broker has been silent")
-NACK: Final = Reply(Result.FAILED, "nack", "the broker did not take it: a queue is full, or failed")
+NACK: Final = Reply(Result.FAILED, "nack", "the broker did not accept it: a queue is full or failed")
 
 _WORDS: Final = {
     320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED",
@@ -22,21 +22,21 @@ _WORDS: Final = {
 }  # fmt: skip
 PRECONDITION_FAILED: Final = _WORDS[406]
 _AWAY: Final = (320, 403, 404, 506, 530)
-"""What the operator mends; nothing is wrong with the message."""
+"""Errors for the operator to fix; the message is not at fault."""
 
 
 def no_route(method: Any) -> Reply:
-    """Of a Basic.Return."""
+    """Reply for a Basic.Return."""
     where = f"exchange {method.exchange!r}, routing key {method.routing_key!r}"
-    return Reply(Result.FAILED, method.reply_text or "NO_ROUTE", f"no queue gets it: {where}")
+    return Reply(Result.FAILED, method.reply_text or "NO_ROUTE", f"routed to no queue: {where}")
 
 
 def blocked(reason: str) -> Reply:
-    return Reply(Result.AWAY, "blocked", f"the broker takes no messages: {reason}")
+    return Reply(Result.AWAY, "blocked", f"the broker accepts no messages: {reason}")
 
 
 def closed(reason: Any) -> Reply:
-    """Why a channel or its connection was closed while messages were under way."""
+    """Why a channel or its connection was closed with messages in flight."""
     if isinstance(reason, exceptions.ChannelClosedByBroker | exceptions.ConnectionClosedByBroker):
         code = reason.reply_code
         result = Result.AWAY if code in _AWAY else Result.FAILED
@@ -47,7 +47,7 @@ def closed(reason: Any) -> Reply:
 
 
 def topic_refused(reply: Reply) -> bool:
-    """Whether the user may write to the exchange, and not with the routing key of some message."""
+    """Whether the user lacks permission for the exchange, not only for the routing key of one message."""
     return reply.status == _WORDS[403] and "access to topic '" in reply.detail
 
 
@@ -57,18 +57,18 @@ def not_connected(reason: BaseException) -> Reply:
         if isinstance(error, NoAddress):
             return Reply(Result.AWAY, error.status, str(error))
         if isinstance(error, exceptions.ProbableAuthenticationError | exceptions.AuthenticationError):
-            return Reply(Result.AWAY, "ACCESS_REFUSED", f"user or password are wrong: {_root(error)}")
+            return Reply(Result.AWAY, "ACCESS_REFUSED", f"user or password is wrong: {_root(error)}")
         if isinstance(error, exceptions.ProbableAccessDeniedError):
             return Reply(Result.AWAY, "NOT_ALLOWED", f"no access to the virtual host: {_root(error)}")
         if isinstance(error, ssl.SSLCertVerificationError):
             return Reply(Result.AWAY, "certificate", error.verify_message)
-        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # of a lost stream, pika keeps the text
+        if isinstance(error, ssl.SSLError) or "SSLError" in str(error):  # for a lost stream pika keeps only the text
             return Reply(Result.AWAY, "tls", _root(error))
     return Reply(Result.AWAY, "unreachable", _root(reason))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """It, and all errors in it: pika puts one into another's arguments."""
+    """The error and all errors in it: pika nests them in `args`."""
     yield error
     for inner in (*getattr(error, "exceptions", ()), *error.args):
         if isinstance(inner, BaseException):
@@ -83,7 +83,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _root(error: BaseException | None) -> str:
-    """What the innermost one says."""
+    """Text of the innermost error."""
     if error is None:
         return ""
     *_, last = _chain(error)

@@ -1,4 +1,4 @@
-"""Redis clients: of one server, or of a cluster. Made without IO."""
+"""Redis clients for a single server or a cluster. Created without IO."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Client = Redis | RedisCluster
 
 
 class _Connection(Connection):
-    """To an address that the resolver checked."""
+    """Connects to an address that the resolver checked."""
 
     def __init__(self, *, resolver: Resolver, **settings: Any) -> None:
         super().__init__(**settings)
@@ -46,7 +46,7 @@ class _Connection(Connection):
 
 
 class _TlsConnection(_Connection, SSLConnection):
-    """With a context of ours: the client would make one of files, anew for each connection."""
+    """Uses our TLS context; the client would build one from files for each connection."""
 
     def __init__(self, *, context: ssl.SSLContext, **settings: Any) -> None:
         super().__init__(**settings)
@@ -65,7 +65,7 @@ def open_client(
         "socket_timeout": timeout_s / 2,
         "socket_connect_timeout": min(timeout_s / 4, _CONNECT_S),
         "socket_keepalive": True,
-        # What is sent again is the relay's business: it knows which messages were not answered.
+        # Resending is up to the relay, which knows the unanswered messages.
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
     }  # fmt: skip
@@ -80,8 +80,8 @@ def open_client(
 
 
 def _cluster(cluster: RedisCluster, connection: dict[str, Any]) -> RedisCluster:
-    """Its constructor takes files for TLS, and no class of connections."""
-    cluster.connection_kwargs.update(connection)  # of the nodes that it finds
+    """Set what the cluster's constructor does not accept: a TLS context, a connection class."""
+    cluster.connection_kwargs.update(connection)  # for nodes that it discovers
     for node in cluster.nodes_manager.startup_nodes.values():
         node.connection_class = connection["connection_class"]
         node.connection_kwargs.update((name, value) for name, value in connection.items() if name != "connection_class")

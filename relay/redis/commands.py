@@ -1,4 +1,4 @@
-"""What a message becomes in Redis: the words of one command."""
+"""Maps a message to the words of one Redis command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from duemq.model.destinations.template import KEY, TOPIC, parse_name
 from duemq.relay.redis.script import SCRIPT, SHA
 
 Words = tuple[str | bytes | int, ...]
-"""The command itself is a str: the client of a cluster looks it up."""
+"""The command itself is a str: the cluster client looks it up by that."""
 
 HEADER: Final = b"header:"
 NULL_HEADER: Final = b"null-header:"
@@ -21,11 +21,11 @@ MARKER: Final = b"duemq:"
 
 
 class NoKey(Exception):
-    """The name is made of a key, and the message has none."""
+    """The name is made of the message's key, and the message has none."""
 
 
 class Commands:
-    """Of one destination. `by_key`: the name is made of the message's key."""
+    """Commands of one destination. `by_key`: the name contains the message's key."""
 
     def __init__(self, options: RedisOptions) -> None:
         self._options = options
@@ -52,7 +52,7 @@ class Commands:
             return command, name, *added
         keys: Words = (1, name)
         if options.dedup_window:
-            # The braces put both keys into one slot of a cluster, the one that the name has without them.
+            # The braces put both keys into one slot of a cluster: the slot that the name has without braces.
             keys = (2, name, b"%b{%b}:%b" % (MARKER, name, message.identity.encode()))
         limit = options.max_length if self._bounded_list else 0
         return "EVALSHA", SHA, *keys, options.dedup_window, limit, command, *added
@@ -65,7 +65,7 @@ class Commands:
             elif part == TOPIC:
                 parts.append(message.topic.encode())
             elif message.key is None:
-                raise NoKey(f"the {self._options.kind} is named after the key, and the message has none")
+                raise NoKey(f"the {self._options.kind} is named after the key, but the message has no key")
             else:
                 parts.append(_without_braces(message.key))
         return b"".join(parts)
@@ -82,12 +82,12 @@ def name_of(words: Words) -> bytes:
 
 
 def with_script(words: Words) -> Words:
-    """The same command, for a server that does not know the script."""
+    """The same command with the script's text, for a server that does not know the script."""
     return "EVAL", SCRIPT, *words[2:]
 
 
 def fields(message: Message) -> list[bytes]:
-    """Fields and values of an entry, in turn."""
+    """Fields and values of an entry, alternating."""
     entry = [b"id", message.id.encode()]
     if (due_ms := message.origin.due_ms) is not None:
         entry += b"due", b"%d" % due_ms
@@ -102,7 +102,7 @@ def fields(message: Message) -> list[bytes]:
 
 
 def envelope(message: Message) -> bytes:
-    """JSON in which bytes are strings, and those that are no UTF-8 are `{"base64": …}`; null is null."""
+    """JSON with bytes as strings; bytes that are not UTF-8 are `{"base64": …}`; null is null."""
     return orjson.dumps({
         "id": message.id,
         "due": message.origin.due_ms,
@@ -120,5 +120,5 @@ def _text(value: bytes | None) -> str | dict[str, str] | None:
 
 
 def _without_braces(key: bytes) -> bytes:
-    """Braces in a name would choose its slot in a cluster, and not every slot can be chosen for the marker, too."""
+    """Braces in a name would choose its cluster slot, and then the marker cannot always be in the same slot."""
     return key.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")

@@ -1,8 +1,8 @@
-"""Hands messages on to Redis or Valkey: streams, lists and channels, of one server or of a cluster.
+"""Sends messages to Redis or Valkey: streams, lists and channels, of one server or a cluster.
 
-All messages that wait to be sent go as one pipeline, the next when it is answered: so a loop turn, a packet and a sync
-of the server's file serve many. A pipeline has half of the destination's time-out for all that it needs, and a message
-waits as long for its own at most. So a server that is silent is AWAY before any message runs out of time.
+All waiting messages go in one pipeline, and the next pipeline starts when that one is answered. Many messages share
+a loop turn, a packet and an fsync of the server. A pipeline has half of the destination's timeout, and a message waits
+at most that long for its pipeline. So a silent server is AWAY before any message times out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from duemq.relay.redis.replies import (
 )
 from duemq.relay.tls import UnusableCredentials
 
-_MAX_BATCH: Final = 500  # messages of one pipeline
+_MAX_BATCH: Final = 500  # messages in one pipeline
 
 
 class _Sending(NamedTuple):
@@ -59,7 +59,7 @@ class RedisOutlet:
         assert isinstance(destination.options, RedisOptions)
         self._destination, self._options, self._credentials = destination, destination.options, credentials
         self._commands = Commands(destination.options)
-        self._wait = _wait(destination.options, destination.timeout // 6)  # twice in a batch, if the script is new
+        self._wait = _wait(destination.options, destination.timeout // 6)  # twice per batch if the script is new
         self._batch_s = destination.timeout / 2000
         self._resolver = Resolver(policy.private_networks)
         self._client: Client | None = None
@@ -80,7 +80,7 @@ class RedisOutlet:
         answer: asyncio.Future[Reply] = loop.create_future()
         self._waiting.append(_Sending(words, answer, loop.time()))
         if self._sender is None:
-            # It begins in the next turn of the loop, when all that are sent in this one wait.
+            # It starts in the next turn of the loop, when all messages sent in this turn are waiting.
             self._sender = loop.create_task(self._send_all(), name=f"Redis of {self._destination.name}")
         return await answer
 
@@ -96,7 +96,7 @@ class RedisOutlet:
         await self._resolver.close()
 
     async def _send_all(self) -> None:
-        """Ends when nothing waits."""
+        """Ends once no message waits."""
         try:
             while batch := self._next_batch():
                 await self._send_batch(batch)
@@ -105,7 +105,7 @@ class RedisOutlet:
             self._answer_waiting(CLOSED)  # if it was cancelled
 
     def _next_batch(self) -> list[_Sending]:
-        """Without those that were cancelled."""
+        """Leaves out cancelled messages."""
         batch: list[_Sending] = []
         latest = asyncio.get_running_loop().time() - self._batch_s
         while self._waiting and len(batch) < _MAX_BATCH:
@@ -117,10 +117,10 @@ class RedisOutlet:
         return batch
 
     async def _send_batch(self, batch: Sequence[_Sending]) -> None:
-        replies = [CLOSED] * len(batch)  # where it is cancelled
+        replies = [CLOSED] * len(batch)  # if it is cancelled
         try:
             replies = await self._replies([sending.words for sending in batch])
-        except Exception as error:  # for those who sent: nothing awaits this task
+        except Exception as error:  # reported to the senders: this task is not awaited
             for sending in batch:
                 if not sending.answer.done():
                     sending.answer.set_exception(error)
@@ -143,7 +143,7 @@ class RedisOutlet:
                     error = await self._reason(failure)
         except TimeoutError:
             error = error or TimeoutError(f"no answer within {self._batch_s:g} s")
-        if error is not None:  # whatever it is, no message is at fault, nor those that wait for the same connection
+        if error is not None:  # whatever it is, neither these messages nor those waiting are at fault
             trouble = refusal(error)._replace(result=Result.AWAY)
             replies = [trouble] * len(commands)
             self._answer_waiting(trouble)
@@ -152,7 +152,7 @@ class RedisOutlet:
         return replies
 
     async def _reason(self, error: Exception) -> Exception:
-        """A server that wants a password ends the connection of who sends much without one: it says why if asked."""
+        """A server that requires a password drops a client that sends much without one. A ping gets the reason."""
         if isinstance(error, ConnectionError) and isinstance(self._client, Redis):
             try:
                 await self._client.ping()
@@ -188,8 +188,8 @@ class RedisOutlet:
         return [self._unless_missing(result, waited) for result in results]
 
     async def _renew_layout(self) -> None:
-        """The client of a cluster asks once who has which slots, and in a pipeline not again when a node is lost. What
-        asks a silent node first takes longer than a batch: the next one waits for the same."""
+        """A cluster client loads the slot layout once, and a pipeline does not reload it when a node is lost. A reload
+        that asks a silent node first takes longer than a batch; the next batch waits for the same reload."""
         if isinstance(self._client, RedisCluster):
             with suppress(RedisError, RedisClusterException, OSError):
                 await self._client.aclose()
@@ -197,7 +197,7 @@ class RedisOutlet:
                 self._old_layout = False
 
     async def _durable_in_cluster(self, client: RedisCluster, wait: Words, commands: list[Words]) -> list[Any]:
-        """Each node waits for what it got itself."""
+        """Wait on each node for the commands that it got."""
         await client.initialize()
         nodes = [client.nodes_manager.get_node_from_slot(client.keyslot(name_of(words))) for words in commands]
         asked = {node.name: node for node in nodes}
@@ -206,7 +206,7 @@ class RedisOutlet:
             pipeline.execute_command(*words, target_nodes=node)
         for node in asked.values():
             pipeline.execute_command(*wait, target_nodes=node)
-        # The client would send what has moved to another node, and that one is not waited for.
+        # The client would redirect moved commands to another node, without a WAIT.
         results = await pipeline.execute(raise_on_error=False, allow_redirections=False)
         waited = dict(zip(asked, results[len(commands) :], strict=True))
         return [
@@ -231,12 +231,12 @@ class RedisOutlet:
 
 
 def _wait(options: RedisOptions, timeout_ms: int) -> Words | None:
-    """The last command of each pipeline: it is answered when what its node got is on disk or on replicas."""
+    """The last command of each pipeline. Answered once its node's commands are on disk or on replicas."""
     if options.fsync:
         return "WAITAOF", 1, options.replicas, timeout_ms
     return ("WAIT", options.replicas, timeout_ms) if options.replicas else None
 
 
 def _resolve(answer: asyncio.Future[Reply], reply: Reply) -> None:
-    if not answer.done():  # its message was cancelled
+    if not answer.done():  # the message was cancelled
         answer.set_result(reply)

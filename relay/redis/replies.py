@@ -1,4 +1,4 @@
-"""What Redis answers, as an outlet says it."""
+"""Maps Redis's answers to replies."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from duemq.relay.tls import UnusableCredentials
 
 ADDED: Final = Reply(Result.ACCEPTED, "ok")
 KNOWN: Final = Reply(Result.ACCEPTED, "duplicate")
-NO_RECEIVER: Final = Reply(Result.FAILED, "no_receiver", "nobody subscribes to the channel")
+NO_RECEIVER: Final = Reply(Result.FAILED, "no_receiver", "the channel has no subscriber")
 CLOSED: Final = Reply(Result.AWAY, "closed")
 NOT_DURABLE: Final = "not_durable"
-NOT_WRITTEN: Final = Reply(Result.AWAY, "timeout", "the server took too long for those before it")
+NOT_WRITTEN: Final = Reply(Result.AWAY, "timeout", "the server took too long for earlier messages")
 
 _AWAY: Final = frozenset((
     "NOAUTH", "WRONGPASS", "NOPERM", "READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN",
     "MISCONF", "NOREPLICAS", "BUSY", "OOM",
 ))  # fmt: skip
-_NO_COMMAND: Final = ("unknown command", "unknown redis command")  # in lower case; the second in a script
-_COMMAND_REFUSED: Final = ("to run the", "can't run")  # of NOPERM for a command, not a name
-# The client takes the code off the text of these, and before its version 7 keeps it nowhere else.
+_NO_COMMAND: Final = ("unknown command", "unknown redis command")  # lower case; the second from a script
+_COMMAND_REFUSED: Final = ("to run the", "can't run")  # NOPERM for a command, not for a key
+# For these errors, the client strips the code from the text, and before its version 7 keeps it nowhere else.
 _CODES: Final = (
     (exceptions.OutOfMemoryError, "OOM"), (exceptions.NoPermissionError, "NOPERM"),
     (exceptions.AuthenticationError, "WRONGPASS"), (exceptions.ReadOnlyError, "READONLY"),
@@ -33,23 +33,23 @@ _CODES: Final = (
     (exceptions.TryAgainError, "TRYAGAIN"), (exceptions.ClusterCrossSlotError, "CROSSSLOT"),
 )  # fmt: skip
 
-# How servers say that a command in the script is not allowed: they forget the code there.
+# How servers report that a command in the script is not allowed: without the code.
 _NOT_ALLOWED: Final = ("The user executing the script can't run", "ACL failure in script")
-# A server that wants a password reads no long command before it, and ends the connection. The second as the client
-# says it before its version 7.
+# A server that requires a password refuses a long command before it, and closes the connection. The second text is from
+# client versions before 7.
 _NO_PASSWORD: Final = ("Protocol error: unauthenticated", "Authentication required")
 
 
 def refusal(error: Exception, *, cluster: bool = False, by_key: bool = False) -> Reply:
-    """The answer of a server that refuses one command, or what came of the connection. `by_key`: the name is made of
-    the message's key, so that a right that lacks for it is no reason for other messages to wait."""
+    """Reply for an error of one command or of the connection. `by_key`: the name contains the message's key, so a
+    missing permission for it must not delay other messages."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # what the last of its nodes said
+        error = error.__cause__  # the error of its last node
     text = str(error)[:MAX_DETAIL]
     if (code := _code(error)) is None:
         return Reply(Result.AWAY, _trouble(error), text)
     if code == "MOVED" and not cluster:
-        text = f"this is a cluster, set the option cluster: {text}"
+        text = f"this server is a cluster: set the option `cluster`: {text}"
     if code == "NOPERM" and by_key and not any(words in text for words in _COMMAND_REFUSED):
         return Reply(Result.FAILED, code, text)
     if code in _AWAY or text.lower().startswith(_NO_COMMAND):
@@ -58,9 +58,9 @@ def refusal(error: Exception, *, cluster: bool = False, by_key: bool = False) ->
 
 
 def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
-    """What WAITAOF or WAIT says to the messages before it, unless they are as durable as asked."""
+    """Checks the answer of WAITAOF or WAIT: None if the messages before it are as durable as requested."""
     if isinstance(result, Exception):
-        # As a refused message it would be tried again by itself, and all others with it.
+        # AWAY rather than FAILED: else every message before it would use up a retry.
         return refusal(result)._replace(result=Result.AWAY)
     synced, copies = result if fsync else (1, result)
     if synced and copies >= replicas:
@@ -70,7 +70,7 @@ def not_durable(result: Any, fsync: bool, replicas: int) -> Reply | None:
 
 
 def _code(error: Exception) -> str | None:
-    """The word that an error of the server begins with; None where the server said nothing."""
+    """The word that a server's error begins with; None if the error is not from the server."""
     if str(error).startswith(_NOT_ALLOWED):
         return "NOPERM"
     if str(error).startswith(_NO_PASSWORD):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import Final
 
-# KEYS: the stream or list; the marker, which says that the message was added. ARGV: how long the marker stays (ms), how
-# long the list may become (0 = any), and the command with its words after the key.
-# A repeat writes the marker anew: so its window begins again, and WAITAOF has a write to wait for.
-# The marker is set last: nothing undoes a script that ends with an error, and a marker without its message would lose
-# the message.
+# KEYS: the stream or list; the marker, which says that the message was added. ARGV: lifetime of the marker (ms), length
+# limit of the list (0 = none), and the command with its words after the key.
+# A repeat writes the marker again, so that its lifetime restarts and WAITAOF has a write to wait for.
+# The marker is set last: a script that fails is not rolled back, and a marker without its message would lose the
+# message.
 SCRIPT: Final = b"""
 if KEYS[2] then
   local known = redis.pcall('SET', KEYS[2], '1', 'PX', ARGV[1], 'XX', 'GET')

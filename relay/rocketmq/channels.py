@@ -1,6 +1,6 @@
-"""gRPC channels of Apache's client, to addresses that were checked, and with the credentials of the destination.
+"""gRPC channels for Apache's client, to addresses that were checked, with the destination's credentials.
 
-The client has gRPC look names up, and knows only the authorities that gRPC has, and shows no certificate.
+The client itself lets gRPC resolve names, trusts only gRPC's built-in authorities, and presents no certificate.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OPTIONS = (
 
 
 class Channels:
-    """`known`: the addresses of names, which were checked. `allowed`: networks of other addresses that a route may lead
-    to, as in `check_address`. `tls`: with those of its credentials; None = without."""
+    """`known`: checked addresses of names. `allowed`: networks in which a route may name other addresses, as in
+    `check_address`. `tls`: use TLS with these credentials; None = no TLS."""
 
     def __init__(self, known: Mapping[str, Sequence[str]], allowed: Sequence[Network], tls: Credentials | None) -> None:
         self._known, self._allowed = known, allowed
@@ -35,12 +35,12 @@ class Channels:
             )
 
     def serve(self, producer: Producer) -> None:
-        """Have a producer that was not started open its channels here."""
+        """Let a producer that was not started yet open its channels here."""
         rpc = producer.rpc_client
         rpc.retrieve_or_create_channel = partial(self._channel, rpc, rpc.retrieve_or_create_channel)
 
     def _channel(self, rpc: Any, made_by_the_client: Any, endpoints: Any) -> Any:
-        """In the one thread of all channels, so that none is made twice. Raises ForbiddenAddress."""
+        """Runs in the one thread of all channels, so that no channel is created twice. Raises ForbiddenAddress."""
         if rpc.channels.get(endpoints) is None:
             channel = _Channel(endpoints, partial(self._open, endpoints.endpoints.addresses))
             channel.create_channel(rpc.get_channel_io_loop())
@@ -48,13 +48,13 @@ class Channels:
         return made_by_the_client(endpoints)
 
     def _open(self, places: Sequence[Any]) -> Any:
-        """`places`: with host and port, at least one."""
+        """`places`: objects with host and port, at least one."""
         targets: list[tuple[str, int]] = []
         for place in places:
             if place.host not in self._known:
                 check_address(place.host, self._allowed)
             targets += [(address, place.port) for address in self._known.get(place.host, [place.host])]
-        is_v6 = ":" in targets[0][0]  # gRPC takes addresses of one version
+        is_v6 = ":" in targets[0][0]  # gRPC accepts addresses of one IP version
         texts = [
             f"[{address}]:{port}" if is_v6 else f"{address}:{port}"
             for address, port in targets

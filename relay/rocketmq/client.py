@@ -1,7 +1,7 @@
-"""Apache's client of RocketMQ, kept from writing files and logs of its own.
+"""Apache's client of RocketMQ, prevented from writing its own files and logs.
 
-It opens a log file below the home folder when it is imported, without a way to say no, and fails where it cannot: a
-module in the place of the one that does so prevents it. Replies tell what its log would.
+On import it opens a log file in the home folder, which cannot be turned off, and fails if it cannot open it. A
+substitute for the module that does so prevents this. Replies contain the information of its log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if _LOG_CONFIG not in sys.modules:
 if _LOGGER.level == logging.NOTSET:
     _LOGGER.setLevel(logging.CRITICAL)
 
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line for each connection that TLS refuses
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC prints a line for each failed TLS handshake
 
 from grpc import StatusCode  # noqa: E402
 from grpc.aio import AioRpcError  # noqa: E402
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def _not_of_the_client(record: logging.LogRecord) -> bool:
-    """Each heartbeat that fails raises in a callback, and `concurrent.futures` logs it with a traceback."""
+    """Each failed heartbeat raises in a callback, and `concurrent.futures` logs it with a traceback."""
     traceback = record.exc_info[1].__traceback__ if record.exc_info and record.exc_info[1] else None
     while traceback is not None:
         if traceback.tb_frame.f_globals.get("__name__", "").startswith("rocketmq."):

@@ -1,9 +1,9 @@
-"""One producer of Apache's client, for one event loop: its channels, routes and signatures.
+"""A producer of Apache's client for one event loop: its channels, routes and signatures.
 
-The client works in threads of its own. What it offers for sending takes one message a request, and costs several
-wake-ups of threads for each; here a request has many.
+The client works in its own threads. Its API sends one message per request, at the cost of several thread wake-ups each;
+here a request holds many messages.
 
-Once its connection is lost it is of little use: gRPC waits up to two minutes before it connects again, and another
+A link is hardly usable once its connection is lost: gRPC waits up to two minutes before it reconnects, whereas a new
 producer connects at once.
 """
 
@@ -39,14 +39,14 @@ from duemq.relay.rocketmq.replies import (
 )
 from duemq.relay.rocketmq.requests import Batches, Sending, send_request
 
-_ATTEMPTS: Final = 3  # for each message, without a pause: the proxy may choose another broker
+_ATTEMPTS: Final = 3  # per message, without a pause: the proxy may choose another broker
 _CLOSE_S: Final = 3.0
 _TIMED_OUT: Final = "DEADLINE_EXCEEDED"
 _ROUTE_ATTEMPTS, _ROUTE_PAUSE_S = 10, 0.02
 
 
 class _Producer(Producer):  # type: ignore[misc]
-    """`selectors`: topic -> where to send its messages, as the last route says."""
+    """`selectors`: topic -> queue selector, from the last route."""
 
     def __init__(self, configuration: ClientConfiguration, channels: Channels) -> None:
         super().__init__(configuration)
@@ -54,20 +54,20 @@ class _Producer(Producer):  # type: ignore[misc]
         channels.serve(self)
 
     def update_queue_selector(self, topic: str, topic_route: Any) -> None:
-        """The client calls it with each new route."""
+        """Called by the client with each new route."""
         self.selectors[topic] = QueueSelector.producer_queue_selector(topic_route)
 
     def forget(self, topic: str) -> None:
-        """The client itself asks for a route again after 30 s."""
+        """Drop a route. The client itself reloads it only after 30 s."""
         self.selectors.pop(topic, None)
         self.route_manager.remove_topic_route_data(topic)
 
 
 class Link:
-    """`configuration`: where, and who. `known`: addresses by name, for the channels; names of a route are added.
-    `timeout_s`: of a message; half of it is for a request, and a quarter to see whether the proxy is silent.
-    `requests`: that may be under way at once.
-    `lost_at`: when a message failed by the connection first, on the monotonic clock; None while it is of use."""
+    """`configuration`: endpoint and credentials. `known`: addresses by name, for the channels; names from routes are
+    added. `timeout_s`: limit for a message; a request gets half of it, and a check for a silent proxy a quarter.
+    `requests`: limit of concurrent requests. `lost_at`: when a message first failed because of the connection, on the
+    monotonic clock; None while the link is usable."""
 
     def __init__(
         self, configuration: ClientConfiguration, channels: Channels, resolver: Resolver,
@@ -100,7 +100,7 @@ class Link:
         sending = Sending(publication, self._loop.create_future())
         self._waiting.add(sending.reply)
         self._batches.add(sending)
-        if not self._woken:  # it begins in the next turn of the loop, when all that are sent in this one wait
+        if not self._woken:  # starts in the next turn of the loop, when all messages of this turn wait
             self._woken = True
             self._loop.call_soon(self._begin_requests)
         try:
@@ -109,7 +109,7 @@ class Link:
             self._waiting.discard(sending.reply)
 
     async def close(self, *, patient: bool = False) -> None:
-        """`patient`: what is under way is answered first, or times out. Idempotent."""
+        """`patient`: first wait until open requests are answered or time out. Idempotent."""
         if patient and self._waiting:
             await asyncio.wait(self._waiting, timeout=(_ATTEMPTS + 1) * self._request_s)
         if self._closed:
@@ -119,14 +119,14 @@ class Link:
             _resolve(reply, CLOSED)
         for request in self._under_way:
             request.cancel()
-        with suppress(Exception):  # whatever it says: nothing is sent by it any more
+        with suppress(Exception):  # errors do not matter: nothing is sent through it any more
             async with asyncio.timeout(_CLOSE_S):
                 await asyncio.to_thread(self._producer.shutdown)
 
     # --- the way to a topic -----------------------------------------------------------------------------------------
 
     async def _find(self, topic: str) -> Reply | None:
-        """Once for all who wait. Returns why it did not work."""
+        """Runs once for all waiting callers. Returns the reason if it fails."""
         finding = self._finding.get(topic)
         if finding is None:
             finding = self._finding[topic] = asyncio.create_task(self._find_once(topic), name=f"RocketMQ: find {topic}")
@@ -134,15 +134,15 @@ class Link:
         return await asyncio.shield(finding)
 
     async def _find_once(self, topic: str) -> Reply | None:
-        """Ask for the route, for the client does not tell why it has none; then have the client ask, which it does in
-        the thread of its caller."""
+        """Request the route ourselves, because the client does not tell why it has none; then let the client request
+        it, in its caller's thread."""
         producer = self._producer
         reply = await self._ask_route(topic, min(self._configuration.request_timeout, self._request_s))
         if self._note(reply).result is not Result.ACCEPTED:
             return reply
         for _ in range(_ROUTE_ATTEMPTS):
-            # An answer that is there before the client waits for it is handled in this thread, which has no event loop:
-            # the client forgets it then. On a busy machine that happens several times in a row.
+            # If the answer arrives before the client waits for it, it is handled in this thread, which has no event
+            # loop, and the client loses it. On a busy machine that happens several times in a row.
             with suppress(Exception):
                 await asyncio.to_thread(producer.route_manager.retrieve_topic_route_data, topic)
                 return None
@@ -163,15 +163,15 @@ class Link:
                         async with asyncio.timeout(self._look_s):
                             self._known[place.host] = await self._resolver.addresses(place.host)
             return answer(response.status)
-        except Exception as error:  # a proxy that tells of no route is silent
+        except Exception as error:  # a proxy that does not answer the route request is silent
             return silent(failure(error))
         except asyncio.CancelledError:
             if not self._closed:
                 raise
-            return CLOSED  # the client cancels its calls
+            return CLOSED  # the client cancelled its calls
 
     async def _look(self) -> Reply:
-        """Whether the proxy answers at all; any answer will do."""
+        """Check whether the proxy answers at all; any answer will do."""
         return await self._ask_route(next(iter(self._producer.selectors), "duemq"), self._look_s)
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ class Link:
         reply = await self._reply(batch)
         if reply.status == _TIMED_OUT and lost(await self._looking()):
             reply = silent(reply)
-            for waiting in iter(self._batches.next, []):  # unsent, so they wait
+            for waiting in iter(self._batches.next, []):  # not sent yet, so still waiting
                 for one in waiting:
                     _resolve(one.reply, reply)
-        alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault
+        alone = len(batch) > 1 and reply.result is Result.REJECTED  # one of them is at fault: find out which
         if attempt < _ATTEMPTS and (alone or may_be_passed_over(reply)):
             await asyncio.gather(*(self._send([one], attempt + 1) for one in batch if not one.reply.done()))
         else:
@@ -211,7 +211,7 @@ class Link:
                     queue.endpoints, request, producer.sign(), timeout=self._request_s
                 )
             )).status)  # fmt: skip
-        except (IllegalArgumentException, LookupError) as error:  # no queue that takes messages
+        except (IllegalArgumentException, LookupError) as error:  # no writable queue
             producer.forget(topic)
             reply = NO_ROUTE._replace(detail=str(error))
         except Exception as error:
@@ -236,11 +236,11 @@ async def _response(asking: Future[Any]) -> Any:
     try:
         return await waiting
     finally:
-        # An error knows this frame, and a future the error: in a circle they would keep the call, and with it the
-        # channel, which would connect for ever.
+        # The error refers to this frame, and a future refers to the error: the circle would keep the call alive, and
+        # with it the channel, which would reconnect forever.
         del asking, waiting
 
 
 def _resolve(reply: asyncio.Future[Reply], with_: Reply) -> None:
-    if not reply.done():  # its message was cancelled
+    if not reply.done():  # the message was cancelled
         reply.set_result(with_)

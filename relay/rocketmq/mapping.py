@@ -1,4 +1,4 @@
-"""What a message is in RocketMQ: a body, properties of text, keys, a tag; see `docs/destinations/rocketmq.md`."""
+"""Maps a message to RocketMQ: a body, text properties, keys, a tag; see `docs/destinations/rocketmq.md`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from duemq.relay.base import Reply, Result
 from duemq.relay.headers_json import headers_json
 
 EMPTY_BODY: Final = b"\x00"
-"""RocketMQ has no empty bodies."""
+"""RocketMQ accepts no empty bodies."""
 _PLAIN_ID: Final = re.compile(r"[!-~]{1,255}")
 _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]+")
 _KEY: Final = re.compile(r"[^\s\x00-\x1f\x7f-\x9f]{1,255}")
-"""A word: RocketMQ parts keys by spaces."""
+"""A word: RocketMQ separates keys by spaces."""
 _SERVERS_OWN: Final = re.compile(r"[A-Z0-9_]+|_.*", re.DOTALL)
-"""RocketMQ refuses such names, or does something when it meets them; each version has some more."""
+"""Names that RocketMQ refuses or gives a meaning to; each version adds some."""
 _GROUP_BYTES: Final = 63
 _PROPERTIES: Final = 128
-_PROPERTY_BYTES: Final = 16_384  # of all properties, keys and the tag
+_PROPERTY_BYTES: Final = 16_384  # limit for properties, keys and tag together
 
 
 class NotMapped(Exception):
@@ -52,12 +52,12 @@ class Publication:
 
     @property
     def size(self) -> int:
-        """Characters and bytes: what it needs of a request, about."""
+        """Characters plus bytes: about what the message adds to a request."""
         return len(self.body) + sum(map(len, self.properties)) + sum(map(len, self.properties.values()))
 
 
 class Mapping:
-    """By the options of a destination."""
+    """Maps by the options of a destination."""
 
     def __init__(self, options: RocketMqOptions) -> None:
         self._topic, self._fifo = parse_name(options.topic, NAMES), options.fifo
@@ -69,7 +69,7 @@ class Mapping:
         """Raises NotMapped."""
         id_, due_ms, key, body = message.id, message.origin.due_ms, message.key, message.payload
         identity = message.identity
-        if not _PLAIN_ID.fullmatch(identity):  # a header that anybody wrote
+        if not _PLAIN_ID.fullmatch(identity):  # the header may come from any producer
             id_, identity = (quote(text, safe=":", errors="replace")[-255:] for text in (id_, identity))
         topic = self._topics.get(message.topic) or self._topic_of(message.topic)
         properties = {"duemq-id": id_}
@@ -93,7 +93,7 @@ class Mapping:
         there = fill(self._topic, {"topic": topic.replace(".", "_")})
         if len(there) > TOPIC_CHARACTERS:
             raise NotMapped("bad_topic", f"the topic has {len(there)} characters; RocketMQ holds {TOPIC_CHARACTERS}")
-        self._topics[topic] = there  # as many as the destination has topics
+        self._topics[topic] = there  # bounded by the destination's topics
         return there
 
     def _put_key(self, made: Publication, key: bytes) -> None:
@@ -110,7 +110,7 @@ class Mapping:
 
 
 def _text(value: bytes) -> str | None:
-    """As RocketMQ's properties can hold it; None where they cannot."""
+    """Text that RocketMQ's properties can hold, or None."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -119,7 +119,7 @@ def _text(value: bytes) -> str | None:
 
 
 def _group(key: bytes | None, id_: str) -> str:
-    """Of messages whose order is kept. Without a key each is a group of its own."""
+    """The message group, in which order is kept. Without a key each message has a group to itself."""
     if not key:
         return id_ if len(id_) <= _GROUP_BYTES else _digest(id_.encode())
     text = _text(key) if len(key) <= _GROUP_BYTES else None
@@ -131,7 +131,7 @@ def _digest(data: bytes) -> str:
 
 
 def _with_headers(made: Publication, own: Headers) -> dict[str, str]:
-    """Each as a property; all of them in `duemq-headers`, too, where that would change something."""
+    """Add each header as a property. If that changes any header, `duemq-headers` has all of them."""
     properties = dict(made.properties)
     exact = True
     for name, value in own:

@@ -1,4 +1,4 @@
-"""Sends messages to RocketMQ 5, by its gRPC proxy and Apache's client."""
+"""Sends messages to RocketMQ 5, through its gRPC proxy and Apache's client."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from duemq.relay.rocketmq.mapping import Mapping, NotMapped
 from duemq.relay.rocketmq.replies import CLOSED, failure
 
 _PORT: Final = 8081
-_MAX_CONTROL_S: Final = 3  # of a request for a route, and a heartbeat: the client knows whole seconds
+_MAX_CONTROL_S: Final = 3  # for a route request and a heartbeat: the client accepts whole seconds
 _FIFO_REQUESTS: Final = 200
-_REQUESTS: Final = 8  # under way at once, each with many messages
+_REQUESTS: Final = 8  # concurrent requests, each with many messages
 _RENEW_S: Final = 2.0
-"""How long a connection is left to itself after a loss, and how old it is at least, before another is made."""
+"""How long a lost connection may recover, and how old it must be, before it is replaced."""
 
 
 class RocketMqOutlet:
@@ -45,7 +45,7 @@ class RocketMqOutlet:
         self._credentials = credentials
         self._timeout_s = destination.timeout / 1_000
         self._requests = _REQUESTS
-        if options.fifo:  # a request for each message
+        if options.fifo:  # one request per message
             self._requests = self.concurrency = _FIFO_REQUESTS
         self._mapping = Mapping(options)
         self._link: Link | None = None
@@ -100,7 +100,7 @@ class RocketMqOutlet:
         return link
 
     def _retire(self, link: Link) -> None:
-        """What is under way by it may still be answered by another proxy of the cluster."""
+        """Another proxy of the cluster may still answer requests that were sent through it."""
         retiring = asyncio.create_task(link.close(patient=True), name="retire a connection to RocketMQ")
         self._retiring[retiring] = link
         retiring.add_done_callback(self._retiring.pop)

@@ -1,4 +1,4 @@
-"""What RocketMQ answers, and what becomes of a connection, as replies. Statuses are RocketMQ's and gRPC's own words."""
+"""Maps RocketMQ's answers and connection failures to replies. Statuses are RocketMQ's and gRPC's own words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _REJECTED: Final = frozenset((
     Code.ILLEGAL_MESSAGE_ID, Code.MESSAGE_CORRUPTED, Code.PAYLOAD_TOO_LARGE, Code.MESSAGE_BODY_TOO_LARGE,
     Code.MESSAGE_BODY_EMPTY, Code.REQUEST_HEADER_FIELDS_TOO_LARGE, Code.MESSAGE_PROPERTIES_TOO_LARGE,
 ))  # fmt: skip
-"""It will never take this message."""
+"""Answers that refuse this message for good."""
 _AWAY: Final = frozenset((Code.UNAUTHORIZED, Code.FORBIDDEN, Code.PAYMENT_REQUIRED, Code.ILLEGAL_ACCESS_POINT))
-"""What the operator mends; nothing is wrong with the message."""
+"""Errors for the operator to fix; the message is not at fault."""
 _OVERLOADED: Final = frozenset((
     Code.TOO_MANY_REQUESTS, Code.PROXY_TIMEOUT, Code.MASTER_PERSISTENCE_TIMEOUT, Code.SLAVE_PERSISTENCE_TIMEOUT,
 ))  # fmt: skip
 _TAKES_NOTHING: Final = ("service not available now", "RemotingConnectException")
-"""Words of an INTERNAL_SERVER_ERROR: the broker's disk is full, or it ends; the proxy does not reach it."""
+"""Texts of an INTERNAL_SERVER_ERROR: the broker's disk is full, it is stopping, or the proxy cannot reach it."""
 _CONNECTION: Final = frozenset((
     "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "tls", "closed", "timeout", "forbidden_address", "dns_error",
 ))  # fmt: skip
@@ -32,7 +32,7 @@ _TLS_WORDS: Final = ("handshake", "certificate", "hostname verification")
 
 
 def answer(given: Any) -> Reply:
-    """Of the proxy: `given` is the `Status` of a response."""
+    """Reply for the proxy's answer: `given` is the `Status` of a response."""
     code, text = given.code, given.message[:MAX_DETAIL]
     if code == Code.OK:
         return ACCEPTED
@@ -45,19 +45,19 @@ def answer(given: Any) -> Reply:
 
 
 def failure(error: Exception) -> Reply:
-    """Why there is no answer. The messages may be stored all the same."""
+    """Why there is no answer. The messages may have been stored nevertheless."""
     text = str(error)[:MAX_DETAIL]
     if isinstance(error, AioRpcError):
         return _of_grpc(error)
     if isinstance(error, NoAddress):
         return Reply(Result.AWAY, error.status, text)
     if isinstance(error, TimeoutError):
-        return Reply(Result.AWAY, "timeout", text or "its name was not looked up in time")
+        return Reply(Result.AWAY, "timeout", text or "looking up its name timed out")
     return Reply(Result.FAILED, type(error).__name__, text)
 
 
 def silent(reply: Reply) -> Reply:
-    """The same without a message at fault: the proxy does not answer."""
+    """The same, but without blaming a message: the proxy does not answer."""
     return (
         reply._replace(result=Result.AWAY, overloaded=False) if reply.result is Result.FAILED and lost(reply) else reply
     )
@@ -69,12 +69,12 @@ def lost(reply: Reply) -> bool:
 
 
 def may_be_passed_over(reply: Reply) -> bool:
-    """Whether the proxy has met a broker that does not work, and may choose another."""
+    """Whether the proxy reached a broker that does not work, and may choose another one."""
     return reply.status == "INTERNAL_SERVER_ERROR"
 
 
 def _of_grpc(error: AioRpcError) -> Reply:
-    """The proxy did not answer, or something that is no proxy of RocketMQ did."""
+    """Reply when the proxy did not answer, or something that is no RocketMQ proxy did."""
     code, text = error.code(), (error.details() or "")[:MAX_DETAIL]
     if code is StatusCode.DEADLINE_EXCEEDED:
         return Reply(Result.FAILED, code.name, text or "no answer from the proxy", overloaded=True)

@@ -1,4 +1,4 @@
-"""Requests of RocketMQ's gRPC protocol, and which messages go in one."""
+"""Requests of RocketMQ's gRPC protocol, and how messages are grouped into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from duemq.relay.rocketmq.mapping import Publication
 
 _MESSAGES: Final = 64
 _BYTES: Final = 1 << 20
-"""A broker takes so much in one request as in one message: 4 MiB, if it is not told otherwise."""
+"""A broker limits a request like a single message: to 4 MiB by default."""
 _HOST: Final = socket.gethostname()
 
 
@@ -27,7 +27,7 @@ class Sending(NamedTuple):
 
 
 class Batches:
-    """Messages that wait to be sent, by topic: those of one request have the same."""
+    """Messages that wait to be sent, by topic: a request has messages of one topic."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Sending]] = {}
@@ -36,9 +36,9 @@ class Batches:
         self._waiting.setdefault(sending.publication.topic, deque()).append(sending)
 
     def next(self) -> list[Sending]:
-        """What goes in the next request, without what was cancelled. Empty where nothing waits.
+        """The messages of the next request, without cancelled ones. Empty if none wait.
 
-        A message with a group goes alone: with several, the proxy does not choose the queue by the group.
+        A message with a group goes alone: for several messages, the proxy does not choose the queue by the group.
         """
         while self._waiting:
             topic, waiting = next(iter(self._waiting.items()))
@@ -53,14 +53,14 @@ class Batches:
                     batch.append(waiting[0])
                 waiting.popleft()
             if waiting:
-                self._waiting[topic] = waiting  # behind the other topics
+                self._waiting[topic] = waiting  # after the other topics
             if batch:
                 return batch
         return []
 
 
 def send_request(publications: Iterable[Publication]) -> SendMessageRequest:
-    """All of one topic. The broker stores all of them, or none."""
+    """All messages have the same topic. The broker stores all of them, or none."""
     request, now = SendMessageRequest(), int(time.time())
     for one in publications:
         message = request.messages.add(body=one.body, user_properties=one.properties)

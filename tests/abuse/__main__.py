@@ -1,17 +1,17 @@
-"""An abused server beside an honest client: does it stay small, on time and exact?
+"""Abuses a server next to an honest client: does it stay small, on time and exact?
 
     make abuse                                       # or, with PYTHONPATH=. :
     python -m tests.abuse --minutes 10 --out abuse.json
     python -m tests.abuse --minutes 1 --only idle --only topics
 
 A real `duemq serve` on the embedded bus with `ulimit -n 1024`. An honest client sends 1,000 messages a second all the
-time, each due one to two seconds ahead, and reads them. For a fifth of the time, two minutes at most, it is alone. Then
-come, at once and for so many minutes: 5,000 connections that say nothing, 2,000 event streams and 500 long polls that
-do not read, heads that come a byte a second, heads of 100 MiB, batches of 32 MiB of empty lists, and a thousand new
-topics a minute. They run in one process of lower priority, for they stand for other machines.
+time, each due one to two seconds ahead, and reads them. For a fifth of the time, two minutes at most, it is alone.
+Then, for the given number of minutes, all of these come at once: 5,000 silent connections, 2,000 event streams and 500
+long polls that do not read, heads that arrive a byte a second, heads of 100 MiB, batches of 32 MiB of empty lists, and
+a thousand new topics a minute. They run in one process of lower priority, because they stand for other machines.
 
-Ends with 0 where the server stayed below 1 GiB, each honest message was accepted, delivered and read once, and the
-99th percentile of their lateness was below 100 ms. It needs Linux, `ulimit -Hn` of 8,000 and two quiet cores.
+Ends with 0 if the server stayed below 1 GiB, each honest message was accepted, delivered and read once, and the 99th
+percentile of their lateness was below 100 ms. It needs Linux, `ulimit -Hn` of 8,000 and two quiet cores.
 """
 
 from __future__ import annotations

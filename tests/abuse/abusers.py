@@ -1,4 +1,4 @@
-"""All kinds of abuse, in a process of their own: what they cost must not delay the honest client."""
+"""All kinds of abuse, in a separate process: their cost must not delay the honest client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an abused server did: figures with abuse beside those without, and whether all holds that must."""
+"""The results of an abused server: figures with and without abuse, and whether they are good enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all abusers share: whom they abuse, at what size, and what they count."""
+"""The base of all abusers: the server they abuse, their size, and their counters."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Sizes:
 
 @dataclass(slots=True)
 class Abuser:
-    """One kind of abuse of the server at `host`:`port`. A kind has one method, which goes on until it is told to stop.
+    """One kind of abuse of the server at `host`:`port`. A kind has one method, which runs until it is told to stop.
 
-    `topic` is the honest client's. `counts`: what was tried, and what the server did about it: by the status of an
-    answer, `closed` without one, or `cut off` while something was being sent.
+    `topic` is the honest client's. `counts`: the attempts, and the server's reactions: by the status of an answer,
+    `closed` without one, or `cut off` during sending.
     """
 
     side_by_side: ClassVar[int] = 1  # how many of them there are
@@ -68,13 +68,13 @@ class Abuser:
         return socket.create_connection((self.host, self.port), _WITHIN_S)
 
     def count_answer(self, answer: bytes) -> None:
-        """`answer`: its first bytes, empty where there is none."""
+        """`answer`: its first bytes, empty if there is none."""
         status = answer[9:12].decode(errors="replace") if answer.startswith(b"HTTP/1.") else "closed"
         self.counts[status] += 1
 
 
 def first_bytes(sock: socket.socket) -> bytes:
-    """Of what was answered; empty where the connection ended without."""
+    """The answer's status; empty if the connection ended without one."""
     try:
         return sock.recv(_ANSWER_BYTES)
     except OSError:

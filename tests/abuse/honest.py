@@ -1,4 +1,4 @@
-"""The honest client: sends on a schedule that waits for nobody, reads what is delivered, and counts every message."""
+"""The honest client: sends on a fixed schedule, reads the deliveries, and counts every message."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HonestClient:
         return self.sender.count > 0
 
     def is_done(self) -> bool:
-        """Whether all is sent, and all has come or nothing comes any more. Raises WorkerError where one has died."""
+        """Whether all messages are sent, and all have arrived or no more do. Raises WorkerError if a worker died."""
         if not self.sender.poll():
             return False
         if self.reader.count != self._read:
@@ -102,9 +102,9 @@ def kept(url: str) -> Kept:
 
 
 class Newcomer:
-    """Somebody who comes once a second, each time by a new connection, and a Prometheus every 15 s.
+    """A visitor once a second, each time by a new connection, and a Prometheus every 15 s.
 
-    `visits`: when each began (epoch ms), how long it took (ms), and whether it was answered 200 within 5 s.
+    `visits`: when each started (epoch ms), its duration (ms), and whether it was answered 200 within 5 s.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Requests that are much too large, or large and worth nothing."""
+"""Requests that are much too large, or large and worthless."""
 
 from __future__ import annotations
 

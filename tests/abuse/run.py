@@ -1,4 +1,4 @@
-"""One run: a server, an honest client all the time, and after a while without them the abusers."""
+"""One run: a server, an honest client all the time, and after a while the abusers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class _Run:
         return self._abusers is not None and self._abusers.count > 0
 
     def _until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
-        """Wait and weigh. Raises ServerDied, TimeoutError, and WorkerError where a process of ours has failed."""
+        """Wait and measure. Raises ServerDied, TimeoutError, and WorkerError if one of our processes has failed."""
         deadline = time.monotonic() + within_s
         while not condition():
             now = time.monotonic()

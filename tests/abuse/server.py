@@ -68,7 +68,7 @@ class AbusedServer:
         return usage(self.process.pid)
 
     def stop(self) -> int | None:
-        """SIGTERM; the exit code, None where it did not stop within two minutes."""
+        """SIGTERM; returns the exit code, None if it did not stop within two minutes."""
         self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(_STOP_S)

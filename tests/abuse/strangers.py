@@ -1,15 +1,15 @@
-"""Strangers beside a client with a key: does it notice, and does the trail keep every act?
+"""Strangers next to a client with a key: does it notice, and does the trail keep every act?
 
     PYTHONPATH=. python -m tests.abuse.strangers --seconds 120
     PYTHONPATH=. python -m tests.abuse.strangers --seconds 3600 --on kafka
 
-A real `duemq serve` that asks for keys, or with `--on kafka` a cluster of two nodes, whose proxy is met. A client with
-a key sends 1,000 messages a second in batches, each due a second ahead, and an administrator makes and revokes a key
+A real `duemq serve` that requires keys, or with `--on kafka` a cluster of two nodes, whose proxy is met. A client with
+a key sends 1,000 messages a second in batches, each due a second ahead, and an administrator creates and revokes a key
 every second. For half of the time, up to a minute, they are alone. Then strangers come, from one address and without a
 key: 5,000 connections that each send half of a login, and requests with wrong keys, as fast as they are answered. They
-run in one process of lower priority, for they stand for other machines.
+run in one process of lower priority, because they stand for other machines.
 
-Ends with 0 where each message was accepted and is in its topic once, each act is in the trail, the 99th percentile of
+Ends with 0 if each message was accepted and is in its topic once, each act is in the trail, the 99th percentile of
 the answers and of the lateness was below 100 ms, and each process of duemq stayed below 512 MiB. It needs `ulimit -Hn`
 of 13,000.
 """

@@ -1,4 +1,4 @@
-"""Messages to topics that nobody has heard of before."""
+"""Messages to ever new topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One cluster at a time, kept from scenario to scenario as long as they pass and want the same shape.
+"""One cluster at a time, kept from scenario to scenario while they pass and need the same shape.
 
 CHAOS_SEED, CHAOS_ROUNDS (kills in a row) and CHAOS_OUT (a file for the figures) come from the environment.
 """

@@ -1,11 +1,12 @@
-"""Rounds of a group of consumers under load in which something breaks, each reconciled.
+"""Rounds of a consumer group under load with one breakage each, followed by a reconciliation.
 
     python -m tests.chaos.consumer_rounds --rounds 200 [--messages 10000] [--seed 1] [--kinds kill,anew] [--out FILE]
 
-In each round a new group of three processes begins with a topic of eight partitions, at its end. Then the messages are
-sent, and while they are: a member dies by `kill -9`, the broker is away, partitions are added, the topic is deleted and
-made anew, members come and go at once, or the store that remembers what was done is away. Counted: none is skipped,
-none is done twice but what a member that was lost had in hand, and no retry comes early or late.
+In each round a new group of three processes starts at the end of a topic with eight partitions. Then messages are sent,
+and at the same time: a member dies by `kill -9`, the broker is unreachable, partitions are added, the topic is deleted
+and recreated, members join and leave at once, or the store of finished work is unreachable. The round checks that no
+message is skipped, that none is done twice except those that a lost member had in hand, and that no retry comes early
+or late.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Members:
 
 @dataclass
 class Round:
-    """`generation`: of the topic; what was sent to one that is gone does not count."""
+    """`generation`: of the topic; messages to a deleted one do not count."""
 
     kind: str
     count: int
@@ -123,7 +124,7 @@ class Round:
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def send(self) -> None:
-        """All of a generation, spread over `SENDING_S`; less where the next one begins meanwhile."""
+        """All messages of a generation, spread over `SENDING_S`; fewer if the next one starts before."""
         generation, sent = self.generation, list[Any]()
         bootstrap = self.servers.kafka.bootstrap
         async with AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True) as producer:
@@ -245,7 +246,7 @@ def read(folder: Path, generation: int) -> Seen:
 
 
 def judged(now: Round, seen: Seen) -> tuple[list[str], dict[str, Any]]:
-    """What is wrong, and the figures."""
+    """The errors, and the figures."""
     missing = sorted(set(range(now.count)) - seen.done.keys())
     doubled = {number: times for number, times in seen.done.items() if len(times) > 1}
     by_member = Counter(member for times in seen.done.values() for _, member in times)

@@ -1,8 +1,8 @@
-"""One member of a group as a process of its own, to be killed: it notes each message when its handler begins.
+"""One member of a group as a separate process, to be killed: it records each message when its handler starts.
 
     python -m tests.chaos.consumer_worker BOOTSTRAP GROUP TOPIC FOLDER FIRST_LEVEL
 
-A line: time (ns), partition and offset where the message was first, attempt, due (ms), sequence number.
+A line: time (ns), the message's first partition and offset, attempt, due (ms), sequence number.
 Messages whose number ends in 7 fail twice; those ending in 003 are rejected.
 """
 

@@ -8,7 +8,7 @@ from statistics import median
 
 
 class Figures:
-    """Times in ms, by what was measured."""
+    """Times in ms, by measurement."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[int]] = {}

@@ -1,10 +1,10 @@
-"""What a node takes of memory while large messages of one window are sealed, looked up, moved, loaded and delivered.
+"""Measures a node's memory while large messages of one window are sealed, looked up, moved, loaded and delivered.
 
     python -m tests.chaos.large_window FOLDER MESSAGES [BYTES]
 
-A process of its own, so that what it takes is the node's. Prints JSON: the most memory (bytes) that it and its children
-had together in each phase, and how many messages were delivered. Messages of 1 MiB are the default; they compress well,
-so that 20,000 of them need little disk and as much memory as any.
+A separate process, so that the memory is the node's alone. Prints JSON: the peak memory (bytes) of it and its children
+together in each phase, and the number of delivered messages. The default is messages of 1 MiB; they compress well, so
+that 20,000 of them need little disk and as much memory as any.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How the scenarios fit a machine that is slower than a quiet one.
+"""Adapts the scenarios to a machine that is slower than a quiet one.
 
-CHAOS_SLOW=5 waits five times as long before a session or a request is over, sends a fifth, and makes the cluster as
-small as it can be: two nodes and a proxy. What is promised and compared is the same.
+CHAOS_SLOW=5 multiplies the limits of sessions and requests by five, sends a fifth, and makes the cluster as small as
+possible: two nodes and a proxy. The promises and comparisons stay the same.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 
 class Probe:
-    """One message every 20 ms per shard while it runs; follows what comes out."""
+    """One message every 20 ms per shard while it runs; follows the deliveries."""
 
     def __init__(self, bootstrap: str, topic: str, shards: int) -> None:
         self.sent: set[str] = set()  # payloads the broker acknowledged
@@ -74,7 +74,7 @@ class Probe:
             await stop_producer(producer)
 
     async def rest(self) -> None:
-        """Send nothing until `go_on`; come back when what was sent is acknowledged, or given up."""
+        """Send nothing until `go_on`; return once all sent messages are acknowledged, or given up."""
         self._going.clear()
         await asyncio.gather(*self._pending)
 
@@ -116,7 +116,7 @@ class Probe:
         self.open.discard(payload)
 
     async def follow(self) -> None:
-        """See what is delivered, until cancelled."""
+        """Read the deliveries, until cancelled."""
         async with consumer(self._bootstrap, [self.topic]) as reading:
             while True:
                 batches = await reading.getmany(timeout_ms=100)

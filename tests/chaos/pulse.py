@@ -28,7 +28,7 @@ class Lateness(NamedTuple):
 
 
 async def pulse(world: World, topic: str, per_s: int, seconds: int) -> Lateness:
-    """Send for so long, and wait until all of it is delivered; fails where it is not, or more than that is."""
+    """Send for this long, and wait until all is delivered; fails if some is missing, or more arrives."""
     written = sum((await end_offsets(world.bootstrap, [topic])).values())
     proxies = cycle(world.cluster.proxies)
     start, of_part = now_ms(), per_s * _PART_MS // 1_000

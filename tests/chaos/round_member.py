@@ -1,10 +1,10 @@
-"""One member of a group as a process of its own, for rounds in which something breaks.
+"""One member of a group as a separate process, for rounds with a breakage.
 
     python -m tests.chaos.round_member BOOTSTRAP GROUP TOPIC FOLDER NAME [REDIS]
 
-A message is `generation:number`. A line when a handler begins: `b`, time (ns), generation, number, attempt, due (ms).
-One when it has done: `d`, time (ns), generation, number. Messages whose number ends in 7 fail twice. With a REDIS each
-message is done once.
+A message is `generation:number`. A line when a handler starts: `b`, time (ns), generation, number, attempt, due (ms). A
+line when it has finished: `d`, time (ns), generation, number. Messages whose number ends in 7 fail twice. With a REDIS
+each message is done once.
 """
 
 from __future__ import annotations

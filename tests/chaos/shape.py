@@ -1,4 +1,4 @@
-"""How large a cluster is, and what is special about it."""
+"""The size of a cluster, and its special features."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.chaos.pace import SLOW
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many of what; servers of Kafka and ZooKeeper come as 1 or 3.
+    """The number of each kind of process; servers of Kafka and ZooKeeper come as 1 or 3.
 
     `network`: relays between the processes, so that paths can be cut. `retention`: of commands, as in the setting.
-    `rights`: duemq logs in as a user who may not make topics whose names begin with `FORBIDDEN`. `partitions`: of
-    targets that are not there; 0: one that is deleted stays away. `broker_defaults`: Kafka's own settings where those
-    of the local brokers make tests quick.
+    `rights`: duemq logs in as a user who may not create topics whose names begin with `FORBIDDEN`. `partitions`: for
+    missing targets; 0: a deleted one stays deleted. `broker_defaults`: Kafka's own settings instead of those that make
+    tests with local brokers quick.
     """
 
     brokers: int = 1

@@ -1,4 +1,4 @@
-"""How long a shard stood still around a fault, from the broker's stamps of what it delivered."""
+"""How long a shard stood still around a fault, from the broker's timestamps of its deliveries."""
 
 from __future__ import annotations
 

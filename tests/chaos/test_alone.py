@@ -26,7 +26,7 @@ _WITHIN_S = 300.0
 
 
 class Alone:
-    """A server whose clock can be set, and what it delivers."""
+    """A server whose clock can be set, and its deliveries."""
 
     def __init__(self, folder: Path, kafka: KafkaServers) -> None:
         self.clock, self._bootstrap = folder / "clock", kafka.bootstrap

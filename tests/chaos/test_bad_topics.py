@@ -1,4 +1,4 @@
-"""A bad topic delays nobody else, its messages are not lost, and somebody says what is wrong with it."""
+"""A bad topic delays no other, its messages are not lost, and its fault is reported."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_members_that_are_killed_lose_nothing(
 
 
 def in_order(seen: Seen) -> None:
-    """Where a message is handled for the first time, all before it in its partition have been begun."""
+    """When a message is handled for the first time, all before it in its partition have been started."""
     for partition, began in seen.first.items():
         highest = -1
         for _, offset in sorted(began):

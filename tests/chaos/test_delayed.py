@@ -38,7 +38,7 @@ def chaos(test: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServers]:
-    """A broker of its own: its duemq has more shards than that of other tests."""
+    """A separate broker: its duemq has more shards than that of other tests."""
     need_servers()
     with KafkaServers(tmp_path_factory.mktemp("kafka-delayed"), extra=OF_BROKER) as servers:
         yield servers
@@ -80,7 +80,7 @@ class Hasty(ModelShard):
 
 
 class Stubborn(ModelShard):
-    """Repeats a batch whose outcome it does not know, and does not look at the ledger first."""
+    """Repeats a batch with an unknown outcome without reading the ledger first."""
 
     _newest: Committer | None = None
 

@@ -1,4 +1,4 @@
-"""The proxy of late requests, in front of a broker that only notes what it gets."""
+"""The proxy of late requests, in front of a broker that only records its input."""
 
 from __future__ import annotations
 

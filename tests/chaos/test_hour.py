@@ -1,4 +1,4 @@
-"""What the hour draws, and what it says of what it found."""
+"""The draws of the hour, and its report."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ async def send_full_batches(http: httpx.AsyncClient, accepted: Counter[int]) -> 
 
 
 async def ask_in_vain(http: httpx.AsyncClient, ids: list[str], answers: Counter[int], end: float) -> None:
-    """Changes wait for an answer that nobody gives, look-ups for a node that is not there."""
+    """Changes wait for an answer that never comes, look-ups for a node that does not exist."""
     for number in count():
         if time.monotonic() > end:
             return

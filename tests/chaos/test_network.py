@@ -1,4 +1,4 @@
-"""The network of the tests does what it says: it knows who connects, and what it cuts comes after it heals."""
+"""The tests' network works: it knows each connection's client, and held data arrives after it heals."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def speaker(tmp_path: Path) -> Process:
 
 @pytest.fixture
 def network(tmp_path: Path, port: int, speaker: Process) -> Iterator[Network]:
-    """With a server that says again what it is told."""
+    """With a server that echoes its input."""
     server = Process("server", [sys.executable, "-c", _ECHO, HOST, str(port)], tmp_path / "server.log")
     server.start()
     server.until(lambda: is_open(port), 30)

@@ -145,7 +145,7 @@ async def start_offsets(bootstrap: str, names: Iterable[str]) -> dict[TopicParti
 
 
 async def purge_before(bootstrap: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Delete the records below these offsets: one who has not read them never will."""
+    """Delete the records below these offsets: a consumer that has not read them never will."""
     async with administration(bootstrap) as admin:
         await admin.delete_records({at: RecordsToDelete(before_offset=end) for at, end in offsets.items()})
 
@@ -171,9 +171,9 @@ async def consumer(bootstrap: str, topics: Iterable[str], **options: Any) -> Asy
 
 
 async def committed(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    """All committed records, in the shape the HTTP API shows them; none for a topic that does not exist.
+    """All committed records, as the HTTP API shows them; empty for a missing topic.
 
-    Fails where a transaction that nobody ended holds readers up: then there are records behind the last stable offset.
+    Fails if an abandoned transaction holds readers up: then there are records after the last stable offset.
     """
     records: list[dict[str, Any]] = []
     async with consumer(bootstrap, [topic]) as reading, asyncio.timeout(_READ_S):

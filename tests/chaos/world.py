@@ -1,7 +1,7 @@
 """A whole cluster under load, a fault put into it, and the full reconciliation afterwards.
 
-`World.run(fault)` is one scenario: topics of its own, senders over all proxies, a pulse of probes, the fault, quiet,
-and then the proof that every message had the one outcome that was answered and that all replicas hold the same.
+`World.run(fault)` is one scenario: separate topics, senders over all proxies, a pulse of probes, the fault, quiet, and
+then the proof that every message had the one outcome that was answered and that all replicas are equal.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class World:
         self.probe.go_on()
 
     async def purge_logs(self, last_entries: int) -> None:
-        """Delete all of the logs of shards that rest but so many entries of each ledger."""
+        """Delete all of the logs of idle shards except this many entries of each ledger."""
         if self.before_purging is not None:
             await self.before_purging()
         commands = await end_offsets(self.bootstrap, (BUFFER,))
@@ -143,7 +143,7 @@ class World:
         assert "ok" in answers, "scheduled too early: nothing was left to be cancelled"
 
     async def _cancel(self, session: aiohttp.ClientSession, id_: str) -> str:
-        """Asked again where nobody can say just now."""
+        """Retried while the answer is unknown."""
         code = ""
 
         async def is_answered() -> bool:
@@ -259,7 +259,7 @@ class World:
             ) from None
 
     async def accept_again(self, count: int) -> None:
-        """Wait until so many more messages of the load are accepted."""
+        """Wait until this many more messages of the load are accepted."""
 
         async def enough() -> bool:
             return self._accepted() >= wanted
@@ -290,7 +290,7 @@ class World:
         await self.until(is_dead, f"{process.name} to die")
 
     async def send(self, messages: list[dict[str, Any]]) -> list[str]:
-        """The ids of messages that are all accepted, each under a name: sent again where nobody knows, it is one."""
+        """The ids of accepted messages, each with a name: one that is repeated after an unknown outcome stays one."""
         async with aiohttp.ClientSession(self.cluster.proxies[0].url) as session:
             return [await self._put(session, message) for message in messages]
 
@@ -307,7 +307,7 @@ class World:
         return str(receipt["id"])
 
     async def duemq(self, *arguments: str) -> str:
-        """What an idempotent `duemq` command says. Asked again where the servers cannot do it just now."""
+        """The output of an idempotent `duemq` command. Retried while the servers cannot do it."""
         said = ""
 
         async def is_done() -> bool:

@@ -156,7 +156,7 @@ def test_a_relay_of_a_consumer_without_a_place_begins_as_told(site: Site, tasks:
     untold = site.process("untold", BIN / blue[0], *blue[1:]).start()
     try:
         assert untold.process.wait(300) == 1
-        assert "consumer blue has no place in topic celery" in untold.log and "--start" in untold.log
+        assert "consumer blue has no position in topic celery" in untold.log and "--start" in untold.log
     finally:
         untold.kill()
     last = site.process("last", BIN / blue[0], *blue[1:], "--start", "last").start()

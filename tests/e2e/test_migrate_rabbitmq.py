@@ -95,7 +95,7 @@ def without_user(url: str) -> str:
     return url.replace("guest:guest@", "")
 
 
-def test_from_the_delayed_exchange(broker: str, tmp_path: Path) -> None:
+def test_messages_of_the_delayed_message_exchange_are_migrated(broker: str, tmp_path: Path) -> None:
     page = PageBlocks(PAGE, "From the delayed-message exchange")
     with ExitStack() as stack:
         consumed = stack.enter_context(consumer_of(broker, "orders"))

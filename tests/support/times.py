@@ -1,4 +1,4 @@
-"""Date-times and their meaning at every door: epoch ms, or the code of the refusal."""
+"""Date-times and their meaning at every entrance: epoch ms, or the code of the refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From settings to a relay."""
+"""Builds a relay from the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from duemq.cluster.relays.log import FiguresPublisher
 from duemq.model.topics.topic_names import TopicNames
 from duemq.storage.data_folder import log_id_of
 
-if TYPE_CHECKING:  # they bring aiokafka, which a server without destinations does without
+if TYPE_CHECKING:  # these import aiokafka, which a server without destinations does not need
     from duemq.client.consumer.base import ConsumerLog
     from duemq.client.consumer.options import ConsumerOptions
     from duemq.relay.embedded.log import Scheduler
@@ -29,7 +29,7 @@ _BY = "relay"
 
 
 class RelayOfProcess:
-    """The relay of this process, which begins with the first declaration."""
+    """The relay of this process. It starts with the first declaration."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class RelayOfProcess:
         log: Path | None = None,
         names: TopicNames = TopicNames(),  # noqa: B008  # a value
     ) -> None:
-        """`schedule`, `log`: of a server on its own log, which is at that path; None on Kafka. `names`: on Kafka."""
+        """`schedule`, `log`: scheduler and path of a server's own log; None on Kafka. `names`: on Kafka."""
         self._log, self._names = log, names
         self._settings, self._admin, self._bus, self._schedule = settings, admin, bus, schedule
         self._metrics = metrics
@@ -70,7 +70,7 @@ class RelayOfProcess:
             changed.clear()
 
     def shown(self, name: str) -> dict[str, Any] | None:
-        """What this process has counted of a destination; None where it is not at work here."""
+        """This process's counters of a destination; None if it is not at work here."""
         figures = None if self.relay is None else self.relay.measured_of(name)
         return None if figures is None else figures.shown()
 

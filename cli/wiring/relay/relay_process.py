@@ -33,7 +33,7 @@ from duemq.web.server import listen_on, serve_http, stop_on_signals, url_of
 
 @dataclass(frozen=True)
 class RelayStatus:
-    """What a relay says of itself; see `status.StatusReport`."""
+    """A relay's status report; see `status.StatusReport`."""
 
     admin: Administration
     relay: RelayOfProcess
@@ -60,7 +60,7 @@ async def run_relay(
     worker: int = 0,
     notifier: Notifier = Notifier(),  # noqa: B008  # a value
 ) -> None:
-    """Be a relay until SIGINT or SIGTERM."""
+    """Run a relay until SIGINT or SIGTERM."""
     if not settings.kafka.bootstrap:
         raise BadConfig("kafka.bootstrap is not set: name some brokers as HOST:PORT, or with --kafka")
     metrics = registry()

@@ -1,4 +1,4 @@
-"""Declares the destinations of the settings, once the administrative log is read. What is so already stays so."""
+"""Declares the destinations in the settings, once the administrative log is read. Unchanged ones are left alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SILENT: Final = 2  # failures
 
 
 class SettingsDestinations:
-    """`declared`: of the settings, by name. `bus`: the log in use. `ended`: of the relay in this process."""
+    """`declared`: from the settings, by name. `bus`: the log in use. `ended`: of the relay in this process."""
 
     def __init__(
         self,
@@ -37,15 +37,15 @@ class SettingsDestinations:
         self._declared, self._admin, self._bus, self._ended = declared, admin, bus, ended
 
     async def run(self) -> None:
-        """Declare each; what is refused is said in the process's log, and the server goes on."""
+        """Declare each. A refusal is logged, and the server continues."""
         if not self._declared:
             return
         await self._admin.log.ready.wait()
-        async with asyncio.TaskGroup() as group:  # one that has to wait holds up no other
+        async with asyncio.TaskGroup() as group:  # one that has to wait does not delay the others
             for name, declared in self._declared.items():
                 turn = partial(self._try, name, declared)
-                # A server that starts is not ready for some ms, and others may declare the same at the same time: no
-                # word of what passes so soon.
+                # A starting server is not ready for some ms, and others may declare the same at the same time: do not
+                # log such short failures.
                 loop = Loop("declaration", turn, name, expected=(Rejected, Unavailable), quiet=_SILENT, first_s=0.2)
                 group.create_task(loop.run(), name=f"declare {name}")
 
@@ -56,7 +56,7 @@ class SettingsDestinations:
             if error.code == "conflict":
                 raise
             log.error(
-                "destination %s of the settings is not declared: %s", name, error,
+                "destination %s in the settings is not declared: %s", name, error,
                 extra={"action": "destination.declare", "destination": name},
             )  # fmt: skip
 
@@ -75,6 +75,6 @@ class SettingsDestinations:
             if not changes and same_credentials:
                 return
             await registry.update(name, changes, _BY, None if same_credentials else credentials, begin=begin)
-        log.info("destination %s is declared by the settings", name, extra={"action": "destination.declare"})
+        log.info("destination %s is declared from the settings", name, extra={"action": "destination.declare"})
         action = "declare_destination"
         await self._admin.trail.act(TrailEntry(self._admin.clock(), _BY, "", action, name, 200, "", ""))

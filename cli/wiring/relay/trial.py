@@ -1,4 +1,4 @@
-"""A test message to a destination, by the outlet that a relay would use."""
+"""Sends a test message to a destination, by the outlet that a relay would use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OpenOutlet = Callable[[Destination, Credentials], "Outlet"]
 
 @dataclass(slots=True)
 class _TestRecord:
-    """As a record of the destination's own topic, where it never was."""
+    """Looks like a record of the destination's own topic, but is not stored there."""
 
     topic: str
     timestamp: int
@@ -40,10 +40,10 @@ class _TestRecord:
 
 
 def outlet_opener(settings: Settings) -> OpenOutlet:
-    """Opens outlets as this operator allows. They raise Rejected `not_supported` where a client library is missing."""
+    """Opens outlets under this operator's policy. Raises Rejected `not_supported` if a client library is missing."""
 
     def open_with(destination: Destination, credentials: Credentials) -> Outlet:
-        # Most servers have none, and start sooner without.
+        # Most servers have no destinations, and start sooner without this import.
         from duemq.relay.base import OutletMissing
         from duemq.relay.outlets import RelayPolicy, open_outlet
 
@@ -56,7 +56,7 @@ def outlet_opener(settings: Settings) -> OpenOutlet:
 
 
 async def send_test(destination: Destination, credentials: Credentials, open_with: OpenOutlet) -> SystemReply:
-    """Send one message within the destination's time-out."""
+    """Send one message within the destination's timeout."""
     from duemq.client.consumer.message import Message
     from duemq.relay.base import MAX_DETAIL, Result
 
@@ -84,4 +84,4 @@ async def _close(outlet: Outlet) -> None:
         async with asyncio.timeout(_CLOSE_S):
             await outlet.close()
     except TimeoutError:
-        pass  # the answer is known, and the process has nothing more to say to the other side
+        pass  # the answer is known, so errors of closing do not matter

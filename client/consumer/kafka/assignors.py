@@ -1,11 +1,11 @@
-"""How the partitions of a group are shared out among its members: Kafka assignors with the functions that share out
-shards among nodes (`duemq.election.allocation`), and a look at whether all members subscribe to the same.
+"""Kafka assignors that share out a group's partitions by the same functions that share out shards among nodes
+(`duemq.election.allocation`), and report members with different subscriptions.
 
-Each member says in the user data of its membership what it subscribes to and where it stands. The leader of the group
-compares, and tells every member in the user data of its assignment who differs. That is a warning and not a stop: in a
-rolling deployment members differ for a while. Meanwhile each gets only partitions of topics it subscribes to.
+Each member puts its subscription and its rack into the user data of its membership. The leader compares them, and tells
+every member in the user data of its assignment who differs. That is a warning, not an error: in a rolling deployment
+members differ for a while. Each member still gets only partitions of topics that it subscribes to.
 
-All members of a group need the same strategy: Kafka refuses one that has none in common with the others.
+All members of a group need the same strategy: Kafka refuses a member that has none in common with the others.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from duemq.model.errors import Rejected
 
 log = logging.getLogger(__name__)
 
-# What a leader says of mismatches, to all members together, in bytes. Kafka keeps a group's metadata as one record of
-# at most 1 MiB, and refuses the whole group above that.
+# Limit for what a leader tells all members about mismatches together, in bytes. Kafka keeps a group's metadata as one
+# record of at most 1 MiB, and refuses the whole group above that.
 _TELLING_BYTES = 128 << 10
 _VERSION = 1
 
@@ -41,8 +41,8 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A member of a group as its leader sees it. `tags` has the filter of each topic that it subscribes to; None for
-    a member that does not say."""
+    """A member of a group, as its leader sees it. `tags`: the filter of each topic that it subscribes to; None if the
+    member does not tell."""
 
     topics: frozenset[str]
     rack: str = ""
@@ -50,16 +50,16 @@ class Seat:
 
 
 OnMismatch = Callable[[Sequence[Mismatch]], None]
-"""Called with each assignment. Empty: all members subscribe to the same. Those of this member come first; of the
-others as many as fit into the metadata of a group."""
+"""Called with each assignment. Empty: all subscriptions are the same. This member's mismatches come first, then as many
+others as fit into the group's metadata."""
 
 
 def shares(
     strategy: StrategyName, seats: Mapping[str, Seat], partitions: Mapping[str, Iterable[int]]
 ) -> dict[str, list[Partition]]:
-    """What each member gets: every partition of a topic that somebody subscribes to goes to one who does.
+    """Each member's partitions. A partition of a subscribed topic goes to a member that subscribes to the topic.
 
-    Balanced as the strategy is, among the topics that the same members subscribe to.
+    The strategy balances the topics that the same members subscribe to.
     """
     subscribed: defaultdict[frozenset[str], list[str]] = defaultdict(list)
     for topic in sorted(partitions):
@@ -75,8 +75,8 @@ def shares(
 
 
 def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -> list[Partition]:
-    """The partitions by topic. For blocks of neighbours by how far into its topic a partition is, lest one member has a
-    topic alone and another one nothing but the retries of it."""
+    """The partitions by topic; for the strategy `average` by relative position in the topic: else one member could get
+    a whole topic, and another one only its retries."""
     places = [
         (Fraction(at, len(numbers)) if strategy is StrategyName.AVERAGE else Fraction(0), topic, number)
         for topic, numbers in partitions.items()
@@ -86,7 +86,7 @@ def _in_order(strategy: StrategyName, partitions: Mapping[str, Sequence[int]]) -
 
 
 def mismatches(seats: Mapping[str, Seat]) -> tuple[Mismatch, ...]:
-    """Where a member and most of the group differ, among those who say what they subscribe to."""
+    """Differences between members and the majority, among members that tell their subscriptions."""
     subscriptions = {name: seat.tags for name, seat in seats.items() if seat.tags is not None}
     differences: list[Mismatch] = []
     for topic in {topic for tags in subscriptions.values() for topic in tags}:
@@ -103,10 +103,10 @@ def assignor(
     subscription: Mapping[str, str] | None = None,
     on_mismatch: OnMismatch | None = None,
 ) -> type[AbstractPartitionAssignor]:
-    """An assignor for one consumer's `partition_assignment_strategy` (aiokafka wants a class, and has no place for
+    """An assignor class for one consumer's `partition_assignment_strategy` (aiokafka requires a class, and passes no
     settings). Its name is `duemq-average` and so on.
 
-    `subscription`: the tag filter of each topic; topics without one are taken to want all tags.
+    `subscription`: the tag filter of each topic; a topic without a filter takes all tags.
     Raises Rejected `bad_option` or `bad_tags`.
     """
     if strategy not in tuple(StrategyName):
@@ -145,15 +145,15 @@ def assignor(
         def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
             try:
                 tell(_mismatches_in(assignment.user_data))
-            except Exception:  # it would leave the group without this member
-                log.exception("consumer cannot tell of a mismatch in its group", extra={"action": "mismatch"})
+            except Exception:  # the error would keep this member out of the group
+                log.exception("consumer cannot report a mismatch in its group", extra={"action": "mismatch"})
 
     return Assignor
 
 
 def _warn(differences: Sequence[Mismatch]) -> None:
     for mismatch in differences:
-        log.warning("consumer is in a group of different subscriptions: %s", mismatch, extra={"action": "mismatch"})
+        log.warning("consumer is in a group with different subscriptions: %s", mismatch, extra={"action": "mismatch"})
 
 
 def _by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
@@ -164,7 +164,7 @@ def _by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
 
 
 def _telling(member: str, wrong: Sequence[Mismatch], most: int) -> bytes:
-    """The mismatches that a member is told of: its own first, as many as fit into `most` bytes."""
+    """The mismatches to tell a member: its own first, as many as fit into `most` bytes."""
     chosen: list[dict[str, Any]] = []
     room = most
     for mismatch in sorted(wrong, key=lambda each: each.member != member):
@@ -190,7 +190,7 @@ def _pack(**fields: Any) -> bytes:
 
 
 def _unpack(user_data: bytes | None) -> dict[str, Any]:
-    """The document in user data; empty for a member with another version of this: a group has to go on with both."""
+    """The document in user data. Empty if it has another version: both versions must work in one group."""
     try:
         document = json.loads(user_data or b"{}")
     except ValueError:

@@ -1,9 +1,9 @@
-"""Whether a topic is the one that the group has offsets of: it may have been deleted and made again under its name.
+"""Checks that a topic is still the one that the group's offsets belong to: it may have been recreated under its name.
 
-Its records have the same offsets again. Where the new log is shorter a fetch from an old offset fails; where it is
-longer by then, all before that offset would be skipped. So each commit says by the topic's id what it is of. It is
-compared whenever partitions come, before anything of them is handled or stored, whenever an offset is out of range, and
-every 30 s.
+A recreated topic uses the same offsets again. If its log is shorter, a fetch from an old offset fails; if it is already
+longer, every record before that offset would be skipped. So each commit stores the topic's id. The ids are compared
+whenever partitions are assigned, before any of their records is handled or stored, whenever an offset is out of range,
+and every 30 s.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class TopicIdentity:
         self._kafka, self._topics, self._starts = kafka, topics, starts
         self._parking, self._changes = parking, changes
         self.done: Mapping[TopicPartition, Ranges] = {}
-        """What is done behind the offset that the group has committed, of partitions that are the logs they were."""
+        """Ranges done after the group's committed offset, for partitions whose log is still the same."""
 
     async def compare(self) -> bool:
-        """Compare the topics; one call at a time. False where partitions moved meanwhile, or have to be compared again.
+        """Compare the topics; one call at a time. False if partitions moved during the call, or must be compared again.
 
         Raises KafkaError or TimeoutError.
         """

@@ -1,4 +1,4 @@
-"""The log of a consumer on Kafka: a source that is a member of a group, and a producer for what goes back."""
+"""The log of a consumer on Kafka: a source that is a group member, and a producer for messages that are sent back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _JOIN_S: Final = 60.0
 
 
 class KafkaLog:
-    """`bootstrap`: Kafka's. `own_name`: of the group inside duemq, if it is another (`model/topics/topic_names.py`)."""
+    """`bootstrap`: Kafka's. `own_name`: the group's name inside duemq, if different (`model/topics/topic_names.py`)."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = group, bootstrap, options
@@ -38,7 +38,7 @@ class KafkaLog:
         lost: PartitionsMoved,
         report_mismatches: Callable[[Sequence[Mismatch]], None],
     ) -> Source:
-        """See `ConsumerLog`. Raises Rejected where this Kafka has no duemq, and aiokafka's errors."""
+        """See `ConsumerLog`. Raises Rejected if this Kafka has no duemq, and aiokafka's errors."""
         options, names = self._options, sorted(topics)
         sharing = assignor(options.allocation, options.rack, topics, report_mismatches)
         await self._returns.start(await prepare(self._group, self._bootstrap, options, names))
@@ -49,8 +49,8 @@ class KafkaLog:
         return await self._returns.send(message, to, error)
 
     async def renew(self, topics: Sequence[str]) -> None:
-        """See `ConsumerLog`. Brokers forget the offsets of a group once it has had no member for
-        `offsets.retention.minutes`: one comes, and goes again."""
+        """See `ConsumerLog`. Brokers drop a group's offsets after `offsets.retention.minutes` without a member: this
+        joins one and lets it leave."""
         joined = asyncio.Event()
 
         async def gained(_: object) -> None:

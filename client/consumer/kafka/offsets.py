@@ -1,5 +1,5 @@
-"""The offsets of a broadcasting member, in a file of its own: every member has all partitions, and Kafka keeps one
-place per group."""
+"""A broadcasting member's offsets, in a file: every member has all partitions, and Kafka keeps one position per
+group."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _FORMAT = 1
 
 
 class FileOffsets:
-    """All offsets of one member. Written as a whole, to another name first: a crash leaves the old ones or the new
-    ones.
+    """All offsets of one member. The file is written whole, under another name, and renamed: after a crash it has the
+    old offsets or the new ones.
 
-    Methods block. They raise DiskFull or StoreFailed; and CorruptStore for a file that is none of ours.
+    Methods block. They raise DiskFull or StoreFailed, and CorruptStore if the file has another format.
     """
 
     def __init__(self, folder: Path, group: str, member: str) -> None:
         self.path = folder / group / f"{member}.json"
         self.topics: frozenset[str] = frozenset()
-        """Topics that the member subscribed to when it stored its offsets last, also where they were not there yet."""
+        """Topics that the member subscribed to when it last stored its offsets, including missing topics."""
         self._offsets: dict[TopicPartition, int] = {}
         self._ids: dict[str, str] = {}
         self._lock = -1
         self._writing = threading.Lock()
 
     def lock(self) -> None:
-        """Keep other processes from being the same member, until `unlock`. Raises Rejected `member_taken`."""
+        """Keep other processes from acting as the same member, until `unlock`. Raises Rejected `member_taken`."""
         with translate_errors(self.path):
             make_folder(self.path.parent)
             lock = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -44,7 +44,7 @@ class FileOffsets:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(lock)
-                detail = f"another process has the offsets in {self.path}: give each process a `member` of its own"
+                detail = f"another process has the offsets in {self.path}: give each process another `member`"
                 raise Rejected("member_taken", detail, "member") from error
         self._lock = lock
 
@@ -77,8 +77,7 @@ class FileOffsets:
         return dict(self._offsets)
 
     def anew(self, ids: Mapping[str, str]) -> frozenset[str]:
-        """Topics that have another id than when offsets of them were stored. Those offsets are forgotten. `ids`: of
-        topics, as they are now."""
+        """Topics whose id differs from the stored one. Their offsets are dropped. `ids`: current ids by topic."""
         with self._writing:
             other = frozenset(topic for topic, id_ in ids.items() if self._ids.get(topic, id_) != id_)
             self._offsets = {each: offset for each, offset in self._offsets.items() if each.topic not in other}

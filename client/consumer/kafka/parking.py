@@ -1,7 +1,7 @@
-"""Partitions that have no place to fetch from: their offset is not known, or out of range.
+"""Partitions without a position to fetch from: their offset is unknown or out of range.
 
-To find a place takes several questions to brokers, which may be away, and for a new group the member that begins the
-topic. Meanwhile such a partition is parked, that is, paused and without a place. All others go on.
+Finding a position takes several requests to brokers, which may be unreachable, and in a new group it takes the member
+that starts the topic. Until then the partition is parked, that is, paused without a position. All others continue.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from duemq.client.consumer.kafka.starts import Starts, named
 log = logging.getLogger(__name__)
 
 ANEW: Final = -1
-"""Stands in the place of an offset: the log is another one than that of the partition's offsets."""
+"""Used as an offset: the partition's log is not the one that its offsets belong to."""
 
-_OTHERS_S = 0.5  # while another member begins a topic
+_OTHERS_S = 0.5  # while another member starts a topic
 _NOT_HERE = object()
 
 
 Store = Callable[[Mapping[TopicPartition, int], int], Awaitable[None]]
-"""Have these offsets durable, unless partitions moved since the turn that is given. Raises KafkaError."""
+"""Make these offsets durable, unless partitions moved since the given turn. Raises KafkaError."""
 
 
 class Parking:
@@ -43,38 +43,38 @@ class Parking:
         self._turn = 0
         self._some = asyncio.Event()
         self.times: Counter[TopicPartition] = Counter()
-        """How often each partition was parked: what was pulled before that does not count any more."""
+        """How often each partition was parked: records pulled before that no longer count."""
 
     @property
     def parked(self) -> dict[TopicPartition, int | None]:
-        """Partitions that are parked now, with the offset that is out of their range, or `ANEW`; None: they have
-        none."""
+        """Partitions that are parked now, with the offset that is out of range, or `ANEW`; None: they have no
+        offset."""
         return self._parked if self._turn == self._changes.turn else {}
 
     @property
     def unsure(self) -> Collection[TopicPartition]:
-        """Partitions of which nothing may be stored: what was read of them may be of a log that is gone. While
-        partitions move, these are the ones that were parked before."""
+        """Partitions of which no position may be stored: their records may come from a log that no longer exists.
+        During a rebalance, the ones parked before it."""
         return self._parked.keys() if self._changes.turn - self._turn <= self._changes.moving else ()
 
     def park(self, partitions: Mapping[TopicPartition, int | None]) -> None:
-        """Park partitions. `partitions`: as in `parked`. While partitions move nothing is parked: what has no place is
-        met again."""
+        """Park partitions; the argument is as in `parked`. Does nothing during a rebalance: partitions without a
+        position show up again after it."""
         if self._changes.moving:
             return
         if self._turn != self._changes.turn:
             self._parked, self._turn = {}, self._changes.turn
         for partition, offset in partitions.items():
-            with suppress(IllegalStateError):  # it went to another member meanwhile
+            with suppress(IllegalStateError):  # it has moved to another member
                 if offset is None:
-                    self._kafka.seek(partition, 0)  # without any position aiokafka asks for one all the time
+                    self._kafka.seek(partition, 0)  # without a position aiokafka requests one again and again
                 self._kafka.pause(partition)
                 self._parked[partition] = offset
                 self.times[partition] += 1
                 self._some.set()
 
     async def run(self) -> None:
-        """Find places, until it is cancelled."""
+        """Find positions until cancelled."""
         await Loop("start of partitions", self._place_some, expected=(KafkaError, TimeoutError), longest_s=2.0).run()
 
     async def _place_some(self) -> float:
@@ -83,7 +83,7 @@ class Parking:
             await self._some.wait()
         turn, parked = self._changes.turn, dict(self.parked)
         searches = [self._find_starts([each for each, offset in parked.items() if offset is None], turn)]
-        if not self._changes.in_doubt.is_set():  # else it is not known which topic a commit would be of
+        if not self._changes.in_doubt.is_set():  # else a commit could be for the wrong topic
             lost = [(each, offset) for each, offset in parked.items() if offset is not None]
             searches += [self._restart_lost(each, offset, turn) for each, offset in lost]
         ends = await asyncio.gather(*searches, return_exceptions=True)
@@ -106,20 +106,20 @@ class Parking:
             raise problems[0]
 
     async def _restart_lost(self, partition: TopicPartition, offset: int, turn: int) -> None:
-        """Begin anew where retention removed what was to come next, or where the topic is another one by now."""
+        """Restart where retention removed the next record, or where the topic was recreated."""
         first = (await self._starts.firsts([partition]))[partition]
         last = (await self._starts.lasts([partition]))[partition]
         if first <= offset <= last:
             first = offset  # a broker was behind for a moment
         elif offset != ANEW and offset < first:
             log.error(
-                "consumer of %s was at offset %d, and the log begins at %d now: what was between is lost",
+                "consumer of %s was at offset %d, and the log now starts at %d: records in between are lost",
                 named([partition]), offset, first, extra={"action": "out of range"},
             )  # fmt: skip
         else:
-            how = "is another one by now" if offset == ANEW else f"ends at {last}, before offset {offset}"
+            how = "is another one now" if offset == ANEW else f"ends at {last}, before offset {offset}"
             log.error(
-                "topic %s was made anew, or cut: the log of %s %s. It is read from its first record, at %d",
+                "topic %s was recreated or truncated: the log of %s %s. It is read from its first record, at %d",
                 partition.topic, named([partition]), how, first, extra={"action": "made anew"},
             )  # fmt: skip
             await self._changes.forget([partition])
@@ -127,7 +127,7 @@ class Parking:
         self._place({partition: first}, turn)
 
     def _place(self, offsets: Mapping[TopicPartition, int], turn: int) -> None:
-        """Have partitions go on from these offsets, unless partitions moved since `turn`."""
+        """Continue partitions from these offsets, unless they moved since `turn`."""
         for partition, offset in offsets.items():
             if turn == self._changes.turn and self.parked.pop(partition, _NOT_HERE) is not _NOT_HERE:
                 with suppress(IllegalStateError):

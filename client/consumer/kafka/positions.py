@@ -1,15 +1,15 @@
-"""What a consumer says in the metadata of a committed offset: how far it has pulled, and what it subscribes to.
+"""The metadata of a consumer's committed offset: how far it has pulled, and its subscription.
 
-The committed offset is that of the first message that is not done; from the two, anybody can tell how many are in hand.
-`done` are the ranges that are done behind it, as far as there is room for them.
+The committed offset is that of the first message that is not done; together the two tell how many messages are in hand.
+`done` has the ranges done after the committed offset, if they fit.
 
-`of` is the beginning of the topic's id, by which a member that starts later can tell that the topic was made anew.
+`of` is the start of the topic's id. It tells a member that starts later whether the topic was recreated.
 
-The offset itself stands there as well. MirrorMaker 2 copies a group with its metadata, and translates the offset alone:
-a commit with another offset than its metadata is such a copy, and the rest of the metadata concerns the other cluster.
+The metadata repeats the offset. MirrorMaker 2 copies a group with its metadata, but translates only the offset: a
+commit whose offset differs from its metadata is such a copy, and the rest of the metadata is about the other cluster.
 
-The topics stand with the offset of one partition that each group has, that of its retries: a member that starts later
-can tell from them a topic that was made, or made anew, since then, from one that the group reads for the first time.
+The topics are stored with one partition that each group has: that of its retry topic. They tell a member that starts
+later whether a topic was created, or recreated, after that, or is read by the group for the first time.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from duemq.client.consumer.done_ranges import Ranges, decode_ranges, encode_rang
 _PULL = re.compile(
     r"duemq pull=(\d{1,18})(?: of=([0-9a-f]{8}))?(?: topics=((?:[\w-]{8})*))?(?: done=([\w-]+))?", re.ASCII
 )
-MAX_BYTES = 4_096  # what a broker keeps with an offset (`offset.metadata.max.bytes`), if it is not told otherwise
+MAX_BYTES = 4_096  # a broker's default limit for an offset's metadata (`offset.metadata.max.bytes`)
 _MAX_TOPICS = 400
 _DONE = " done="
 _AT = "________"
-"""Before the offset among the topics, where members of older versions look for none of this name."""
+"""Precedes the offset in the topic list. Members of older versions take it for a topic that they do not have."""
 
 
 def metadata_of(pull: int, topic_id: str | None = None, topics: Collection[str] = (), commit: int | None = None) -> str:
-    """The metadata of a commit. `pull`: the offset of the next message to be fetched. `topic_id`: in hex, where it is
-    known. Of more than 400 topics the first, by name, are in it. `commit`: the offset that is committed."""
+    """The metadata of a commit. `pull`: the offset of the next message to fetch. `topic_id`: in hex, if known. Of more
+    than 400 topics, only the first by name are included. `commit`: the committed offset."""
     at = "" if commit is None else _AT + base64.urlsafe_b64encode(commit.to_bytes(6, "big")).decode()
     marks = at + "".join(map(_mark, sorted(topics)[:_MAX_TOPICS]))
     return f"duemq pull={pull}" + (f" of={topic_id[:8]}" if topic_id else "") + (f" topics={marks}" if marks else "")
 
 
 def with_done(metadata: str, place: FetchPosition, most: int = MAX_BYTES) -> str:
-    """The metadata with what is done behind the offset of a place, up to `most` bytes in all."""
+    """The metadata plus the ranges done after the committed offset, up to `most` bytes in all."""
     done = encode_ranges(place.done, place.commit, most - len(metadata) - len(_DONE))
     return f"{metadata}{_DONE}{done}" if done else metadata
 
 
 def own_metadata(commit: int, metadata: str | None) -> str | None:
-    """The metadata of a committed offset; None for one that was copied from another cluster."""
+    """The metadata of a committed offset; None if it was copied from another cluster."""
     match = _PULL.fullmatch(metadata or "")
     written = "" if match is None else match[3] or ""
     if not written.startswith(_AT) or len(written) < 16:
@@ -56,31 +56,31 @@ def own_metadata(commit: int, metadata: str | None) -> str | None:
 
 
 def pull_in(metadata: str | None) -> int | None:
-    """The pull offset in a commit's metadata; None where it is no consumer of ours that wrote it."""
+    """The pull offset in a commit's metadata; None if another kind of consumer wrote it."""
     match = _PULL.fullmatch(metadata or "")
     return None if match is None else int(match[1])
 
 
 def done_in(commit: int, metadata: str | None) -> Ranges:
-    """What is done behind a committed offset."""
+    """The ranges done after a committed offset."""
     match = _PULL.fullmatch(metadata or "")
     return () if match is None else decode_ranges(match[4] or "", commit)
 
 
 def is_of(metadata: str | None, topic_id: str | None) -> bool:
-    """Whether a commit may be of the topic with this id: False only where both say which one, and differ."""
+    """Whether a commit may be of the topic with this id: False only if both ids are known and differ."""
     id_prefix = says_of(metadata)
     return id_prefix is None or not topic_id or topic_id.startswith(id_prefix)
 
 
 def says_of(metadata: str | None) -> str | None:
-    """How the id of the topic begins that a commit is of; None where it does not say."""
+    """The start of the topic's id in a commit's metadata; None if it has none."""
     match = _PULL.fullmatch(metadata or "")
     return None if match is None else match[2]
 
 
 def topics_in(metadata: Iterable[str | None], among: Iterable[str]) -> frozenset[str]:
-    """Topics of `among` that stand in the metadata of a commit."""
+    """Topics of `among` that are listed in the metadata of a commit."""
     marks: set[str] = set()
     for each in metadata:
         match = _PULL.fullmatch(each or "")

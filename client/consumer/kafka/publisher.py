@@ -1,11 +1,10 @@
-"""Sending messages back: through duemq's buffer topic, which any Kafka client may write to (docs/kafka.md).
+"""Sends messages back through duemq's buffer topic, which any Kafka client may write to (docs/kafka.md).
 
-Each carries a name made of the record that the handler had, so a consumer that died after it sent a message back and
-before it committed may send it again: duemq delivers one of the two. No client can give a message this name
-(`model/messages/names.py`). The record's time is part of the name, for a topic
-that was made anew has the same offsets again.
+Each has a name made from the record that the handler had. So a consumer that died between sending a message back and
+committing may send it again: duemq delivers one of the two. No client can use such a name (`model/messages/names.py`).
+The record's time is part of the name, because a recreated topic has the same offsets again.
 
-What duemq cannot take is written to the dead letters directly, without what was too large.
+Messages that duemq cannot accept are written to the dead letters directly, without the parts that are too large.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ from duemq.model.topics.group_topics import dead_letter_topic
 log = logging.getLogger(__name__)
 
 _SEND_S = 15.0
-_FIRST_S, _LONGEST_S = 0.1, 10.0  # pauses before another try
+_FIRST_S, _LONGEST_S = 0.1, 10.0  # pauses before a retry
 _REQUEST_BYTES = 64 << 20  # the broker's own limits decide
 
 TOO_LARGE: Final = "too_large"
 MALFORMED: Final = "malformed"
 _NOT_ALLOWED: Final = "not_authorized"
 _TOO_LARGE = (MessageSizeTooLargeError, RecordListTooLargeError)
-_NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot make a record of it
+_NO_RECORD = (TypeError, ValueError, OverflowError, StructError)  # aiokafka cannot encode it as a record
 _FAILURES = (KafkaError, OSError, AssertionError, StrayCancellation, *_NO_RECORD)
 
 
 class _Letter(NamedTuple):
-    """A record to write. `topic`: None for duemq's buffer, to which its headers are a command."""
+    """A record to write. `topic`: None for duemq's buffer, in which its headers are a command."""
 
     topic: str | None
     key: bytes | None
@@ -63,7 +62,7 @@ class _Letter(NamedTuple):
 
 
 class Returns:
-    """Of one group. `send` comes back when the log has the message, durably. `own_name`: see `KafkaLog`."""
+    """Sends back the messages of one group. `own_name`: see `KafkaLog`."""
 
     def __init__(self, group: str, bootstrap: str, options: ConsumerOptions, own_name: str | None = None) -> None:
         self._group, self._bootstrap, self._options = own_name or group, bootstrap, options
@@ -78,10 +77,10 @@ class Returns:
         await patiently(self._open)
 
     async def send(self, message: Message, to: Wait | Dead, error: str) -> Wait | Dead:
-        """Send it back, or to the dead letters; where duemq cannot take it, to the dead letters in any case. Gives what
-        became of it.
+        """Send a message back, or to the dead letters; to the dead letters in any case if duemq cannot accept it.
+        Returns where it went, once it is durable in the log.
 
-        Tries until it succeeds; a cancel ends it, with an unknown outcome.
+        Retries until it succeeds; after a cancel the outcome is unknown.
         """
         record = message.record
         back = letter_of(self._group, message, to, error)
@@ -93,13 +92,13 @@ class Returns:
         return Dead(refused)
 
     async def _bury(self, message: Message, reason: str, error: str) -> None:
-        """A dead letter of what duemq cannot take: whole, without the value, or no more than where it was. It is
-        written directly; through duemq, where this user may not do that."""
+        """A dead letter for a message that duemq cannot accept: whole, without the value, or only its place. Written
+        directly, or through duemq if this user must not do that."""
         record, origin, value = message.record, message.origin, message.value
         null, dead = value is None, self._dead_letters
         nothing = None if null else b""
         log.warning(
-            "consumer of group %s: duemq cannot take %r, of %d bytes, so it is a dead letter: %s",
+            "consumer of group %s: duemq cannot accept %r, of %d bytes, so it becomes a dead letter: %s",
             self._group, message, len(message.payload), reason, extra={"action": "refused", "group": self._group},
         )  # fmt: skip
         headers = dead_headers(self._group, returned(record.headers, origin, reason, error, null), origin, error)
@@ -117,10 +116,10 @@ class Returns:
             await asyncio.sleep(_LONGEST_S)
 
     async def _append(self, message: Message, letter: _Letter) -> str | None:
-        """None once the log has it, or the reason why it never takes this one."""
+        """None once the log has it, or the reason why the log never accepts this one."""
         topic, key, value, headers = letter
         if key is None and value is None:
-            value = b""  # aiokafka sends no record without both, and `x-duemq-null` keeps it null
+            value = b""  # aiokafka requires a key or a value; `x-duemq-null` preserves the null
         partition = None
         if topic is None:
             topic = self._options.buffer_topic
@@ -143,7 +142,7 @@ class Returns:
                 elif isinstance(failure, TopicAuthorizationFailedError) and letter.topic is not None:
                     refused = _NOT_ALLOWED
                 else:
-                    # The producer goes on after what a broker answers or the network does. Else it may be past that.
+                    # The producer survives errors from a broker or the network. After other errors it may be broken.
                     passing = isinstance(failure, BrokerResponseError) or getattr(failure, "retriable", False)
                     if producer is not None and not passing:
                         await self._close(producer)
@@ -158,8 +157,8 @@ class Returns:
         async with self._opening:
             if self._producer is None:
                 settings: dict[str, Any] = {"request_timeout_ms": 6_000, **self._options.kafka_of(AIOKafkaProducer)}
-                # Not idempotent: duemq delivers one message of a name, and after a refusal of one message an idempotent
-                # producer could send no other to that partition.
+                # Not idempotent: duemq delivers one message per name, and after one message was refused, an idempotent
+                # producer could no longer send to that partition.
                 producer = new_producer(
                     bootstrap_servers=self._bootstrap, acks="all", max_request_size=_REQUEST_BYTES, **settings
                 )
@@ -177,7 +176,7 @@ class Returns:
             await stop(producer)
 
     async def stop(self) -> None:
-        """Take a few seconds at most, also where brokers are away."""
+        """Takes a few seconds at most, even if brokers are unreachable."""
         producer, self._producer = self._producer, None
         if producer is not None:
             try:
@@ -188,17 +187,18 @@ class Returns:
 
 
 def _address(letter: Letter) -> Pairs:
-    """The headers by which duemq delivers it."""
+    """The headers that tell duemq how to deliver it."""
     name = ("duemq-name", letter.name.encode())
     return [("duemq-topic", letter.topic.encode()), letter.wait.header, name, (RETURN_HEADER, b"1")]
 
 
 def _unfit(letter: _Letter) -> str | None:
-    """The reason why duemq would take the record for malformed (`model/messages/plain.py`), whatever it says."""
+    """Why duemq would take the record for malformed (`model/messages/plain.py`) whatever it contains; None if it would
+    not."""
     if len(letter.key or b"") >= NO_KEY or len(letter.headers) > MAX_HEADERS:
         return MALFORMED
     try:
         pack_headers(letter.headers)
-    except (UnicodeEncodeError, StructError):  # no text, or a name beyond 65,535 bytes
+    except (UnicodeEncodeError, StructError):  # not text, or a name beyond 65,535 bytes
         return MALFORMED
     return None

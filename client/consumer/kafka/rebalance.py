@@ -1,4 +1,4 @@
-"""Which partitions a consumer has, as Kafka gives and takes them."""
+"""The partitions that Kafka assigns to a consumer and revokes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from aiokafka.structs import TopicPartition
 class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
     """Tells the consumer which partitions it has.
 
-    aiokafka's `assignment()` and `position()` go on giving the old ones until new ones are known, and Kafka takes
-    commits for them meanwhile: whoever uses those has to look at `turn` before and after.
+    aiokafka's `assignment()` and `position()` return the old ones until new ones are known, and Kafka still accepts
+    commits for them: code that uses those has to compare `turn` before and after.
     """
 
     def __init__(
@@ -23,13 +23,13 @@ class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
     ) -> None:
         self._gained, self._lost = gained, lost
         self.turn = 0
-        """How often partitions came or went."""
+        """How often partitions were assigned or revoked."""
         self.moving = False
-        """They went, and it is not known yet which will come."""
+        """Revoked, and the next assignment is not known yet."""
         self.doubts = 0
-        """How often there was a reason to ask whether the partitions are the logs that they were."""
+        """How often there was a reason to check whether the partitions' logs are the same as before."""
         self.in_doubt = asyncio.Event()
-        """Set until that is known."""
+        """Set until that check is done."""
         self.sure = asyncio.Event()
         """The opposite."""
         self.sure.set()
@@ -44,18 +44,18 @@ class Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]
         await self._gained(assigned)
 
     def doubt(self) -> None:
-        """They may be other logs of the same names, because they just came, or because offsets do not fit."""
+        """The logs may be others of the same names: partitions were just assigned, or offsets do not fit."""
         self.doubts += 1
         self.sure.clear()
         self.in_doubt.set()
 
     def confirm(self, doubts: int) -> bool:
-        """The partitions were compared after the reason with this number. False where a newer reason came meanwhile."""
+        """The partitions were compared for the doubt with this number. Returns False if a newer doubt arose."""
         if doubts == self.doubts:
             self.in_doubt.clear()
             self.sure.set()
         return self.sure.is_set()
 
     async def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """What is in hand of these is of a log that is gone. They stay this member's."""
+        """Drop the messages in hand of these partitions: their log no longer exists. The partitions stay assigned."""
         await self._lost(partitions)

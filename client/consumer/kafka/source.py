@@ -1,4 +1,4 @@
-"""Where messages come from and where offsets are kept: a group of Kafka's, or all partitions and a file."""
+"""Source of messages and store of offsets: a Kafka group, or all partitions and a file."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from duemq.client.consumer.options import ConsumerOptions
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 30.0  # between looks for new topics and partitions
-_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics came or went
+_LOOK_S = 30.0  # between checks for new topics and partitions
+_LOOK_SOON_S = (1.0, 2.0, 3.0, 5.0, 10.0)  # after the start, and when topics appeared or disappeared
 _STOP_S = 10.0
 _ASK_S = 2.0
 _AGAIN_S = 2.0
@@ -57,7 +57,7 @@ _OTHERS = (CommitFailedError, IllegalGenerationError, RebalanceInProgressError, 
 
 
 class Source:
-    """One aiokafka consumer. `first`: topics that begin at their first message whatever the options say."""
+    """One aiokafka consumer. `first`: topics that start at their first message whatever the options say."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Source:
             "client_id": f"duemq-{options.name}",
             "session_timeout_ms": session_ms,
             "heartbeat_interval_ms": max(session_ms // 10, 100),
-            "rebalance_timeout_ms": session_ms + stop_ms,  # handlers may take their time while partitions move
+            "rebalance_timeout_ms": session_ms + stop_ms,  # handlers may finish during a rebalance
             "metadata_max_age_ms": int(_LOOK_S * 1000),
             **options.kafka_of(AIOKafkaConsumer),
         }
@@ -86,11 +86,11 @@ class Source:
             bootstrap_servers=bootstrap,
             group_id=None if options.broadcasting else group,
             enable_auto_commit=False,
-            auto_offset_reset="none",  # anything else would skip messages without a word
+            auto_offset_reset="none",  # any other value would skip messages silently
             isolation_level="read_committed",
             **settings,
         )
-        # aiokafka would wait 40 s for a topic that is not there, and then give up all others.
+        # For a missing topic, aiokafka would wait 40 s and then give up on all topics.
         start_without_topics(self._kafka)
         self._starts = Starts(self._kafka, options, first)
         self._file = FileOffsets(options.folder, group, options.name) if options.broadcasting else None
@@ -101,12 +101,12 @@ class Source:
         self._pulls, self._commits = Outage("pull", group), Outage("commit", group)
         self._held_partitions: frozenset[TopicPartition] = frozenset()
         self._saving, self._comparing = asyncio.Lock(), asyncio.Lock()
-        self._keeps_back = False  # records that a pull has taken and not given yet
+        self._keeps_back = False  # a pull holds records that it has not returned yet
         self._metadata_bytes = MAX_BYTES
-        self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and what the mark was stored with
+        self._marked: tuple[int, FetchPosition, frozenset[str]] | None = None  # turn, and the mark's last value
 
     async def start(self) -> None:
-        """Begin to fetch. Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
+        """Start fetching. Raises Rejected `member_taken`, `not_authorized` or `bad_topic`, and KafkaError."""
         if self._file is not None:
             await asyncio.to_thread(self._file.lock)
         overview = await survey(self._group, self._bootstrap, self._options, self._topics)
@@ -114,7 +114,7 @@ class Source:
         self._missing = overview.missing
         if missing := sorted(overview.missing - self._first):
             log.warning(
-                "consumer of group %s begins without topics that are not there, and looks for them: %s",
+                "consumer of group %s starts without missing topics, and keeps looking for them: %s",
                 self._group, ", ".join(missing), extra={"action": "subscribe"},
             )  # fmt: skip
         if self._file is None:
@@ -131,10 +131,9 @@ class Source:
         self._tasks = [asyncio.create_task(run(), name=name) for name, run in work]
 
     async def pull(self, timeout_ms: int, most: int) -> dict[TopicPartition, list[Any]]:
-        """Fetch up to `most` records. Where there is no offset yet, or what it points to is gone, nothing comes this
-        time.
+        """Fetch up to `most` records. Returns none this time if an offset is missing or points to a removed record.
 
-        Records of partitions that just came are kept back until it is known which logs these are.
+        Records of newly assigned partitions are held back until their logs are identified.
         """
         parked = self._parking.times.copy()
         try:
@@ -161,13 +160,13 @@ class Source:
             finally:
                 self._keeps_back = False
             if self._file is None and turn != self._changes.turn:
-                return {}  # all that came since then begins at what was committed
+                return {}  # after the rebalance, everything restarts at the committed offsets
             return {each: some for each, some in pulled.items() if self._parking.times[each] == parked[each]}
         return {}
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Pull nothing of these, and of all others again. What is fetched of them already is kept: aiokafka would throw
-        it away if they were paused."""
+        """Pull no records of these partitions, and records of all others again. Records already fetched are kept:
+        pausing the partitions in aiokafka would drop them."""
         self._held_partitions = frozenset(partitions)
 
     def rewind(self, partition: TopicPartition, offset: int) -> bool:
@@ -177,7 +176,7 @@ class Source:
         return True
 
     async def idle(self) -> None:
-        """Say that we are there, without fetching: a member that is silent for minutes is taken out of its group."""
+        """Send a sign of life without fetching: a member that is silent for minutes is removed from its group."""
         partitions = self._kafka.assignment() - self._kafka.paused()
         self._kafka.pause(*partitions)
         try:
@@ -186,12 +185,12 @@ class Source:
             self._kafka.resume(*(partitions & self._kafka.assignment() - self._parking.parked.keys()))
 
     def partitions(self) -> frozenset[TopicPartition]:
-        """The partitions this member has: none while they move."""
+        """The partitions of this member; empty during a rebalance."""
         return frozenset() if self._changes.moving else frozenset(self._kafka.assignment())
 
     async def position(self, partition: TopicPartition) -> int | None:
-        """Where the next fetch starts, past markers of transactions; None where that is not known just now, or not
-        which log it is, and where the partition is not this member's, or went away and came back meanwhile."""
+        """Where the next fetch starts, past transaction markers. None if it or its log is unknown at present, or if the
+        partition is not this member's or was away in between."""
         turn = self._changes.turn
         with suppress(TimeoutError, KafkaError):
             async with asyncio.timeout(_ASK_S):
@@ -202,21 +201,21 @@ class Source:
         return None
 
     def end(self, partition: TopicPartition) -> int | None:
-        """As the last fetch of the partition said."""
+        """As of the partition's last fetch."""
         end: int | None = self._kafka.highwater(partition) if partition in self.partitions() else None
         return end
 
     def done(self, partition: TopicPartition) -> Ranges:
-        """What is done behind the offset that is committed. A broadcasting member does not store it."""
+        """Ranges done after the committed offset. A broadcasting member does not store them."""
         return self._identity.done.get(partition, ())
 
     def log_id(self, topic: str) -> str:
-        """The topic's id, where the brokers have any."""
+        """The topic's id, if the brokers have ids."""
         return self._starts.ids.get(topic, "")
 
     async def save(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
-        """Store these places. Gives the partitions whose places are durable now: none if they moved to another member
-        or Kafka is away, and not those whose log is in doubt."""
+        """Store these positions. Returns the partitions whose positions are durable now: none if they moved to another
+        member or Kafka is unreachable; those whose log is in doubt are left out."""
         sure = {each: place for each, place in places.items() if each not in self._parking.unsure}
         if self._file is not None:
             offsets = {each: place.commit for each, place in sure.items()}
@@ -226,8 +225,8 @@ class Source:
             return await self._commit(sure)
 
     async def _commit(self, places: Mapping[TopicPartition, FetchPosition]) -> Collection[TopicPartition]:
-        """Commit as `save` does. With the mark, where the group knows other topics by now than those that it was stored
-        with."""
+        """Commit as `save` does. Includes the mark if the group's known topics have changed since it was last
+        stored."""
         if not self._changes.sure.is_set():
             return ()
         turn, known_topics, mark, ids = self._changes.turn, self._known_topics(), self._starts.mark, self._starts.ids
@@ -252,14 +251,14 @@ class Source:
                 await commit_once(self._kafka, commits, lambda: True)
         except _OTHERS as error:
             log.info(
-                "consumer does not commit, for its partitions went to others: %r", error, extra={"action": "commit"}
+                "consumer does not commit: its partitions moved to other members: %r", error, extra={"action": "commit"}
             )
             return ()
         except OffsetMetadataTooLargeError:
             if self._metadata_bytes:
                 log.warning(
-                    "brokers keep less than %d bytes with an offset: after a crash more messages come again. Set their "
-                    "offset.metadata.max.bytes to that", self._metadata_bytes, extra={"action": "commit"},
+                    "brokers keep less than %d bytes of metadata per offset: after a crash more messages come again. "
+                    "Set offset.metadata.max.bytes to that", self._metadata_bytes, extra={"action": "commit"},
                 )  # fmt: skip
                 self._metadata_bytes = 0
             return ()
@@ -269,7 +268,7 @@ class Source:
         self._commits.note_success()
         if mark in existing_places:
             self._marked = turn, existing_places[mark], known_topics
-        return places.keys() & existing_places.keys()  # a topic that is gone has no offsets
+        return places.keys() & existing_places.keys()  # a deleted topic has no offsets
 
     def _known_topics(self) -> frozenset[str]:
         return frozenset(self._starts.known_topics.intersection(self._topics))
@@ -282,7 +281,7 @@ class Source:
             await self._starts.commit(offsets, lambda: self._changes.turn == turn)
 
     async def let_go(self) -> None:
-        """Let go of all partitions, as if they went to other members."""
+        """Give up all partitions, as if other members took them."""
         await self._changes.on_partitions_revoked(self._kafka.assignment())
 
     async def stop(self) -> None:
@@ -304,19 +303,19 @@ class Source:
             if self._file is not None:
                 self._file.unlock()
 
-    # --- what is new ----------------------------------------------------------------------------------------------
+    # --- new topics ------------------------------------------------------------------------------------------------
 
     async def _look_often(self) -> None:
-        """aiokafka looks by itself every `metadata_max_age_ms`; for a topic that was just made that is late."""
+        """aiokafka itself checks every `metadata_max_age_ms`, which is too late for a topic that was just created."""
         looks = 0
 
         async def turn() -> float:
             nonlocal looks
             missing = await self._look()
             for topic in sorted(self._missing - missing):
-                log.info("topic %s of group %s is there now", topic, self._group, extra={"action": "subscribe"})
+                log.info("topic %s of group %s exists now", topic, self._group, extra={"action": "subscribe"})
             for topic in sorted(missing - self._missing):
-                log.warning("topic %s of group %s is gone", topic, self._group, extra={"action": "subscribe"})
+                log.warning("topic %s of group %s no longer exists", topic, self._group, extra={"action": "subscribe"})
             looks = looks + 1 if missing == self._missing else 0
             self._missing = missing
             return _LOOK_SOON_S[looks] if looks < len(_LOOK_SOON_S) else _LOOK_S
@@ -325,7 +324,7 @@ class Source:
         await Loop("look for partitions", turn, self._group, expected=_PASSING, delay_s=_LOOK_SOON_S[0], **pace).run()
 
     async def _compare_often(self) -> None:
-        """Find out which logs the partitions are whenever that is in doubt. Nothing is stored until that succeeds."""
+        """Identify the partitions' logs whenever they are in doubt. Until that succeeds no position is stored."""
 
         async def turn() -> float:
             await self._changes.in_doubt.wait()
@@ -344,7 +343,7 @@ class Source:
             return self._changes.confirm(doubts)
 
     async def _look(self) -> frozenset[str]:
-        """Look for new partitions; the topics that are missing now."""
+        """Check for new partitions. Returns the topics that are missing now."""
         if self._file is not None:
             async with self._comparing:
                 return await self._take_all({})
@@ -360,7 +359,7 @@ class Source:
         return frozenset(topic for topic in self._topics if self._kafka.partitions_for_topic(topic) is None)
 
     async def _take_all(self, stored: Mapping[TopicPartition, int]) -> frozenset[str]:
-        """Take all partitions there are, when broadcasting; the topics that are missing. One call at a time."""
+        """Take all existing partitions, when broadcasting. Returns the missing topics. One call at a time."""
         assert self._file is not None
         partitions = await partitions_of(self._bootstrap, self._options, self._topics)
         ids = await topic_ids(client_of(self._kafka), self._topics)
@@ -380,7 +379,7 @@ class Source:
             for topic in sorted({each.topic for each in rest}):
                 some = [each for each in rest if each.topic == topic]
                 where = "the first record" if some[0] in new else self._options.start
-                log.info("consumer begins with %s at %s", named(some), where, extra={"action": "begin"})
+                log.info("consumer starts %s at %s", named(some), where, extra={"action": "begin"})
             parked = dict(self._parking.parked)
             self._assign(starts)
             await self._changes.on_partitions_assigned(additions)
@@ -388,7 +387,7 @@ class Source:
         return frozenset(self._topics).difference(each.topic for each in partitions)
 
     def _assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Assign all at once: a pull between finds a place everywhere."""
+        """Assign all at once, so that a pull in between finds a position for each."""
         places = dict(starts)
         if (subscription := subscription_of(self._kafka)) is not None:
             present = subscription.assignment

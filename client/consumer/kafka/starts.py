@@ -1,10 +1,10 @@
-"""Where a partition begins of which no offset is known.
+"""Decides where a partition without an offset starts.
 
-`ConsumerOptions.start` is meant for what was there when the group began. What comes later is read from its first
-record: a partition that was added to a topic, a topic that was made after the group subscribed to it, and one that was
-deleted and made anew. To tell them apart, a group begins with all partitions of a topic at once: the member that has
-the first of them commits the beginnings of all in one request. So a topic has an offset of the group in each partition
-that was there at that time, and a partition without one, beside others that have one, is new.
+`ConsumerOptions.start` is meant for partitions that existed when the group started. Later ones are read from their
+first record: a partition added to a topic, a topic created after the group subscribed to it, and a topic that was
+deleted and recreated. To tell them apart, a group starts all partitions of a topic at once: the member with the first
+partition commits the starting offsets of all in one request. So the group has an offset in every partition that existed
+then, and a partition without one, next to others that have one, is new.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ _ASK_S = 10.0
 
 
 class Starts:
-    """The starts of one aiokafka consumer. `first`: topics that begin at their first record whatever the options say.
+    """The starting offsets of one aiokafka consumer. `first`: topics that start at their first record despite the
+    options.
 
-    Methods raise KafkaError or TimeoutError where brokers are away.
+
+    Methods raise KafkaError or TimeoutError if brokers are unreachable.
     """
 
     def __init__(self, kafka: AIOKafkaConsumer, options: ConsumerOptions, first: Collection[str]) -> None:
         self._kafka, self._start, self._first = kafka, options.start, frozenset(first)
         self.known_topics: set[str] = set()
-        """Topics that the group knew before, there or not: what has no offset in them is new."""
+        """Topics the group already knew, existing or not: their partitions without an offset are new."""
         self.ids: dict[str, str] = {}
-        """Ids of topics, as they were looked at last."""
+        """Ids of topics, as last read."""
 
     @property
     def mark(self) -> TopicPartition | None:
@@ -50,10 +52,10 @@ class Starts:
     async def of_group(
         self, topic: str, partitions: Collection[TopicPartition], still: Callable[[], bool]
     ) -> dict[TopicPartition, int]:
-        """Where these partitions of one topic go on or begin. Those missing in the answer are for the member that
-        begins the topic.
+        """Where these partitions of one topic continue or start. Partitions missing in the answer are left to the
+        member that starts the topic.
 
-        `still`: whether these are this member's as they were at the call.
+        `still`: whether the partitions have stayed this member's since the call.
         """
         numbers = self._kafka.partitions_for_topic(topic) or set()
         every = sorted({*partitions, *(TopicPartition(topic, number) for number in numbers)})
@@ -66,18 +68,18 @@ class Starts:
             return offsets
         if self.is_new(topic):
             firsts = await self.firsts(new_partitions)
-            log.info("consumer begins with %s at the first record", named(new_partitions), extra={"action": "begin"})
+            log.info("consumer starts %s at the first record", named(new_partitions), extra={"action": "begin"})
             return offsets | firsts
         if every[0] not in new_partitions:
             return offsets
         begins = await self.by_options(every)
         await self.commit(begins, still)
         self.known_topics.add(topic)
-        log.info("group begins with %s at %s", named(every), self._start, extra={"action": "begin"})
+        log.info("group starts %s at %s", named(every), self._start, extra={"action": "begin"})
         return offsets | {each: begins[each] for each in new_partitions}
 
     def is_new(self, topic: str) -> bool:
-        """Whether a partition of the topic that has no offset begins at its first record."""
+        """Whether a partition of the topic without an offset starts at its first record."""
         return self._start == "first" or topic in self._first or topic in self.known_topics
 
     async def firsts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -91,10 +93,10 @@ class Starts:
             return offsets
 
     async def by_options(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offsets as `start` says, for partitions that were there when the group began."""
+        """Offsets by the option `start`, for partitions that existed when the group started."""
         if self._start == "first":
             return await self.firsts(partitions)
-        lasts = await self.lasts(partitions)  # before the times are looked up: what comes meanwhile counts
+        lasts = await self.lasts(partitions)  # before the times are looked up, so that records written in between count
         if self._start == "last":
             return lasts
         since = to_ms(self._start) if isinstance(self._start, datetime) else int(self._start)
@@ -103,7 +105,7 @@ class Starts:
         return {each: last if offsets[each] is None else offsets[each].offset for each, last in lasts.items()}
 
     async def places(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed of them."""
+        """The group's committed offsets for them."""
         query = [*partitions, *([self.mark] if self.mark else [])]
         async with asyncio.timeout(_ASK_S):
             commits: Mapping[TopicPartition, OffsetAndMetadata] = await committed_offsets(self._kafka, query)
@@ -112,8 +114,8 @@ class Starts:
         return {each: place for each, place in commits.items() if place.offset >= 0}
 
     async def commit(self, begins: Mapping[TopicPartition, int], still: Callable[[], bool]) -> None:
-        """Commit where partitions begin, also those of other members, which wait for it. Not by aiokafka's `commit`,
-        which tries again after a rebalance, when those members have gone on from there."""
+        """Commit where partitions start, including those of other members, which wait for it. Not by aiokafka's
+        `commit`, which retries after a rebalance, when those members may have moved on."""
         if unknown := {each.topic for each in begins} - self.ids.keys():
             async with asyncio.timeout(_ASK_S):
                 self.ids |= await topic_ids(client_of(self._kafka), unknown)
@@ -127,18 +129,18 @@ class Starts:
 async def commit_once(
     kafka: AIOKafkaConsumer, offsets: Mapping[TopicPartition, OffsetAndMetadata], still: Callable[[], bool]
 ) -> None:
-    """Commit in one request, as the member that this is while `still` holds. Raises KafkaError or TimeoutError."""
+    """Commit in one request, as the current member while `still` holds. Raises KafkaError or TimeoutError."""
 
     def check() -> None:
         if not still():
-            raise CommitFailedError("partitions moved meanwhile")
+            raise CommitFailedError("partitions moved in between")
 
     async with asyncio.timeout(_ASK_S):
         await commit_offsets(kafka, offsets, check)
 
 
 def named(partitions: Collection[TopicPartition]) -> str:
-    """Partitions of one topic, for logs."""
+    """Partitions of one topic, for log lines."""
     numbers = sorted(each.partition for each in partitions)
     topic = next(iter(partitions)).topic
     return f"{topic}-{numbers[0]}" if len(numbers) == 1 else f"{topic}, partitions {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""The topics a group needs: those it retries by are made, duemq's has to be there, its own are looked for."""
+"""The topics that a group needs: creates those for its retries, requires duemq's, and looks for its own."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ log = logging.getLogger(__name__)
 
 _AS_THE_BROKER_LIKES = -1
 _LIMIT = "max.message.bytes"
-_HEADERS_BYTES = 64 << 10  # that a message may grow by on its way: what the buffer took, these have to take
-_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes its time to have a coordinator
+_HEADERS_BYTES = 64 << 10  # a message may grow by this: these topics must take what the buffer took
+_AGAIN_S = (0.1, 0.3, 1.0, 3.0, 3.0, 3.0, 5.0, 5.0, 5.0, 5.0)  # a new cluster takes a while to get a coordinator
 _PASSES = (errors.NotControllerError, errors.RequestTimedOutError)
 
 T = TypeVar("T")
 
 
 class Survey(NamedTuple):
-    """What a member finds when it starts. `missing`: topics that are not there. `known_topics`: those the group knew
-    before: it has an offset in them, or subscribed to them, and what they have without an offset is new."""
+    """What a starting member finds. `missing`: topics that do not exist. `known_topics`: those the group already knew,
+    because it has an offset in them or subscribed to them: their partitions without an offset are new."""
 
     missing: frozenset[str]
     known_topics: frozenset[str]
 
 
 async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> int:
-    """The partitions of duemq's buffer topic. Idempotent. What is there is left alone, but for a limit on the size of
-    messages that is below the buffer's.
+    """Create missing topics. Returns the number of partitions of duemq's buffer topic. Idempotent. Existing topics stay
+    as they are, except for a message size limit below the buffer's.
 
-    Raises Rejected `unknown_topic` where this Kafka has no duemq, `not_authorized` where this user may not see a topic
-    or not make one that is missing, `bad_topic`; and Unavailable where the topics cannot be made just now.
+    Raises Rejected `unknown_topic` if this Kafka has no duemq, `not_authorized` if this user may not see a topic or not
+    create a missing one, `bad_topic`; and Unavailable if the topics cannot be created now.
     """
     buffer, retry, dead = options.buffer_topic, retry_topic(group), dead_letter_topic(group)
     async with _admin(bootstrap, options) as admin:
@@ -66,7 +66,7 @@ async def prepare(group: str, bootstrap: str, options: ConsumerOptions, topics: 
 
 
 async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: Collection[str]) -> Survey:
-    """Look before anything begins. Raises KafkaError, and Rejected `not_authorized` or `bad_topic`."""
+    """Check topics before the start. Raises KafkaError, and Rejected `not_authorized` or `bad_topic`."""
     async with _admin(bootstrap, options) as admin:
         counts = await _describe(admin, topics)
         missing = frozenset(topic for topic, count in counts.items() if not count)
@@ -79,7 +79,7 @@ async def survey(group: str, bootstrap: str, options: ConsumerOptions, topics: C
 
 
 async def partitions_of(bootstrap: str, options: ConsumerOptions, topics: Iterable[str]) -> set[TopicPartition]:
-    """All partitions of those topics that are there. Raises KafkaError."""
+    """All partitions of the topics that exist. Raises KafkaError."""
     async with _admin(bootstrap, options) as admin:
         counts = await _describe(admin, topics)
         return {TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)}
@@ -96,17 +96,17 @@ async def _admin(bootstrap: str, options: ConsumerOptions) -> AsyncIterator[AIOK
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again for half a minute where brokers are away or just starting. Raises KafkaError."""
+    """Retry for half a minute while brokers are unreachable or starting. Raises KafkaError."""
     for pause_s in _AGAIN_S:
         try:
             return await ask()
         except KafkaError as error:
             if not error.retriable:
                 raise
-            log.warning("consumer cannot begin yet, and tries again: %r", error, extra={"action": "start"})
-        except AttributeError:  # aiokafka's, where no broker is the controller
+            log.warning("consumer cannot start yet, and tries again: %r", error, extra={"action": "start"})
+        except AttributeError:  # aiokafka's, if no broker is the controller
             pass
-        except TimeoutError as error:  # aiokafka's, of a broker that is away: it has waited long enough
+        except TimeoutError as error:  # aiokafka's, for an unreachable broker: it has waited long enough
             raise errors.RequestTimedOutError("no broker answers") from error
         await asyncio.sleep(pause_s)
     try:
@@ -118,9 +118,9 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
 async def _describe(
     admin: AIOKafkaAdminClient, topics: Collection[str] | Iterable[str], may_be_hidden: Collection[str] = ()
 ) -> dict[str, int]:
-    """How many partitions each has; 0 where it does not exist. Those that may be hidden and are, are left out."""
+    """Number of partitions by topic; 0 if a topic does not exist. Hidden topics of `may_be_hidden` are left out."""
     names = sorted(set(topics))
-    request = MetadataRequest(names, allow_auto_topic_creation=False)  # what is spelled wrong is not to be made
+    request = MetadataRequest(names, allow_auto_topic_creation=False)  # a misspelled topic must not be created
     answer = await patiently(lambda: admin._send_request(request))
     counts: dict[str, int] = {}
     for code, topic, _, partitions in answer.topics:
@@ -136,7 +136,7 @@ async def _describe(
 
 
 async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str, int]:
-    """The largest message that each takes, bytes. Those that this user may not look at are left out."""
+    """The largest message of each topic, bytes. Topics that this user may not read the settings of are left out."""
     queries = [ConfigResource(ConfigResourceType.TOPIC, topic, {_LIMIT: ""}) for topic in topics]
     answers = await patiently(lambda: admin.describe_configs(queries))
     return {
@@ -150,8 +150,8 @@ async def _limits(admin: AIOKafkaAdminClient, topics: Iterable[str]) -> dict[str
 
 
 async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: int | None) -> None:
-    """Make topics. `topics`: with their partitions. `limit`: of the size of a message, bytes; None = as the broker
-    likes."""
+    """Create topics. `topics`: with their number of partitions. `limit`: largest message, bytes; None = the broker's
+    default."""
     if not topics:
         return
     settings = {} if limit is None else {_LIMIT: str(limit)}
@@ -167,23 +167,23 @@ async def _make(admin: AIOKafkaAdminClient, topics: Mapping[str, int], limit: in
                 await client_of(admin).force_metadata_update()
                 raise error(f"topic {topic}: {message}")
             if error is errors.TopicAuthorizationFailedError:
-                raise Rejected("not_authorized", f"topic {topic} is not there, and this user may not make it", "group")
-            if code and error is not errors.TopicAlreadyExistsError:  # another member has made it this moment
-                raise Unavailable(f"topic {topic} cannot be made: {message or error.__name__}")
+                raise Rejected("not_authorized", f"topic {topic} is missing, and this user may not create it", "group")
+            if code and error is not errors.TopicAlreadyExistsError:  # another member has just created it
+                raise Unavailable(f"topic {topic} cannot be created: {message or error.__name__}")
 
     try:
         await patiently(make)
     except KafkaError as error:
-        raise Unavailable(f"topics {', '.join(topics)} cannot be made: {error!r}") from error
+        raise Unavailable(f"topics {', '.join(topics)} cannot be created: {error!r}") from error
     if limit is None:
         log.warning(
-            "consumer may not see how large messages of duemq's buffer can be: %s take what the brokers take",
+            "consumer may not read the message size limit of duemq's buffer: %s get the brokers' default",
             ", ".join(topics), extra={"action": "make topics"},
         )  # fmt: skip
 
 
 async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, current_limit: int, limit: int) -> None:
-    """Raise the limit of a topic: larger messages would neither come back nor be dead letters of the group."""
+    """Raise a topic's limit: else larger messages could neither be retried nor become dead letters of the group."""
     why: object
     try:
         answer = await admin._send_request(IncrementalAlterConfigsRequest({topic: {_LIMIT: str(limit)}}))
@@ -192,9 +192,9 @@ async def _raise_limit(admin: AIOKafkaAdminClient, topic: str, current_limit: in
     except (KafkaError, NotImplementedError, TimeoutError) as error:
         why = error
     if why is None:
-        log.info("topic %s takes messages of %d bytes now", topic, limit, extra={"action": "make topics"})
+        log.info("topic %s now accepts messages of %d bytes", topic, limit, extra={"action": "make topics"})
     else:
         log.warning(
-            "topic %s takes messages of %d bytes, and larger ones cannot come back: set its %s to %d (%s)",
+            "topic %s accepts messages of %d bytes, so larger ones cannot be retried: set its %s to %d (%s)",
             topic, current_limit, _LIMIT, limit, why, extra={"action": "make topics"},
         )  # fmt: skip

@@ -1,9 +1,9 @@
-"""What travels with a message that comes back, and with one that is given up, in headers that begin with `x-duemq-`.
+"""Headers of retried messages and dead letters; their names begin with `x-duemq-`.
 
-They say where it came from first: the topic, partition, offset and id; how often it was retried; why it went back the
-last time; and when and why each attempt failed. The user's own headers are kept as they were. duemq's own (`duemq-…`)
-are not: it gives the record new ones. Anybody may have written a record: what is no text is read with U+FFFD, and null
-as if it were not there.
+They contain the first topic, partition, offset and id; the number of retries; the reason of the last return; and when
+and why each attempt failed. The user's own headers are kept unchanged. duemq's own (`duemq-…`) are dropped: it adds new
+ones to the record. A record may come from any producer: invalid UTF-8 is read with U+FFFD, and null as if the header
+were missing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ERROR: Final = "x-duemq-error"
 DUE: Final = "x-duemq-due"
 """When its first delivery was due, epoch ms."""
 NULL: Final = "x-duemq-null"
-"""The value was null. A node of version 0.1.0 makes it an empty one, and this says so."""
+"""The value was null. A node of version 0.1.0 turns it into an empty value; this header preserves the fact."""
 ATTEMPTS: Final = "x-duemq-attempts"
-"""The attempts that failed, as JSON: the first, and the latest of the others. See `Attempt`."""
+"""The failed attempts as JSON: the first, and the latest of the others. See `Attempt`."""
 SIZE: Final = "x-duemq-size"
-"""Bytes of a value that a dead letter had no room for."""
+"""Size in bytes of a value that was too large for the dead letter."""
 INSTANCE: Final = "x-duemq-instance"
 """The instance of the group that sent it back. See `ConsumerOptions.instance`."""
 _OURS = frozenset(
@@ -46,13 +46,13 @@ _RESERVED = "duemq-"
 _TIMES = frozenset(("x-delay", "DELAY"))
 _EPOCH_MS: Final = re.compile(rb"[0-9]{1,15}")
 _ERROR_BYTES, _HEADER_BYTES = 1_000, 32
-_MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # kept of one message, and of the error of each
+_MAX_ATTEMPTS, _ATTEMPT_CHARACTERS = 20, 200  # kept per message; kept of each error
 ERRORS: Final = ("text", "class")
-"""What the headers and the log tell of an error: its text, or no more than its class."""
+"""How much of an error the headers and the log contain: its text, or only its class."""
 
 
 class Attempt(NamedTuple):
-    """One that failed, at epoch ms. `error`: the beginning of what was told of it."""
+    """A failed attempt, at epoch ms. `error`: the start of the reported error."""
 
     at: int
     error: str
@@ -60,8 +60,8 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A message's first place, how often it was retried since, the attempts that failed, when the first one was due
-    (epoch ms; None if duemq did not deliver it), and the instance of the group that sent it back."""
+    """A message's first place, its number of retries, its failed attempts, when the first delivery was due (epoch ms;
+    None if duemq did not deliver it), and the instance of the group that sent it back."""
 
     topic: str
     partition: int
@@ -73,18 +73,18 @@ class Origin:
     instance: str = ""
 
     def failed(self, at: int, error: str) -> Origin:
-        """The origin after one failed attempt more, at epoch ms."""
+        """The origin after another failed attempt, at epoch ms."""
         attempt = Attempt(at, error[:_ATTEMPT_CHARACTERS].encode(errors="replace").decode())
         first, others = self.attempts[:1], self.attempts[1:][2 - _MAX_ATTEMPTS :]
         return replace(self, attempts=(*first, *others, attempt))
 
     def again(self) -> Origin:
-        """The origin after one retry more."""
+        """The origin after another retry."""
         return replace(self, retried=self.retried + 1)
 
 
 def origin_in(headers: Headers) -> Origin | None:
-    """What a retried message says; None for a record that no consumer sent back."""
+    """The origin in a retried message's headers; None if no consumer sent the record back."""
     values = {name: value for name, value in headers if name in _OURS and value is not None}
     try:
         origin = Origin(
@@ -98,12 +98,12 @@ def origin_in(headers: Headers) -> Origin | None:
 
 
 def epoch_ms(value: bytes | None) -> int | None:
-    """The time in a header; None where it is none."""
+    """The time in a header; None if it is invalid."""
     return int(value) if value is not None and _EPOCH_MS.fullmatch(value) else None
 
 
 def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
-    """The attempts of a header; none of one that anybody else wrote."""
+    """The attempts in a header; empty if the header has another writer."""
     try:
         pairs = orjson.loads(value or b"[]")
         return tuple(Attempt(int(at), str(error)[:_ATTEMPT_CHARACTERS]) for at, error in pairs[:_MAX_ATTEMPTS])
@@ -112,7 +112,7 @@ def _attempts_in(value: bytes | None) -> tuple[Attempt, ...]:
 
 
 def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bool = False) -> list[Header]:
-    """The headers of a message that goes back, or to the dead letters, beside those that say when."""
+    """The headers of a message that is sent back or to the dead letters, without those for the time."""
     pairs: list[Header] = [
         (TOPIC, origin.topic.encode()), (PARTITION, b"%d" % origin.partition), (OFFSET, b"%d" % origin.offset),
         (ID, origin.id.encode()), (RETRIED, b"%d" % origin.retried), (REASON, reason.encode(errors="replace")),
@@ -132,7 +132,7 @@ def returned(headers: Headers, origin: Origin, reason: str, error: str, null: bo
 
 
 def share_group_headers(origin: Origin, group: str, error: str) -> list[Header]:
-    """The headers that Kafka's brokers give a dead letter of a share group (KIP-1191), for tools that know these."""
+    """The headers that Kafka's brokers add to a dead letter of a share group (KIP-1191), for tools that use them."""
     return [
         (SHARE_GROUP + "topic", origin.topic.encode()), (SHARE_GROUP + "partition", b"%d" % origin.partition),
         (SHARE_GROUP + "offset", b"%d" % origin.offset), (SHARE_GROUP + "group", group.encode()),
@@ -148,18 +148,18 @@ def header_bytes(headers: Headers) -> int:
 
 
 def error_text(error: BaseException, tell: str) -> str:
-    """What is told of an error. `tell`: one of `ERRORS`. Never raises, whatever the error's own text does."""
+    """The reported text of an error. `tell`: one of `ERRORS`. Never raises, even if the error's own text does."""
     name = type(error).__qualname__
     if tell == "class":
         return name
     try:
         return str(error) or repr(error)
     except Exception:  # a bug in the error's class
-        return f"{name}, whose text cannot be read"
+        return f"{name}, whose text is not readable"
 
 
 def labels_in(headers: Headers) -> bytes | None:
-    """The labels a message was scheduled with, also after it came back."""
+    """The labels a message was scheduled with, also after a retry."""
     return next((value for name, value in headers if name in ("duemq-labels", LABELS) and value is not None), None)
 
 

@@ -1,7 +1,7 @@
-"""When a message comes back that a handler could not do, and when it is given up. Pure.
+"""Decides when a message whose handler failed comes back, and when it is dead. Pure.
 
-The rule is RocketMQ's: a message that was retried n times comes back at delay level 3 + n (10 s, 30 s, 1 m ... 2 h),
-and after 16 retries it goes to the dead letters.
+The default is RocketMQ's rule: after n retries a message comes back at delay level 3 + n (10 s, 30 s, 1 m ... 2 h), and
+after 16 retries it goes to the dead letters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from duemq.model.errors import Rejected
 from duemq.model.timing import CLASSIC_LEVELS, FIRST_MS, LAST_MS, parse_duration, parse_instant, parse_levels
 
 LEVELS_MS: Final = parse_levels(CLASSIC_LEVELS)
-"""The delays of levels 1 to 18, ms. They are the same everywhere, for a retry is a plain record (docs/kafka.md)."""
+"""The delays of levels 1 to 18, ms. They are the same everywhere, because a retry is a plain record (docs/kafka.md)."""
 
 RETRIES: Final = 16
 _FIRST_LEVEL = 3
@@ -24,14 +24,14 @@ _HEADER = {"level": "DELAY", "after": "duemq-delay", "at": "duemq-deliver-at"}
 _MAX_MS: Final = {"level": LAST_MS, "after": LAST_MS // 2, "at": LAST_MS}  # after: it is due before the year 10000
 _MIN_MS: Final = {"level": 0, "after": 0, "at": FIRST_MS}
 _LONGEST_PAUSE_S, _PAUSE_S = 60.0, 1.0
-_PAUSE_GROWTH = 1.5  # what was away for t seconds is missed for half of that more, at most, and one try costs little
+_PAUSE_GROWTH = 1.5  # an outage of t seconds is noticed to be over after at most t/2 more, and a try costs little
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
     """The wait until a message comes back: a level, ms from when the log has it, or an instant (epoch ms).
 
-    `counts`: whether this is one of the retries that the policy allows; it says nothing about when.
+    `counts`: whether it uses up one of the policy's retries; it does not affect the time.
     """
 
     kind: Literal["level", "after", "at"]
@@ -40,7 +40,7 @@ class Wait:
 
     @property
     def header(self) -> tuple[str, bytes]:
-        """How a record says the wait."""
+        """The header that encodes the wait in a record."""
         return _HEADER[self.kind], b"%d" % self.value
 
     def ms(self, now: int) -> int:
@@ -53,18 +53,18 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Dead:
     """The message does not come back. `reason`: `retries` (all used), `rejected` (by the handler), `in_doubt`,
-    `no_handler`, and for what cannot go back through duemq `too_large` or `malformed`."""
+    `no_handler`, and `too_large` or `malformed` for a message that cannot go back through duemq."""
 
     reason: str
 
 
 class RetryLater(Exception):
-    """Raised by a handler: not now. One of `delay`, `level` and `at`, or none for what the policy says.
+    """Raised by a handler: not now. Give one of `delay`, `level` and `at`, or none to follow the policy.
 
-    `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1
-    to 18, above is 18, below 0 to the dead letters. Zero and a past time leave the wait to the policy: they come
-    from another system that was asked when to try again. It counts as a retry, unless a subclass says that the message
-    itself has not failed (`counts`).
+    `delay`: a timedelta, or text such as "90s"; `at`: an aware datetime, epoch ms, or RFC 3339 text; `level`: 1 to 18,
+    higher means 18, below 0 means the dead letters. Zero and a past time leave the wait to the policy: they come from
+    another system that was asked when to retry. It counts as a retry, unless a subclass says that the message itself
+    has not failed (`counts`).
     """
 
     counts = True
@@ -77,9 +77,9 @@ class RetryLater(Exception):
         level: int | None = None,
         at: datetime | int | str | None = None,
     ) -> None:
-        super().__init__(reason or "asked for by the handler")
+        super().__init__(reason or "requested by the handler")
         if sum(each is not None for each in (delay, level, at)) > 1:
-            raise Rejected("both_times", "one of delay, level and at, not several", "delay")
+            raise Rejected("both_times", "give only one of delay, level and at", "delay")
         self.level = level
         self.wait: Wait | None = None
         if delay is not None:
@@ -91,25 +91,25 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this message can never be done. It goes to the dead letters at once, with that reason."""
+    """Raised by a handler: this message can never be handled. It becomes a dead letter at once, with this reason."""
 
     reason = "rejected"
 
 
 class Pause(Exception):
-    """Raised by a handler: what all handlers need is away, such as a database or an idempotency store.
+    """Raised by a handler: something that all handlers need is unreachable, such as a database or an idempotency store.
 
-    The message stays in hand and is tried again here; it does not count as a retry. The consumer begins no other
-    message and pulls none until then. `after_s`: when it is tried again (s), longer each time up to a minute.
+    The message stays in hand and is retried here; that does not count as a retry. Until then the consumer starts and
+    pulls no other message. `after_s`: when it is retried (s), growing each time up to a minute.
     """
 
     def __init__(self, reason: str = "", *, after_s: float = 1.0) -> None:
-        super().__init__(reason or "asked for by the handler")
+        super().__init__(reason or "requested by the handler")
         self.after_s = after_s
 
 
 def pause_s(error: Pause, before: float | None) -> float:
-    """How long the consumer pauses (s). `before`: how long it did the last time, where this message goes on pausing."""
+    """How long the consumer pauses (s). `before`: the last pause, if this message keeps pausing."""
     wait_s = error.after_s
     if not isinstance(wait_s, int | float) or not 0 < wait_s:  # NaN, too
         wait_s = _PAUSE_S
@@ -117,14 +117,14 @@ def pause_s(error: Pause, before: float | None) -> float:
 
 
 class Policy(Protocol):
-    """How long a message waits that was retried `retried` times before; None where it was often enough."""
+    """How long a message waits that had `retried` retries before; None if it has used them up."""
 
     def wait(self, retried: int) -> Wait | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Level `first` + the number of retries before, at most 18."""
+    """Level `first` + the number of earlier retries, at most 18."""
 
     first: int = _FIRST_LEVEL
     retries: int = RETRIES
@@ -140,7 +140,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`first`, and each time `factor` times as long, at most `most` (timedelta, or text such as "2h")."""
+    """`first`, then each time `factor` times as long, at most `most` (timedelta, or text such as "2h")."""
 
     first: timedelta | str = "1s"
     factor: float = 2.0
@@ -168,7 +168,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """These waits, one after another (timedelta, or text such as "90s"); then it was often enough."""
+    """These waits, one after another (timedelta, or text such as "90s"); then the retries are used up."""
 
     delays: Sequence[timedelta | str]
 
@@ -181,10 +181,10 @@ class Delays:
 
 
 def decide(error: BaseException, policy: Policy, retried: int, now: int = 0) -> Wait | Dead:
-    """When a message comes back whose handler ended with this error, or that it does not. `retried`: how often it came
-    back before. `now`: epoch ms.
+    """When a message comes back after its handler raised this error, or that it is dead. `retried`: its number of
+    earlier retries. `now`: epoch ms.
 
-    Raises what the policy raises, and Rejected `bad_policy` where it gives what is no wait.
+    Raises what the policy raises, and Rejected `bad_policy` if it returns an invalid wait.
     """
     if isinstance(error, Reject):
         return Dead(str(error.reason))
@@ -207,7 +207,7 @@ def _check(wait: Wait) -> Wait:
         isinstance(wait, Wait) and wait.kind in _HEADER
         and type(wait.value) is int and _MIN_MS[wait.kind] <= wait.value <= _MAX_MS[wait.kind]
     ):  # fmt: skip
-        raise Rejected("bad_policy", f"the retry policy says {wait!r}, which is no Wait that duemq can hold", "retry")
+        raise Rejected("bad_policy", f"the retry policy returns {wait!r}, which is not a valid Wait", "retry")
     return wait
 
 

@@ -1,8 +1,8 @@
-"""Messages that wait for a suspended key, by their offsets alone. Pure.
+"""Messages that wait for a suspended key, known only by their offsets. Pure.
 
-A key whose message fails is suspended, and all that follows with this key waits. Only a few messages of a key wait in
-memory. The others are set aside: the log has them. Once nothing waits for the key, the partition is read again from the
-first one that was set aside; only messages that were set aside are taken then.
+A key whose message fails is suspended, and all later messages with that key wait. Only a few per key wait in memory.
+The others are set aside: the log has them. When no message waits for the key any more, the partition is read again from
+the first message that was set aside, and only set-aside messages are taken.
 
     suspended, and enough wait -> set aside -> the key is free -> read again -> taken, in their order
 """
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable
 
-_SHARE = 9  # reading again takes a tenth of the time at most: no new message comes until it is through
+_SHARE = 9  # rereading takes a tenth of the time at most: no new message comes until it is finished
 
 
 class Aside:
-    """Of one partition."""
+    """State of one partition."""
 
     def __init__(self) -> None:
         self.keys: set[Hashable] = set()
         """Keys whose messages are set aside until the partition is read again for them."""
         self.until = 0
-        """Records below are read again: what of them is not set aside is done, or in hand."""
-        self._next = 0  # the offset that is read next
+        """Records below are reread: those not set aside are done or in hand."""
+        self._next = 0  # the next offset to read
         self._offsets: dict[Hashable, set[int]] = {}
         self._count = 0
         self._began_s, self._rest_until_s = 0.0, 0.0
@@ -31,7 +31,7 @@ class Aside:
         return self._count
 
     def add(self, offset: int, key: Hashable) -> None:
-        """Set a message aside. As long as its key is in `keys`, each that follows has to be set aside, too."""
+        """Set a message aside. While its key is in `keys`, each later one of that key must be set aside, too."""
         offsets = self._offsets.setdefault(key, set())
         self._count += offset not in offsets
         offsets.add(offset)
@@ -46,7 +46,7 @@ class Aside:
         return True
 
     def came(self, last: int, now_s: float) -> list[int]:
-        """Records up to `last` were read. Gives offsets that the log has no record of any more."""
+        """Records up to `last` were read. Returns set-aside offsets whose records the log no longer has."""
         if self.reading:
             self._rest_until_s = now_s + _SHARE * (now_s - self._began_s)
         self._next = last + 1
@@ -59,18 +59,18 @@ class Aside:
 
     @property
     def reading(self) -> bool:
-        """Whether records are read again."""
+        """Whether records are being reread."""
         return self._next < self.until
 
     def may_read(self, now_s: float) -> bool:
         return now_s >= self._rest_until_s
 
     def first(self, keys: Collection[Hashable]) -> int:
-        """The offset to read from for these keys, without a gap to what is read again already."""
+        """The offset to read from for these keys, without a gap to what is being reread already."""
         return min(self._next, *(min(self._offsets[key]) for key in keys))
 
     def read_again(self, keys: Collection[Hashable], until: int, now_s: float) -> None:
-        """Messages with these keys are taken as they come again. `until`: the offset after the last one pulled."""
+        """Take messages with these keys when they come again. `until`: the offset after the last one pulled."""
         self._next, self.until, self._began_s = self.first(keys), until, now_s
         self.keys.difference_update(keys)
 

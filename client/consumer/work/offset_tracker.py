@@ -1,4 +1,4 @@
-"""Which messages of a partition are not done: what may be stored as its position. Pure."""
+"""Tracks which messages of a partition are not done, and so which position may be stored. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from duemq.client.consumer.work.aside import Aside
 
 
 class Book:
-    """One partition. Offsets are pulled in their order and done in any order.
+    """State of one partition. Offsets are pulled in order and done in any order.
 
-    Invariant: everything below `commit` is done, and `commit` itself is not, or was never pulled.
+    Invariant: all offsets below `commit` are done; `commit` itself is not done, or was never pulled.
     """
 
     __slots__ = ("_done_before", "_open", "aside", "closed", "pull", "saved", "unsaved")
@@ -21,52 +21,52 @@ class Book:
     def __init__(self, start: int, done_before: Ranges = ()) -> None:
         """`done_before`: messages from `start` on that were done before this member had the partition."""
         self.pull = start
-        """The offset after the last one pulled, or farther where what follows are markers of transactions."""
+        """The offset after the last one pulled, or farther if only transaction markers follow."""
         self.saved = FetchPosition(-1, -1)
-        """What was stored last."""
+        """The position that was last stored."""
         self.unsaved = 0
-        """Messages done since the position was stored last: they come again if this member is lost."""
+        """Messages done since the position was last stored: they come again if this member is lost."""
         self.closed = False
-        """The partition went to another member: what is still in hand is not begun."""
+        """The partition moved to another member: messages in hand that have not started are dropped."""
         self.aside = Aside()
         """Messages that were read, are not done, and are not in hand."""
-        self._open: dict[int, int] = {}  # offsets in ascending order, with the times of their records
+        self._open: dict[int, int] = {}  # offset -> time of its record, ascending
         self._done_before = done_before
 
     def __len__(self) -> int:
-        """Messages in hand."""
+        """Number of messages in hand."""
         return len(self._open) - len(self.aside)
 
     def without_done(self, records: list[Any]) -> list[Any]:
-        """Records that were pulled just now, without those that were done before this member had the partition."""
+        """Newly pulled records, without those that were done before this member had the partition."""
         if not self._done_before:
             return records
         return [record for record in records if not contains(self._done_before, record.offset)]
 
     def pulled(self, times: Mapping[int, int], position: int) -> None:
-        """More messages came. `times`: of their records, epoch ms, by offset. `position`: of the next pull."""
+        """Messages were pulled. `times`: of their records, epoch ms, by offset. `position`: of the next pull."""
         self._open.update(times)
         self.pull = max(self.pull, position)
         if self._done_before:
             self._done_before = behind(self._done_before, position)
 
     def done(self, offset: int) -> None:
-        """This one was handled, sent back or given up, and that is durable."""
+        """This message was handled, sent back or dead-lettered, durably."""
         self.unsaved += 1
         self._open.pop(offset, None)
 
     @property
     def commit(self) -> int:
-        """The first offset that is not done. May be asked for in another thread, as metrics are."""
+        """The first offset that is not done. Metrics read it from another thread."""
         while True:
             try:
                 return next(iter(self._open), self.pull)
-            except RuntimeError:  # it changed at this moment
+            except RuntimeError:  # changed by the other thread
                 continue
 
     @property
     def oldest_ms(self) -> int | None:
-        """When the first message that is not done came into its topic, epoch ms; None if all are done."""
+        """When the first message that is not done was written to its topic, epoch ms; None if all are done."""
         return self._open.get(self.commit)
 
     def undone(self, end: int) -> int:
@@ -76,5 +76,5 @@ class Book:
 
     @property
     def position(self) -> FetchPosition:
-        """What may be stored."""
+        """The position that may be stored."""
         return FetchPosition(self.commit, self.pull, done_ranges(self._open, self.pull) + self._done_before)

@@ -1,7 +1,7 @@
-"""What waits while the consumer pauses, for what all its handlers need is away (`Pause`).
+"""Messages that wait while the consumer pauses because something all handlers need is unreachable (`Pause`).
 
-a handler raises Pause -> nothing begins -> after a while one message is tried again -> it pauses: half as long again
-                                                                                     -> it ends: all go on
+a handler raises Pause -> nothing starts -> after a while one message is retried -> it pauses: half as long again
+                                                                              -> it ends: all continue
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from duemq.client.consumer.work.work import Work
 
 
 class Pauses:
-    """The messages that wait while a consumer pauses. `begin`: lets these messages begin, in this order, before all
-    others; when the pause is over, `on` is False."""
+    """The messages that wait while a consumer pauses. `begin` starts these messages, in this order, before all others;
+    when the pause has ended, `on` is False."""
 
     def __init__(self, begin: Callable[[list[Work]], None]) -> None:
         self._begin = begin
         self.on = False
         self.tried: Work | None = None
-        """The message that was let begin to see whether the others may."""
+        """The message that was started to test whether the pause can end."""
         self._wait_s: float | None = None
         self._paused: deque[Work] = deque()
         self._backlog: deque[Work] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, work: Work, error: Pause, waiting: deque[Work]) -> float | None:
-        """The handler of this message asked for a pause. Takes over what waits for a lane.
+        """The handler of this message asked for a pause. Takes over the messages that wait for a lane.
 
-        Gives the time until a message is tried again (s), or None where a pause is under way.
+        Returns the time until a message is retried (s), or None if the consumer is pausing already.
         """
         if self.on and work is not self.tried:
             self._paused.append(work)
             return None
         self.on = True
-        self._paused.appendleft(work)  # it was the first, and is tried again
+        self._paused.appendleft(work)  # it was first, and is retried
         self._backlog.extendleft(reversed(waiting))
         waiting.clear()
         self._wait_s = pause_s(error, self._wait_s if work is self.tried else None)
@@ -46,16 +46,16 @@ class Pauses:
         return self._wait_s
 
     def hold(self, works: Iterable[Work]) -> None:
-        """Have these messages begin when the pause is over."""
+        """Start these messages when the pause has ended."""
         self._backlog.extend(works)
 
     def hold_first(self, work: Work) -> None:
-        """Have this message begin before all others when the pause is over."""
+        """Start this message before all others when the pause has ended."""
         self._backlog.appendleft(work)
 
     def ended(self, work: Work) -> None:
-        """The message that was tried has ended, and did not ask for a pause again."""
-        if work.book.closed:  # its partition went to another member, perhaps before it began
+        """The retried message has ended, and did not ask for another pause."""
+        if work.book.closed:  # its partition moved to another member, perhaps before the message started
             self._try()
         else:
             self._go_on()
@@ -75,7 +75,7 @@ class Pauses:
         self._begin(works)
 
     def release(self) -> list[Work]:
-        """Let go of what belongs to partitions that are another member's by now."""
+        """Drop the messages of partitions that have moved to another member."""
         foreign_works = [work for work in (*self._paused, *self._backlog) if work.book.closed]
         if foreign_works:
             self._paused = deque(work for work in self._paused if not work.book.closed)
@@ -83,6 +83,6 @@ class Pauses:
         return foreign_works
 
     def close(self) -> None:
-        """Try nothing any more."""
+        """Retry no more messages."""
         if self._timer is not None:
             self._timer.cancel()

@@ -1,8 +1,8 @@
-"""How many messages are in hand, how many more are pulled next, and of which partitions.
+"""How many messages may be pulled next, and from which partitions.
 
-There is a bound on what is in hand of the whole consumer. Where failed messages are tried again in place, the messages
-of a partition may have to stay in hand for hours. So there half of the room is for whoever comes first, and the other
-half is shared out: a partition that is stuck cannot take what is reserved for the others.
+Messages in hand are limited for the whole consumer. If failed messages are retried in place, messages of a partition
+may stay in hand for hours. Then half of the room is first come, first served, and the other half is shared out: a stuck
+partition cannot take the room reserved for the others.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ Partition = TypeVar("Partition")
 
 _MAX = 1_000  # messages pulled at once
 _FIRST_BYTES = 16 << 10
-_ENOUGH = 3 / 4  # of what may be in hand: below it is pulled again
-_LITTLE = 8  # a common half of which less than this part is left is taken for full: else messages come one by one
+_ENOUGH = 3 / 4  # pull again when less than this share of the limit is in hand
+_LITTLE = 8  # the common half counts as full when less than 1/8 is left: else messages come one by one
 
 
 class Room:
-    """The room for messages in one consumer. `in_place`: failed messages stay in hand until they are tried again."""
+    """The room for messages in one consumer. `in_place`: failed messages stay in hand until they are retried."""
 
     def __init__(self, options: ConsumerOptions, in_place: bool) -> None:
         self._most, self._most_bytes, self._in_place = options.max_in_hand, options.max_in_hand_bytes, in_place
         self.messages = self.bytes = 0
-        """Messages in hand. Whoever takes from them calls `look` where `full` is set."""
+        """Messages in hand. If `full` is set, call `look` after removing any."""
         self.full = False
-        """Somebody waits until there is room."""
-        self._each_bytes = _FIRST_BYTES  # of the messages that came last, on average
-        self._enough = 0  # so few in hand that more are pulled
+        """The consumer waits for room."""
+        self._each_bytes = _FIRST_BYTES  # average size of the latest messages
+        self._enough = 0  # with fewer in hand, more are pulled
         self._there = asyncio.Event()
 
     def add(self, count: int, size: int) -> None:
-        """So many messages have come, of so many bytes together."""
+        """`count` messages were pulled, `size` bytes in total."""
         self.messages += count
         self.bytes += size
         if count:
             self._each_bytes = max(size // count, 1)
 
     def remove(self, size: int) -> None:
-        """A message of so many bytes has gone."""
+        """A message of `size` bytes has ended."""
         self.messages -= 1
         self.bytes -= size
         self.look()
@@ -50,8 +50,8 @@ class Room:
     def admitted(
         self, books: Mapping[Partition, Sized], partitions: Callable[[], Collection[Partition]]
     ) -> tuple[int, frozenset[Partition]]:
-        """How many messages may be pulled, and the partitions of which none may be. `books`: what is in hand of each;
-        `partitions`: those there are."""
+        """How many messages may be pulled, and the partitions that must not be pulled from. `books`: messages in hand
+        by partition; `partitions`: all of them."""
         room, free = self._most - self.messages, self._most_bytes - self.bytes
         if room <= 0 or free <= 0:
             return 0, frozenset()
@@ -62,14 +62,14 @@ class Room:
         return shared(most, limit, counts)
 
     def _limit(self) -> int:
-        """Messages that may be in hand, if those to come are as large as those that are."""
+        """Limit of messages in hand if the next messages are as large as the latest."""
         if not self.bytes:
             return self._most
         return min(self._most, max(self._most_bytes * self.messages // self.bytes, 1))
 
     async def wait(self, partitions: int, most_s: float) -> bool:
-        """Wait until there is room, or `open` is called; False if that takes longer."""
-        # In place any of the partitions may have room now, however much the others have: see what becomes of a few.
+        """Wait until there is room, or `open` is called. False after `most_s`."""
+        # In place, any partition may get room when a few messages end, however many the others have: check after a few.
         some = max(reserved(self._limit(), partitions) // 2, 1)
         self._enough = self.messages - some if self._in_place else int(self._most * _ENOUGH)
         self.full = True
@@ -84,25 +84,25 @@ class Room:
         return True
 
     def look(self) -> None:
-        """Look whether there is room again."""
+        """Check whether there is room again."""
         if self.messages <= self._enough and (self._in_place or self.bytes < self._most_bytes * _ENOUGH):
             self._there.set()
 
     def open(self) -> None:
-        """Have `wait` come back."""
+        """Let `wait` return."""
         self._there.set()
 
 
 def reserved(limit: int, partitions: int) -> int:
-    """Messages of each partition that always have room, of `limit` messages in all."""
+    """Messages of each partition that always have room, out of `limit` messages in all."""
     return max(limit // (2 * max(partitions, 1)), 1)
 
 
 def shared(most: int, limit: int, counts: Mapping[Partition, int]) -> tuple[int, frozenset[Partition]]:
-    """How many messages may be pulled, at most `most`, and the partitions of which nothing may be. Pure.
+    """How many messages may be pulled, at most `most`, and the partitions that must not be pulled from. Pure.
 
-    `limit`: of messages in hand in all; `counts`: how many there are of each partition. Whatever is pulled then, and of
-    whichever partitions, each other one finds what is reserved for it.
+    `limit`: of messages in hand in all; `counts`: messages in hand by partition. Whichever partitions are pulled from,
+    each other one keeps its reserved room.
     """
     if not counts:
         return most, frozenset()

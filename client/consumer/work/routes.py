@@ -1,4 +1,4 @@
-"""Which handler gets a message: by its topic, and its tags."""
+"""Selects the handler of a message by its topic and tags."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class Routes:
 
     @property
     def subscription(self) -> dict[str, str]:
-        """Topics, and the tags of each."""
+        """Topics, with their tags."""
         return {topic: str(TagFilter.any_of(tags for tags, _ in routes)) for topic, routes in self._routes.items()}
 
     @property
     def done(self) -> dict[str, int]:
-        """Messages that handlers have done, by topic."""
+        """Messages that handlers have finished, by topic."""
         return {topic: sum(route.done for _, route in routes) for topic, routes in self._routes.items()}
 
     def only(self, topic: str) -> Route | None:
-        """The route of all messages of the topic, where there is one."""
+        """The route of all messages of the topic, if there is a single one."""
         routes = self._routes.get(topic, [])
         return routes[0][1] if len(routes) == 1 and not routes[0][0].tags else None
 
     def of(self, message: Message, retried: bool) -> Route | None:
-        """The first route that fits. Of a retried message where none does any more, the first of its topic: the group
-        took it by the tags it had then, and somebody has to do it. None where it is to be skipped."""
+        """The first route that matches; None to skip the message. If none matches a retried message any more, the first
+        route of its topic: the group accepted it by its former tags, so it must be handled."""
         routes = self._routes.get(message.topic)
         if routes is None:
             return UNHANDLED
@@ -47,13 +47,13 @@ class Routes:
 
 
 class NoHandler(Reject):
-    """Nobody here is for the messages of that topic."""
+    """This consumer has no handler for the topic."""
 
     reason = "no_handler"
 
 
 class OfFormer(Reject):
-    """It was sent back by an earlier group of the same name."""
+    """The message was sent back by an earlier group of the same name."""
 
     reason = "former_destination"
 
@@ -63,10 +63,10 @@ async def _refuse_former(message: Message) -> None:
 
 
 async def _refuse(message: Message) -> None:
-    raise NoHandler(f"no handler here is for messages of {message.topic}")
+    raise NoHandler(f"no handler here for messages of {message.topic}")
 
 
 FORMER = Route(_refuse_former, 60.0)
-"""The route of a message that another instance of the group sent back."""
+"""Route of a message that another instance of the group sent back."""
 UNHANDLED = Route(_refuse, 60.0)
-"""The route of a retried message whose topic this consumer does not handle any more."""
+"""Route of a retried message whose topic this consumer no longer handles."""

@@ -1,7 +1,7 @@
-"""Filters by tag, written as RocketMQ writes them: `paid || refunded`, and `*` for everything.
+"""Tag filters in RocketMQ's syntax: `paid || refunded`, and `*` for all.
 
-The tags of a record are its labels (header `duemq-labels`, given when it was scheduled) and what its producer put
-into a header `tags`, both separated by commas.
+The tags of a record are its labels (header `duemq-labels`, given when it was scheduled) and the values in a header
+`tags` of its producer, both separated by commas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADERS = frozenset(("duemq-labels", LABELS, "tags"))
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which records of a topic are meant: those with any of the tags, or all where there are none."""
+    """Selects records of a topic: those with any of the tags, or all if there are no tags."""
 
     tags: frozenset[bytes] = frozenset()
 
@@ -36,12 +36,12 @@ class TagFilter:
 
     @staticmethod
     def any_of(filters: Iterable[TagFilter]) -> TagFilter:
-        """What any of them means."""
+        """The union of the filters."""
         sets = [each.tags for each in filters]
         return TagFilter(frozenset().union(*sets) if all(sets) else frozenset())
 
     def matches(self, headers: Iterable[tuple[str, bytes | None]]) -> bool:
-        """Whether a record with these headers is meant."""
+        """Whether a record with these headers is selected."""
         return not self.tags or any(
             not self.tags.isdisjoint(part.strip() for part in value.split(b","))
             for name, value in headers

@@ -11,9 +11,9 @@ from duemq.client.consumer.work.offset_tracker import Book
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A handler, how long it may take for one message (s), and how many it has done.
+    """A handler, its timeout per message (s), and the number of messages it has finished.
 
-    `queued`: whether it has not begun with a message yet, where handlers wait for a thread: that time is not theirs.
+    `queued`: whether a message still waits for a thread: that time does not count against the timeout.
     """
 
     handler: Callable[[Message], Awaitable[object]]
@@ -24,7 +24,7 @@ class Route:
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A message in hand, of so many bytes. `key`: what it shares its turn with; None where it shares none."""
+    """A message in hand, of `size` bytes. `key`: messages with the same key take turns; None: no turns."""
 
     message: Message
     route: Route

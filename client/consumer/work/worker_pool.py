@@ -1,8 +1,8 @@
-"""Handlers run in lanes: so many tasks, each taking the next message that may begin.
+"""Runs handlers in lanes: a fixed number of tasks, each of which takes the next message that may start.
 
-A task per message would cost more than all the rest, so a lane is one task that takes message after message. A
-handler that never waits is done within one turn of the loop. Time-outs are watched by one task for all lanes, for the
-same reason.
+A task per message would cost more than everything else, so a lane is one task that takes message after message. A
+handler that never waits finishes within one turn of the loop. For the same reason one task watches the timeouts of all
+lanes.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from duemq.client.consumer.work.pause import Pauses
 from duemq.client.consumer.work.work import Work
 
 _WATCH_S = 0.05
-_KEPT = 4  # messages that wait in memory for a key that fails
+_KEPT = 4  # messages that wait in memory for a failing key
 
 
 class Owner(Protocol):
-    """Who is told what became of a message."""
+    """Is told how messages ended."""
 
     def done(self, work: Work) -> None:
-        """The handler of a message has done it."""
+        """The handler of a message has finished it."""
         ...
 
     async def failed(self, work: Work, error: BaseException) -> float | None:
-        """The handler of a message failed: what was decided is durable now (None), or it is to be tried again here
-        after so many s."""
+        """The handler of a message failed. Returns None once the decision is durable, or the seconds until it is
+        retried here."""
         ...
 
     def released(self, work: Work) -> None:
-        """A message was not begun, or given up by a stop: somebody else will have it."""
+        """A message was not started, or was given up by a stop: another member will get it."""
         ...
 
     def set_aside(self, work: Work) -> None:
@@ -43,17 +43,17 @@ class Owner(Protocol):
         ...
 
     def pausing(self, work: Work, error: Pause, wait_s: float) -> None:
-        """The handler of a message asked for a pause: nothing else begins until it is tried again, after so many s."""
+        """The handler of a message asked for a pause: no other message starts until it is retried, after `wait_s`."""
         ...
 
     def resumed(self) -> None:
-        """The pause is over."""
+        """The pause has ended."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """One lane. `work`: what it has. `failing`: its handler has ended, and it is decided what becomes of it."""
+    """A lane. `work`: its message. `failing`: the handler has ended with an error that is being dealt with."""
 
     task: asyncio.Task[None] | None = None
     work: Work | None = None
@@ -63,7 +63,7 @@ class _Lane:
 
 @dataclass(slots=True)
 class _Key:
-    """`failing`: messages that failed and are tried again here, until they are settled."""
+    """`failing`: messages that failed and are retried here, until they end."""
 
     running: int = 0
     waiting: deque[Work] = field(default_factory=deque)
@@ -71,8 +71,8 @@ class _Key:
 
 
 class Lanes:
-    """The lanes of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = any
-    number."""
+    """The lanes of one consumer. `concurrency`: messages at once. `per_key`: messages of one key at once; None = no
+    limit."""
 
     def __init__(self, owner: Owner, concurrency: int, per_key: int | None) -> None:
         self._owner, self._per_key = owner, per_key
@@ -87,11 +87,11 @@ class Lanes:
 
     @property
     def paused(self) -> bool:
-        """Nothing begins but the message that is tried again."""
+        """No message starts except the one that is retried."""
         return self._pauses.on
 
     async def run(self) -> None:
-        """Run until it is cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
+        """Run until cancelled. A bug in the owner ends it with that error, and so does a lane that ends."""
         self._whole = asyncio.current_task()
         try:
             async with asyncio.TaskGroup() as group:
@@ -102,7 +102,7 @@ class Lanes:
             self._pauses.close()
 
     async def _lasting(self, work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run what only a stop may end: a task group takes a child that was cancelled for one that is done."""
+        """Run a task that only a stop may end: a task group takes a cancelled child for a finished one."""
         try:
             await work(*arguments)
         except asyncio.CancelledError as error:
@@ -115,7 +115,7 @@ class Lanes:
         return self._whole is not None and self._whole.cancelling() > 0
 
     def put(self, works: Iterable[Work]) -> None:
-        """Let these messages begin, in this order."""
+        """Let these messages start, in this order."""
         if self._pauses.on:
             self._pauses.hold(works)
             return
@@ -124,15 +124,14 @@ class Lanes:
         self._wake(len(self._ready) - before)
 
     def _begin(self, works: list[Work]) -> None:
-        """Let these messages be the next ones: one that is tried after a pause, or, when it is over, all that waited
-        for that."""
+        """Start these messages next: the one retried after a pause, or all that waited when the pause has ended."""
         self._ready.extendleft(reversed(works))
         self._wake(len(works))
         if not self._pauses.on:
             self._owner.resumed()
 
     def _wake(self, count: int) -> None:
-        """Wake so many lanes, if so many rest."""
+        """Wake up to `count` idle lanes."""
         while count and self._resting:
             resting = self._resting.popleft()
             if not resting.done():
@@ -140,11 +139,11 @@ class Lanes:
                 count -= 1
 
     async def _run(self, lane: _Lane) -> None:
-        # What is done here is done for each message: a look at a profile before and after a change is worth it.
+        # This runs for each message: profile it before and after a change.
         ready, limit, owner, pauses = self._ready, self._per_key, self._owner, self._pauses
         while True:
             if not ready:
-                if self._ending:  # its handler may have swallowed the cancel
+                if self._ending:  # the handler may have swallowed the cancel
                     raise asyncio.CancelledError
                 resting = asyncio.get_running_loop().create_future()
                 self._resting.append(resting)
@@ -175,9 +174,9 @@ class Lanes:
                 work = self._following(work) if work.holds_key and not stays else None
 
     async def _handle_failure(self, lane: _Lane, work: Work, error: BaseException) -> bool:
-        """Settle a failed message; whether it stays in hand: it is tried again here."""
+        """Deal with a failed message. Returns whether it stays in hand to be retried here."""
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
-            raise error  # they end the program, or the loop has gone
+            raise error  # these end the program, or the loop has gone
         late = lane.timed_out
         lane.failing = True
         try:
@@ -208,7 +207,7 @@ class Lanes:
         return True
 
     def _clear_cancel(self, lane: _Lane) -> None:
-        """A lane goes on as new after a cancel that was not the stop's, and ends after one that was."""
+        """Continue a lane after a cancel that was not the stop's; end it after one that was."""
         lane.timed_out = False
         if self._ending:
             raise asyncio.CancelledError
@@ -224,7 +223,7 @@ class Lanes:
         return True
 
     async def _watch(self) -> None:
-        """Stop handlers that take too long. A lane does not look at the clock: here it is seen what stays."""
+        """Stop handlers that take too long. Lanes do not check the clock: this task checks running handlers."""
         loop = asyncio.get_running_loop()
         since: dict[_Lane, tuple[Work, float]] = {}
         while True:
@@ -243,12 +242,12 @@ class Lanes:
     # --- keys -----------------------------------------------------------------------------------------------------
 
     def is_free(self, key: Hashable) -> bool:
-        """Whether nothing waits for the key."""
+        """Whether no message waits for the key."""
         state = self._keys.get(key)
         return state is None or not (state.failing or state.waiting)
 
     def withdraw(self, keys: Collection[Hashable]) -> None:
-        """Set aside the messages of these keys that are not begun: earlier ones are read again first."""
+        """Set aside messages of these keys that have not started: earlier ones are read again first."""
         works = list(self._ready)
         self._ready.clear()
         for work in works:
@@ -272,7 +271,7 @@ class Lanes:
         return work
 
     def _following(self, work: Work) -> Work | None:
-        """What this lane does next: a message that waited for the same key."""
+        """The lane's next message: one that waited for the same key."""
         key = self._keys[work.key]
         key.failing.discard(work)
         if key.waiting:
@@ -298,7 +297,7 @@ class Lanes:
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def release(self, books: Iterable[Book]) -> None:
-        """Let go of what is not begun of these partitions."""
+        """Drop the messages of these partitions that have not started."""
         for book in books:
             book.closed = True
         for lane in self._lanes:
@@ -324,7 +323,7 @@ class Lanes:
                 self.put([following])
 
     async def finish(self, books: Iterable[Book], within_s: float) -> bool:
-        """Wait until no handler has a message of these partitions; False if that takes longer."""
+        """Wait until no handler has a message of these partitions; False after `within_s`."""
         books = set(books)
         try:
             async with asyncio.timeout(within_s):
@@ -337,10 +336,10 @@ class Lanes:
 
 
 def _cancel_error(error: asyncio.CancelledError, timeout_s: float | None) -> Exception:
-    """The error that it means when a handler ended with this, though its lane goes on."""
+    """The error that a CancelledError from a handler stands for while its lane continues."""
     if timeout_s is not None:
         return TimeoutError(f"the handler took longer than {timeout_s:g} s")
-    cancelled = RuntimeError("the handler waited for something that was cancelled")
+    cancelled = RuntimeError("the handler awaited something that was cancelled")
     cancelled.__cause__ = error
     return cancelled
 

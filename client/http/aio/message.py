@@ -1,4 +1,4 @@
-"""A message as a client hands it out."""
+"""A message, as a client returns it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Changes(Protocol):
 
 
 class AsyncMessage(Handle):
-    """A message on the server, with what can be done to it."""
+    """A message on the server, with the operations on it."""
 
     def __init__(self, client: Changes, state: MessageState) -> None:
         super().__init__(state)

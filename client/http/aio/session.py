@@ -1,4 +1,4 @@
-"""What every client is: a connection that carries out plans."""
+"""The base of all clients: a connection that executes plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class AsyncSession:
-    """A connection that carries out plans. Its arguments: see `AsyncClient`."""
+    """A connection that executes plans. Its arguments: see `AsyncClient`."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class AsyncSession:
         retries: int = RETRIES,
     ) -> None:
         self._timeout, self._retries = timeout, retries
-        self._cursors: dict[tuple[str, str], str] = {}  # that this client committed or looked up, by topic and consumer
+        self._cursors: dict[tuple[str, str], str] = {}  # committed or looked up by this client, by topic and consumer
         options = http_options(url, api_key, timeout, tls_files(ca_file, cert_file, key_file))
         self._of_process = OfProcess(lambda: AsyncHttp(transport=transport, **options))
 

@@ -1,5 +1,5 @@
 # Made from client/http/aio/admin.py by `make sdk`: change that file.
-"""The client of those who operate duemq."""
+"""The client for operators of duemq."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ class Admin(Client):
         return Message(self, self._run(operations.redrive(message_id, topic)))
 
     def purge(self, message_id: Text) -> Message:
-        """End a dead letter for good: it cannot be redriven any more."""
+        """End a dead letter for good: it can no longer be redriven."""
         return Message(self, self._run(operations.purge(message_id)))
 
     def begin_job(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """Begin a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
+        """Start a bulk job: "redrive", "purge", "cancel", "move", "move-with-expiry" or "deliver-now".
 
-        `fields`: see docs/dead-letters.md. With `dry_run=True` nothing is done, and `total` says to how many
-        messages the job would apply.
+        `fields`: see docs/dead-letters.md. With `dry_run=True` no message is changed, and `total` is the number of
+        messages that the job would apply to.
         """
         return self._run(operations.begin_job({"kind": kind, **fields}))
 
     def jobs(self) -> Sequence[dict[str, Any]]:
-        """Return the bulk jobs that are known, the newest first."""
+        """Return the known bulk jobs, newest first."""
         return self._run(operations.jobs())
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """Return a bulk job as it is now."""
+        """Return the current state of a bulk job."""
         return self._run(operations.job(job_id))
 
     def pause_job(self, job_id: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class Admin(Client):
         return self._run(operations.change_job(job_id, "resume"))
 
     def cancel_job(self, job_id: str) -> dict[str, Any]:
-        """End a job. Changes that it has made stay."""
+        """End a job. Changes it has already made stay."""
         return self._run(operations.change_job(job_id, "cancel"))
 
     def dead_letters_in(self, topic: str, *, page_size: int = 1000) -> Iterator[dict[str, Any]]:
@@ -87,7 +87,7 @@ class Admin(Client):
         return self._run(operations.import_file(path, link, metadata))
 
     def import_files(self, files: Sequence[Mapping[str, str | int]], *, link: bool = False) -> Sequence[FileImport]:
-        """Import files that belong together: the commands of all are durable when this returns, or of none.
+        """Import files that belong together: all or none of the commands are durable when this returns.
 
         At most 20,000, each with `path`, `sha256`, `size`, `window` and `rows`. One answer per file, in order;
         `imports` says when they are imported. The same content is imported once, however often this is repeated.
@@ -126,7 +126,7 @@ class Admin(Client):
         self._run(operations.resume(node))
 
     def destinations(self) -> Sequence[dict[str, Any]]:
-        """Return the destinations, by name. Of their credentials only which are given."""
+        """Return the destinations, by name. Their credentials are not shown, only which ones are set."""
         return self._run(operations.destinations())
 
     def destination(self, name: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Admin(Client):
         return self._run(operations.declare_destination(name, url, fields))
 
     def change_destination(self, name: str, **changes: Any) -> dict[str, Any]:
-        """Change fields of a destination, each as a whole."""
+        """Change fields of a destination. Each given field replaces the former value completely."""
         return self._run(operations.change_destination(name, changes))
 
     def pause_destination(self, name: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Admin(Client):
         return self._run(operations.operate_destination(name, "resume"))
 
     def test_destination(self, name: str) -> dict[str, Any]:
-        """Have a test message sent. Returns `result` (`accepted` if all is well), `status`, `detail`, `took_ms`."""
+        """Send a test message. Returns `result` (`accepted` if all is well), `status`, `detail`, `took_ms`."""
         return self._run(operations.operate_destination(name, "test"))
 
     def remove_destination(self, name: str) -> None:
@@ -174,22 +174,22 @@ class Admin(Client):
         rate: int = 0,
         confirm: bool = True,
     ) -> dict[str, Any]:
-        """Make an API key, with `scopes` or a `role`. Its text is `key` of the result, and never shown again.
+        """Create an API key, with `scopes` or a `role`. Its text is `key` of the result, and is never shown again.
 
-        `topics`: names or patterns of the only ones it is for. `rate`: messages/s, 0 = any. The first key of a server
-        that asks for none shuts out callers without one: it has to be an admin's (`NeedsAdmin`), and with
-        `confirm=False` `Unconfirmed` is raised and says how many there were.
+        `topics`: the only names or patterns that it is for. `rate`: messages/s, 0 = any. The first key of a server that
+        requires none shuts out callers without a key: it has to be an admin's (`NeedsAdmin`), and with `confirm=False`
+        `Unconfirmed` is raised and says how many there were.
         """
         return self._run(operations.create_key(name, scopes, expires_after, role, topics, rate, confirm))
 
     def rotate_key(self, key_id: str, overlap: Delay | Absent = ABSENT) -> dict[str, Any]:
-        """Give a key, by its id or name, a new text. The old one is good for `overlap` more, by default a day."""
+        """Give a key, by its id or name, a new text. The old one stays valid for `overlap`, by default a day."""
         return self._run(operations.rotate_key(key_id, overlap))
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:
-        """Revoke a key, by its id or name: it opens nothing within a second. Raises `UnknownKey`."""
+        """Revoke a key, by its id or name: within a second it is no longer accepted. Raises `UnknownKey`."""
         return self._run(operations.revoke_key(key_id))
 
     def trail(self, limit: int = 100, cursor: str | None = None) -> dict[str, Any]:
-        """Who did or was denied what: a page of `entries`, newest first, and the `cursor` of the next one."""
+        """Return a page of the audit trail: `entries`, newest first, and the `cursor` of the next one."""
         return self._run(operations.trail(limit, cursor))

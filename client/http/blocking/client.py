@@ -1,5 +1,5 @@
 # Made from client/http/aio/client.py by `make sdk`: change that file.
-"""The client of senders and readers."""
+"""The client for senders and readers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ log = logging.getLogger("duemq.client")
 class Client(Session):
     """A connection to a duemq server, to send, look up, cancel and read messages. `Admin` does the rest.
 
-    Close it with `close`, or use `with`. It may be shared by any number of callers.
+    Close it with `close`, or use `with`. Any number of callers may share it.
     `url` defaults to `DUEMQ_URL`, then `http://127.0.0.1:8787`; `api_key` to `DUEMQ_API_KEY`; `timeout` is in seconds.
-    For https://: `ca_file` has whom to trust (PEM; default `DUEMQ_CA_FILE`, then the system's authorities), `cert_file`
-    and `key_file` what this client shows of itself. They are read again when they change. Raises `ValueError` for a URL
-    that can be no server's, `BadConfig` for files that cannot be used. After a fork parent and child may go on with it.
-    `retries`: so often a single call is repeated if nothing was carried out, or twice does no harm (docs/sdk.md).
+    For https://: `ca_file` has the trusted authorities (PEM; default `DUEMQ_CA_FILE`, then the system's), `cert_file`
+    and `key_file` the client's certificate. They are read again when they change. Raises `ValueError` for a URL that
+    cannot be a server's, `BadConfig` for files that cannot be used. After a fork, parent and child may both use the
+    client.
+    `retries`: how often a single call is repeated if it had no effect, or repeating is harmless (docs/sdk.md).
     Every method raises `Unreachable` without an answer, `Unavailable` if the server cannot serve now, and a
     `RejectedError` (one class per code) if the answer is no.
     """
@@ -49,14 +50,13 @@ class Client(Session):
         """Schedule a message; it is durable when this returns.
 
         When: one of `deliver_at` (aware datetime, RFC 3339, `EpochMs`), `deliver_after` (timedelta, "2h30m"),
-        `delay_level`; without any it is sent at once. A time that is None is refused. Further: `key`, `headers`,
-        `labels`, `expires_at`, `expires_after`, `zone` (see `MessageOptions`).
-        `payload`: bytes go unchanged, str as UTF-8, dicts, lists and dataclasses as JSON text, None as
-        null.
+        `delay_level`; without any it is sent at once. None as a time is refused. Other options: `key`, `headers`,
+        `labels`, `expires_at`, `expires_after`, `zone` (see `MessageOptions`). `payload`: bytes are sent unchanged, str
+        as UTF-8, dicts, lists and dataclasses as JSON text, None as null.
 
-        `name` is an id that you choose: `NameTaken` if it exists, and with `if_new=False` the same message again
-        is answered with the first one (`duplicate`), another one under that name with `NameConflict`.
-        `idempotency_key` makes a repeat harmless: the first message is returned, with `duplicate` true.
+        `name` is an id that you choose: `NameTaken` if it exists. With `if_new=False`, the same message again returns
+        the first one (`duplicate`), and another one under that name raises `NameConflict`. `idempotency_key` makes a
+        repeat harmless: the first message is returned, with `duplicate` true.
         """
         draft = new_draft(topic, payload, message)
         return Message(self, self._run(operations.send(draft, name, if_new, idempotency_key)))
@@ -67,10 +67,10 @@ class Client(Session):
         Any number of drafts, sent in requests of at most 10,000 messages and 32 MiB. Raises `BatchInterrupted` with
         the results so far if a later request fails.
 
-        A draft with a `name` or an `idempotency_key` is accepted once: the same again is answered with the first
-        message (`duplicate`), another one with `NameConflict` or `IdempotencyConflict`. The client retries drafts of
-        unknown outcome that have one of the two, up to three times; one that an earlier attempt accepted is a
-        `duplicate` then. A request that got no answer at all is retried only if all its drafts have one of the two.
+        A draft with a `name` or an `idempotency_key` is accepted once: the same again returns the first message
+        (`duplicate`), another one `NameConflict` or `IdempotencyConflict`. The client retries drafts of unknown outcome
+        that have one of the two, up to three times; a draft that an earlier attempt got accepted is then a `duplicate`.
+        A request without any answer is retried only if all its drafts have one of the two.
         """
         return self._run(operations.send_batch(drafts, lambda state: Message(self, state)))
 
@@ -79,14 +79,14 @@ class Client(Session):
         return Message(self, self._run(operations.get(message_id)))
 
     def story(self, message_id: Text) -> dict[str, Any]:
-        """The story of a message after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
+        """Return a message's story after its delivery: `place` in its topic, and `readers`, each with `state`, `events`
         and `retry`, as in the API (docs/api.md, "Story")."""
         return self._run(operations.story(message_id))
 
     def list(self, *, page_size: int = 1000, **filters: Unpack[Filter]) -> Iterator[Message]:
         """Iterate over all messages that match, page by page, in order of due times. Default: the scheduled ones.
 
-        `order="newest"` with a key or a label: whatever became of them, the last accepted, moved or redriven first.
+        `order="newest"` with a key or a label: messages of any state, the last accepted, moved or redriven first.
         """
         check_arguments("list", filters, Filter.__annotations__)
         return self._pages("/v1/messages", page_size, filters)
@@ -97,7 +97,7 @@ class Client(Session):
         return self._run(operations.list_page(filters, page_size, cursor))
 
     def cancel(self, message_id: Text, *, wait_s: float = 10.0) -> Cancelled:
-        """Cancel a message by its id or name. Repeated, it gives the same answer.
+        """Cancel a message by its id or name. Repeating the call gives the same answer.
 
         Raises `AlreadyDelivered`, `UnknownMessage`, or `PendingError` if the answer is not known within `wait_s`.
         """
@@ -114,7 +114,7 @@ class Client(Session):
 
     def reschedule(self, message_id: Text, *, shift_expiry: bool = False, **when: Unpack[When]) -> Message:
         """Reschedule a message, with a time as in `send`. Raises `AlreadyDelivered`, `AlreadyCancelled`, and `BadTime`
-        for a time at which it has expired; with `shift_expiry` its expiry moves by as much."""
+        for a time after its expiry; with `shift_expiry` the expiry moves by the same amount."""
         return Message(self, self._run(operations.reschedule(message_id, when, shift_expiry)))
 
     def reschedule_many(
@@ -141,8 +141,8 @@ class Client(Session):
     ) -> RecordPage:
         """Read up to `max` (at most 10,000) delivered records, and the cursor to continue from.
 
-        They begin at `after`, else at the consumer's committed cursor, else at the start of the topic. With `wait`
-        the server answers as soon as there is a record, and with none after that time.
+        They start at `after`, else at the consumer's committed cursor, else at the start of the topic. With `wait` the
+        server answers as soon as there is a record, or without records after that time.
         """
         return self._run(operations.records(topic, after, consumer, max, wait))
 
@@ -151,11 +151,11 @@ class Client(Session):
     ) -> Generator[Record, None, None]:
         """Iterate over records as they are delivered, without end. It survives lost connections.
 
-        It begins as `records` does (`after=client.end(topic)`: only new ones), and commits nothing: see `commit`.
+        It starts as `records` does (`after=client.end(topic)`: only new ones), and commits no cursor: see `commit`.
         """
         follow = Follow(topic, after, consumer)
         if consumer is not None:
-            self._cursors.pop((topic, consumer), None)  # the server knows its place
+            self._cursors.pop((topic, consumer), None)  # the server knows the cursor
         while True:
             try:
                 with closing(self._stream(follow)) as records:
@@ -189,7 +189,7 @@ class Client(Session):
         return self._run(operations.topic(name))
 
     def limits(self) -> Limits:
-        """Return what the server accepts, to check messages before they are sent."""
+        """Return the server's limits, to check messages before sending them."""
         return self._run(operations.limits())
 
     def _pages(self, path: str, page_size: int, filters: Filter) -> Iterator[Message]:

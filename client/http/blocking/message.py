@@ -1,5 +1,5 @@
 # Made from client/http/aio/message.py by `make sdk`: change that file.
-"""A message as a client hands it out."""
+"""A message, as a client returns it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Changes(Protocol):
 
 
 class Message(Handle):
-    """A message on the server, with what can be done to it."""
+    """A message on the server, with the operations on it."""
 
     def __init__(self, client: Changes, state: MessageState) -> None:
         super().__init__(state)

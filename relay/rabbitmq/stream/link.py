@@ -1,10 +1,10 @@
-"""A connection to a broker by RabbitMQ's stream protocol, which publishes. Frames are coded by `rstream`.
+"""A connection that publishes by RabbitMQ's stream protocol. `rstream` encodes and decodes the frames.
 
-Its own client is not used. `Producer` has one publisher, so one name, for a stream and connection, and writes twice a
-second. `Client` goes on over a silent broker, and a write to a lost connection is no error there.
+Its client is not used. Its `Producer` allows one publisher, so one name, per stream and connection, and writes twice a
+second. Its `Client` ignores a silent broker, and does not report a write to a lost connection.
 
-Whatever goes wrong ends the connection, and is told once: with what is in flight, nothing else is safe (`numbering`).
-All that is published in a turn of the event loop is one write.
+Any error ends the connection and is reported once: with messages in flight, continuing is not safe (`numbering`).
+Everything published in one turn of the event loop is one write.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from duemq.relay.network.resolver import Resolver
 from duemq.relay.rabbitmq.stream.replies import CLOSED, OK, Lost, refused
 
 _MAX_HEARTBEAT_S: Final = 10
-_FRAME_BYTES: Final = 1 << 20  # what we offer; the broker may want less
-_OWN_FRAME_BYTES: Final = 64 << 10  # a batch that has grown to this is a frame
+_FRAME_BYTES: Final = 1 << 20  # our offer; the broker may choose less
+_OWN_FRAME_BYTES: Final = 64 << 10  # a batch of this size is sent as a frame
 _HEAD_BYTES: Final = 13
-_MESSAGE_BYTES: Final = 12  # of a message in a frame of publishing, besides itself
+_MESSAGE_BYTES: Final = 12  # overhead per message in a publish frame
 _CLOSE_S: Final = 1.0
 _PROPERTIES: Final = {"product": "duemq", "connection_name": "duemq relay"}
 
 OnConfirm = Callable[[int, Iterable[int]], None]
-"""Told the publisher's id and the publishing ids that are stored."""
+"""Called with the publisher's id and the publishing ids that are stored."""
 
 
 class Login(NamedTuple):
-    """`username` empty: the broker knows the user by the certificate. `virtual_host`: ASCII."""
+    """Empty `username`: the certificate identifies the user. `virtual_host`: ASCII."""
 
     virtual_host: str
     username: str
@@ -44,9 +44,9 @@ class Login(NamedTuple):
 
 
 class Link(asyncio.Protocol):
-    """`on_lost` is called once, with the reason, if the connection ends after `connect` gave it. `timeout_s`: of a
-    message; a broker that is silent for half of it, or for two heartbeats, is lost. `on_beat` is called with that half,
-    a few times in it."""
+    """`on_lost` is called once, with the reason, if the connection ends after `connect` returned it. `timeout_s`: limit
+    for a message; a broker that is silent for half of it, or for two heartbeats, counts as lost. `on_beat` is called
+    with that half, several times within it."""
 
     def __init__(
         self, on_confirm: OnConfirm, on_lost: Callable[[Reply], None], on_beat: Callable[[float], None],
@@ -67,7 +67,7 @@ class Link(asyncio.Protocol):
         self._heartbeat_s, self._heard_at = 0.0, 0.0
         self._frame_bytes = _FRAME_BYTES
         self.advertised: tuple[str, int] | None = None
-        """Where this broker says that it is."""
+        """Host and port that this broker advertises."""
 
     @property
     def open(self) -> bool:
@@ -80,12 +80,12 @@ class Link(asyncio.Protocol):
 
     @property
     def message_bytes(self) -> int:
-        """The most that a message may have, encoded."""
+        """The largest encoded message that the broker accepts."""
         return self._frame_bytes - _HEAD_BYTES - _MESSAGE_BYTES
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits for the broker to read on."""
+        """Bytes waiting for the broker to read."""
         return int(self._transport.get_write_buffer_size()) if self._transport is not None else 0
 
     # --- connecting -----------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Link(asyncio.Protocol):
     async def connect(
         self, resolver: Resolver, place: tuple[str, int], tls: ssl.SSLContext | None, login: Login
     ) -> None:
-        """Raises OSError or Lost; then, and where it is cancelled, nothing is left open."""
+        """Raises OSError or Lost. On an error or a cancel, nothing is left open."""
         host, port = place
         try:
             connection = await resolver.connect(host, port, self._timeout_s / 3)
@@ -131,7 +131,7 @@ class Link(asyncio.Protocol):
         self._beat = self._loop.call_later(self._heartbeat_s / 2, self._heartbeat)
 
     async def leader(self, stream: str) -> tuple[str, int]:
-        """Host and port of the broker that a stream is written by. Raises Lost."""
+        """Host and port of the broker that leads a stream. Raises Lost."""
         answer = await self.ask(lambda number: schema.Metadata(number, [stream]), schema.MetadataResponse)
         (about,) = answer.metadata
         if about.response_code != OK:
@@ -139,10 +139,10 @@ class Link(asyncio.Protocol):
         for broker in answer.brokers:
             if broker.reference == about.leader_ref:
                 return broker.host, broker.port
-        raise Lost(refused(6, f"stream {stream} has no leader just now"))
+        raise Lost(refused(6, f"stream {stream} has no leader at present"))
 
     async def ask(self, make: Callable[[int], schema.Frame], expected: type[schema.Frame]) -> Any:
-        """The answer to a request, whatever it is. Raises Lost."""
+        """Send a request and return its answer, whatever it says. Raises Lost."""
         answer: asyncio.Future[Any] = self._loop.create_future()
 
         def answered(frame: Any) -> None:
@@ -173,8 +173,8 @@ class Link(asyncio.Protocol):
     # --- publishing -----------------------------------------------------------------------------------------------
 
     def declare(self, publisher: int, name: str, stream: str) -> None:
-        """Declare a publisher; `name` empty: one whose publishing ids are for confirms alone. What is published by it
-        may follow at once. `publisher`: 0 to 255. If the broker refuses it, the connection ends."""
+        """Declare a publisher; an empty `name` means that its publishing ids serve only for confirms. Messages may be
+        published by it immediately. `publisher`: 0 to 255. If the broker refuses it, the connection ends."""
         self._flush()
 
         def answered(frame: Any) -> None:
@@ -188,7 +188,7 @@ class Link(asyncio.Protocol):
         )
 
     def publish(self, publisher: int, publishing_id: int, message: bytes) -> None:
-        """Write a message, with others at the end of this turn of the event loop."""
+        """Write a message at the end of this turn of the event loop, together with others."""
         if not self._batch:
             self._loop.call_soon(self._flush)
         self._batch.append((publisher, schema.Message(publishing_id, None, message)))
@@ -231,7 +231,7 @@ class Link(asyncio.Protocol):
                 break
             try:
                 self._take(decode_frame(bytes(received[at + 4 : end])))
-            except ValueError as error:  # of rstream: a frame that it does not know
+            except ValueError as error:  # from rstream: an unknown frame
                 self.abort(Reply(Result.AWAY, "UNKNOWN_FRAME", str(error)))
             at = end
         del received[:at]
@@ -245,7 +245,7 @@ class Link(asyncio.Protocol):
                 self.abort(refused(min(codes), f"the broker refused {len(frame.errors)} messages"))
             case schema.MetadataUpdate():
                 info = frame.metadata_info
-                self.abort(refused(info.code, f"stream {info.stream} has another leader, or is gone"))
+                self.abort(refused(info.code, f"stream {info.stream} has another leader or no longer exists"))
             case schema.Tune():
                 if not self._tune.done():
                     self._tune.set_result(frame)
@@ -274,13 +274,13 @@ class Link(asyncio.Protocol):
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def abort(self, reply: Reply) -> None:
-        """End it at once, for this reason."""
+        """Close it immediately, for this reason."""
         if self._transport is not None:
             self._transport.abort()
         self._end(reply)
 
     async def close(self) -> None:
-        """End it in the protocol's way, within about a second. Idempotent."""
+        """Close it by the protocol, within about a second. Idempotent."""
         try:
             if self.open:
                 self._flush()

@@ -1,4 +1,4 @@
-"""What a message is in a stream: the sections of AMQP 1.0; see `docs/destinations/rabbitmq.md`."""
+"""Maps a message to a stream: the sections of AMQP 1.0; see `docs/destinations/rabbitmq.md`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from duemq.client.consumer.retry.headers import Headers
 from duemq.relay.rabbitmq.stream.sections import Value, application_properties, data, properties
 
 _PROPERTIES: Final = ("content-type", "content-encoding")
-"""Headers that have a property of their own in AMQP, which holds ASCII."""
+"""Headers that are properties in AMQP, which holds ASCII."""
 _SYMBOL_BYTES: Final = 255
 
 
 def encoded(message: Message) -> bytes:
-    """Properties, application properties and body of a message, byte for byte."""
+    """Properties, application properties and body of a message, encoded."""
     id_, due_ms, key = message.id, message.origin.due_ms, message.key
     pairs: list[tuple[str, Value]] = [("duemq-id", id_)]
     if due_ms is not None:
@@ -31,7 +31,7 @@ def encoded(message: Message) -> bytes:
 
 
 def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
-    """Put the producer's headers among the application properties, but for those that are properties. Returns these."""
+    """Add the producer's headers to the application properties, except for AMQP properties, which are returned."""
     own: dict[str, str] = {}
     names = {name for name, _ in pairs}
     for name, raw in headers:
@@ -40,7 +40,7 @@ def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
             own[lower] = raw.decode()
             continue
         unique, count = name, 1
-        while unique in names:  # a map holds a name once
+        while unique in names:  # a map holds each name once
             count += 1
             unique = f"{name}#{count}"
         names.add(unique)
@@ -49,7 +49,7 @@ def _put(headers: Headers, pairs: list[tuple[str, Value]]) -> dict[str, str]:
 
 
 def _text(raw: bytes) -> str | bytes:
-    """UTF-8 as text, other bytes as they are."""
+    """UTF-8 as text, other bytes unchanged."""
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Publishes messages to a stream of RabbitMQ, by the stream protocol with publishing ids: the broker drops repeats.
+"""Publishes messages to a RabbitMQ stream by the stream protocol. Publishing ids make the broker drop repeats.
 
-It watches the consumer (`client/consumer/base.py`, `Watcher`): which id is safe depends on what was pulled and what has
-ended (`numbering`). A message that nobody told of is written without one.
+It is a `Watcher` of the consumer (`client/consumer/base.py`): which id is safe depends on the records that were pulled
+and that have ended (`numbering`). A message that was not reported as pulled is written without an id.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from duemq.relay.tls import client_context
 _PORT: Final = 5552
 _TLS_PORT: Final = 5551
 _MAX_CONNECT_S: Final = 5.0
-_MAX_UNSENT_BYTES: Final = 16 << 20  # a broker that reads nothing, for want of memory or disk
-_MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # a stream without a majority: what timed out is kept
+_MAX_UNSENT_BYTES: Final = 16 << 20  # for a broker that reads nothing, short of memory or disk
+_MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # for a stream without a majority: messages that timed out are kept
 
 
 class StreamOutlet:
@@ -58,7 +58,7 @@ class StreamOutlet:
 
     def pulled(self, partition: Partition, log_id: str, offsets: Sequence[int], start: int) -> None:
         """See `Watcher`."""
-        if log_id:  # else records of another log might have the same offsets
+        if log_id:  # without an id, another log's records could have the same offsets
             log_id = f"{log_id}/{self._start_id}"
             self._producers.pulled((partition.topic, partition.partition), log_id, offsets, start)
 
@@ -75,19 +75,19 @@ class StreamOutlet:
             if (self._link is None or not self._link.open) and (failure := await self._open()) is not None:
                 return failure
             link = self._link
-            if link is None or not link.open:  # the broker may have refused a publisher by now
+            if link is None or not link.open:  # the broker may have refused a publisher in between
                 return CLOSED if link is None else link.trouble
             if producers.stored_late(message.identity):
                 return ACCEPTED
             if (answer := producers.under_way(message.identity)) is not None:
                 return await answer
             if link.unsent_bytes > _MAX_UNSENT_BYTES:
-                return Reply(Result.AWAY, "blocked", "the broker reads nothing")
+                return Reply(Result.AWAY, "blocked", "the broker does not read")
             if producers.unconfirmed_bytes > _MAX_UNCONFIRMED_BYTES:
                 return UNCONFIRMED
             data = data or encoded(message)
             if len(data) > link.message_bytes:
-                detail = f"it has {len(data)} bytes with its headers, and may have {link.message_bytes} here"
+                detail = f"{len(data)} bytes with headers; the broker accepts {link.message_bytes}"
                 return Reply(Result.REJECTED, "FRAME_TOO_LARGE", detail)
             if (answer := producers.write(place, record.offset, message.identity, data)) is not None:
                 return await answer
@@ -103,7 +103,7 @@ class StreamOutlet:
     # --- connecting -----------------------------------------------------------------------------------------------
 
     async def _open_once(self) -> Reply | None:
-        """Returns why it did not work."""
+        """Returns the reason if it fails."""
         try:
             tls = client_context(self._credentials) if self._secure else None
         except ValueError as error:
@@ -112,7 +112,7 @@ class StreamOutlet:
             async with asyncio.timeout(self._connect_s):
                 link = await self._to_leader(tls)
         except TimeoutError:
-            return Reply(Result.AWAY, "timeout", f"the broker answers nothing within {self._connect_s:g} s")
+            return Reply(Result.AWAY, "timeout", f"no answer from the broker within {self._connect_s:g} s")
         except Lost as error:
             return error.reply
         self._link = link
@@ -120,10 +120,10 @@ class StreamOutlet:
         return None
 
     async def _to_leader(self, tls: ssl.SSLContext | None) -> Link:
-        """A connection to the broker that writes the stream. By another one the order of messages would not be sure:
-        where two brokers lose their connection, what was under way between them is lost, and later ones are not."""
-        if not self._virtual_host.isascii():  # rstream codes the lengths of texts in characters
-            raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII here"))
+        """A connection to the stream's leader. Through another broker the order would not be safe: if the two brokers
+        lose their connection, messages between them are lost, but later ones are not."""
+        if not self._virtual_host.isascii():  # rstream encodes a text's length in characters
+            raise Lost(refused(12, f"virtual host {self._virtual_host!r}: its name has to be ASCII for streams"))
         place = self._place
         for _ in range(2):
             link = await self._connect(place, tls)
@@ -136,7 +136,7 @@ class StreamOutlet:
                 return link
             await link.close()
             place = leader
-        detail = f"{self._stream} is written by {leader[0]}:{leader[1]}, where another broker answers"
+        detail = f"{self._stream} has the leader {leader[0]}:{leader[1]}, but another broker answers there"
         raise Lost(Reply(Result.AWAY, "leader", detail))
 
     async def _connect(self, place: tuple[str, int], tls: ssl.SSLContext | None) -> Link:

@@ -1,4 +1,4 @@
-"""What is on its way to a stream: producers, their publishing ids, and the messages that are not confirmed."""
+"""Messages in flight to a stream: producers, publishing ids, and unconfirmed messages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Partition = tuple[str, int]
 """Topic and number."""
 
 MAX_PRODUCERS: Final = 255
-"""With an id of one byte each, and one for what has no publishing id. A broker keeps the last publishing ids of 255
-names for a stream."""
-_UNNUMBERED: Final = 255  # the id of the publisher without a name
-_WAIT_S: Final = 0.05  # for a record before this one to come
-_MAX_LATE: Final = 10_000  # ids of messages that were stored after nobody waited for them
-_READABLE: Final = 100  # characters of a topic
+"""Producers on a connection: each has an id of one byte, and one id is for messages without publishing ids. A broker
+keeps the last publishing ids of 255 names per stream."""
+_UNNUMBERED: Final = 255  # id of the publisher without a name
+_WAIT_S: Final = 0.05  # for earlier records to be written
+_MAX_LATE: Final = 10_000  # ids of messages stored after their callers had given up
+_READABLE: Final = 100  # characters of a topic in a name
 
 
 def producer_name(destination: str, log_id: str, topic: str, partition: int) -> str:
-    """Of up to 209 ASCII characters, another one for each log of a partition."""
+    """Up to 209 ASCII characters, different for each log of a partition."""
     whole = "\0".join((destination, log_id, topic, str(partition)))
     digest = blake2b(whole.encode(), digest_size=16).hexdigest()
     return f"{destination}.{topic[:_READABLE]}.{partition}.{digest}"
@@ -47,7 +47,7 @@ class Entry:
         return future
 
     def answer(self, reply: Reply) -> bool:
-        """Whether somebody still waited for it."""
+        """Returns whether any caller was still waiting."""
         waited = False
         for future in self.waiting:
             if not future.done():
@@ -58,7 +58,7 @@ class Entry:
 
 
 class Producer:
-    """One name. `publisher`: its id on the connection, None where it has none there."""
+    """State of one producer name. `publisher`: its id on the connection, or None if it has none there."""
 
     def __init__(self, name: str, log_id: str) -> None:
         self.name, self.log_id = name, log_id
@@ -69,7 +69,7 @@ class Producer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, offset: int) -> None:
-        """Wait for the turn of a record, or for a moment: then later ones do not wait either."""
+        """Wait until it is a record's turn, or briefly: then later records do not wait either."""
         loop = asyncio.get_running_loop()
         turn = self._waiting[offset] = loop.create_future()
         if self._timer is None:
@@ -80,7 +80,7 @@ class Producer:
             self._waiting.pop(offset, None)
 
     def move(self) -> None:
-        """The first open record may be another one: if that waits, its turn has come."""
+        """The first open record may have changed: if the new one waits, wake it."""
         if self._waiting and (first := self.numbering.first) is not None:
             _wake(self._waiting.get(first))
 
@@ -89,7 +89,7 @@ class Producer:
             _wake(turn)
 
     def _look(self, first: int | None) -> None:
-        """`first`: the first open record when this was asked for."""
+        """`first`: the first open record when this call was scheduled."""
         self._timer = None
         if not self._waiting:
             return
@@ -107,21 +107,21 @@ def _wake(turn: asyncio.Future[None] | None) -> None:
 
 
 class Producers:
-    """Of one destination, whose name is `destination`, and one stream."""
+    """Producers of the destination `destination` for one stream."""
 
     def __init__(self, destination: str, stream: str) -> None:
         self._destination, self._stream = destination, stream
         self._by_partition: dict[Partition, Producer] = {}
-        self._of_publisher: list[Producer] = []  # on this connection, by publisher id
-        self._former: list[Producer] = []  # of logs that are no more, with entries
+        self._of_publisher: list[Producer] = []  # on this connection, indexed by publisher id
+        self._former: list[Producer] = []  # of logs that no longer exist, with unconfirmed entries
         self._unnumbered: dict[int, Entry] = {}
         self._last_unnumbered = 0
         self._by_id: dict[str, Entry] = {}
         self._late: OrderedDict[str, None] = OrderedDict()
         self._link: Link | None = None
-        self._progress_at = 0.0  # the last confirm, or the first write after all were confirmed
+        self._progress_at = 0.0  # time of the last confirm, or of the first write after all were confirmed
         self.unconfirmed_bytes = 0
-        """Of all messages that are written and not confirmed."""
+        """Size of all unconfirmed messages."""
 
     # --- what the consumer tells ----------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Producers:
     # --- connection -----------------------------------------------------------------------------------------------
 
     def connected(self, link: Link) -> None:
-        """Write all again that has a publishing id, before anything else is written."""
+        """Write all messages with a publishing id again, before anything else is written."""
         self._without_publishers()
         self._link = link
         link.declare(_UNNUMBERED, "", self._stream)
@@ -152,12 +152,12 @@ class Producers:
         for producer in (*self._former, *self._by_partition.values()):
             if producer.entries:
                 publisher = self._publisher(link, producer)
-                assert publisher is not None, "there were no more on the last connection"
+                assert publisher is not None, "the last connection had no more of them"
                 for number in producer.numbering.unconfirmed:
                     link.publish(publisher, number, producer.entries[number].data)
 
     def lost(self, reply: Reply) -> None:
-        """What has a publishing id is kept; who waits is told."""
+        """Keep messages with a publishing id, and tell all waiting callers."""
         self._link = None
         self._without_publishers()
         entries = list(self._by_id.values())
@@ -170,7 +170,7 @@ class Producers:
             producer.wake_all()
 
     def watch(self, most_s: float) -> None:
-        """Without a confirm for `most_s` the stream is AWAY: it refuses no single message. Written ones stay so."""
+        """After `most_s` without a confirm the stream is AWAY: it refuses no single message. Written ones are kept."""
         if self._by_id and asyncio.get_running_loop().time() - self._progress_at > most_s:
             for entry in self._by_id.values():
                 entry.answer(UNCONFIRMED)
@@ -204,7 +204,7 @@ class Producers:
         self._of_publisher.clear()
 
     def _publisher(self, link: Link, producer: Producer) -> int | None:
-        """Its id on this connection; None where there are too many."""
+        """Its id on this connection; None if there are too many producers."""
         if producer.publisher is None and len(self._of_publisher) < MAX_PRODUCERS:
             producer.publisher = len(self._of_publisher)
             self._of_publisher.append(producer)
@@ -214,16 +214,16 @@ class Producers:
     # --- messages -------------------------------------------------------------------------------------------------
 
     def stored_late(self, id_: str) -> bool:
-        """Whether a message was stored after nobody waited for it any more; then this is forgotten."""
+        """Whether a message was stored after its callers had given up. The record of it is dropped."""
         return bool(self._late) and self._late.pop(id_, 0) is None
 
     def under_way(self, id_: str) -> asyncio.Future[Reply] | None:
-        """The answer to the message of this id that is written and not confirmed, if there is one."""
+        """The pending answer to the message with this id, if it is written and not confirmed."""
         entry = self._by_id.get(id_)
         return None if entry is None else entry.wait()
 
     def write(self, partition: Partition, offset: int, id_: str, data: bytes) -> asyncio.Future[Reply] | None:
-        """Write a message; there is a connection. The broker's answer, or None where it has to wait for its turn."""
+        """Write a message; requires a connection. Returns the broker's answer, or None if it is not its turn yet."""
         link, producer = self._link, self._by_partition.get(partition)
         assert link is not None
         publisher = None if producer is None else self._publisher(link, producer)
@@ -253,5 +253,5 @@ class Producers:
         return entry
 
     async def wait(self, partition: Partition, offset: int) -> None:
-        """Wait until it is worth to `write` again. Returns, too, when the connection is lost."""
+        """Wait until calling `write` again makes sense. Also returns when the connection is lost."""
         await self._by_partition[partition].wait(offset)

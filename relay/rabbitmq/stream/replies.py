@@ -1,5 +1,5 @@
-"""What a broker says by the stream protocol, as replies. All of it is for the operator to mend, or passes: a stream
-refuses no message of its own."""
+"""Maps a broker's answers by the stream protocol to replies. Each is temporary or for the operator to fix: a stream
+refuses no single message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from duemq.relay.network.addresses import NoAddress
 
 OK: Final = 1
 ACCEPTED: Final = Reply(Result.ACCEPTED, "confirm")
-UNCONFIRMED: Final = Reply(Result.AWAY, "unconfirmed", "the broker confirms nothing: has the stream a majority?")
+UNCONFIRMED: Final = Reply(Result.AWAY, "unconfirmed", "no confirms from the broker: does the stream have a majority?")
 CLOSED: Final = Reply(Result.AWAY, "connection lost", "closed here")
 
 _WORDS: Final = {
@@ -24,7 +24,7 @@ _WORDS: Final = {
 
 
 class Lost(Exception):
-    """There is no connection, or there is none any more. `reply` says why."""
+    """There is no connection, or it was lost. `reply` says why."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.detail)
@@ -32,7 +32,7 @@ class Lost(Exception):
 
 
 def refused(code: int, detail: str) -> Reply:
-    """`detail`: what was asked for."""
+    """`detail`: the request."""
     return Reply(Result.AWAY, _WORDS.get(code, str(code)), detail)
 
 

@@ -1,10 +1,10 @@
-"""Rounds in each of which a proxy delivers a Kafka request late, after its client gave it up; each is reconciled.
+"""Rounds in which a proxy delivers a Kafka request late, after its client has given up; each is reconciled.
 
     python -m tests.chaos.delayed --rounds 200 --seed 1 [--first 0] [--protocol v1|v2] [--out FILE]
 
-A request of a committer or of a sender is held for 1 to 60 s, while its retry or its successor goes on, and then
-reaches the broker. Four of five rounds are of a committer and a plain model of a shard, the others of whole nodes. Many
-run side by side, each behind a proxy of its own. Ends with 0 where nothing is lost, twice, torn, early or untrue.
+A request of a committer or a sender is held for 1 to 60 s, while its retry or its successor continues, and then reaches
+the broker. Four of five rounds use a committer and a plain model of a shard, the others whole nodes. Many run side by
+side, each with a separate proxy. Ends with 0 if no message is lost, repeated, torn, early or reported wrongly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run of rounds came to: as JSON, and as a table."""
+"""The results of a run of rounds: as JSON, and as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which request a proxy holds, for how long, and what lets it go."""
+"""Which request a proxy holds, for how long, and what releases it."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ class Request(NamedTuple):
     frame: bytes
 
     def of(self, marker: bytes) -> bool:
-        """Whether it names this transactional id, or is a producer's without one where that is empty."""
+        """Whether it names this transactional id, or, if that is empty, is a producer's request without one."""
         head = self.frame[:400]
         return marker in head if marker else b"-shard-" not in head
 
 
 @dataclass(eq=False)
 class Hold:
-    """One request of a kind that is held, and what became of it.
+    """One request of a kind that is held, and its fate.
 
-    `marker`: the transactional id that the request names; empty for a producer without one. `skip`: how many such
-    requests pass first. `cut_s`: the client's connection is closed so soon after; None = the client's time runs out by
-    itself. `seconds`: the shortest time it is held. `after`: beyond that it waits until a request of this kind, of the
-    same producer on another connection, is answered, and lands before its client sees that answer.
+    `marker`: the transactional id in the request; empty for a producer without one. `skip`: how many such requests pass
+    first. `cut_s`: the client's connection is closed after this time; None = the client runs into its timeout.
+    `seconds`: the shortest time it is held. `after`: beyond that it waits until a request of this kind, by the same
+    producer on another connection, is answered, and lands before its client sees that answer.
 
-    `of_answer`: the request passes at once, and its answer is held in its place.
+    `of_answer`: the request passes at once, and its answer is held instead.
 
-    `code`: what the broker answered in the end, as Kafka's error code; None while it has not, or where the answer is
-    not known here. `held_s`: how long it was held.
+    `code`: the broker's final answer, as Kafka's error code; None until then, or if the answer is unknown here.
+    `held_s`: how long it was held.
     """
 
     api: Api
@@ -128,7 +128,7 @@ def draw_seconds(chance: random.Random, least: float, most: float = 60.0) -> flo
 
 
 def error_code(request: Request, answer: bytes) -> int | None:
-    """The first error code of an answer, `answer` from its correlation id on; None where it cannot be told."""
+    """The first error code in an answer; `answer` starts at its correlation id. None if it cannot be found."""
     try:
         match request.key:
             case Api.INIT_PRODUCER_ID:
@@ -145,9 +145,9 @@ def error_code(request: Request, answer: bytes) -> int | None:
 
 
 def _nested(answer: bytes, at: int, *, flexible: bool) -> int | None:
-    """Of the first partition of the first topic. Names and arrays are shorter than 127, so that one byte counts them.
+    """The error of the first partition of the first topic. Lengths below 127 take one byte.
 
-    From version 13 on Produce has ids in place of names; duemq and aiokafka send none of those.
+    From version 13 on Produce has ids instead of names; duemq and aiokafka send none of those.
     """
     if flexible:
         name = answer[at + 1] - 1

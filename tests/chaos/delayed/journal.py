@@ -1,4 +1,4 @@
-"""What the senders and the committers of a round were answered: what the logs are compared with."""
+"""The answers that a round's senders and committers got, for comparison with the logs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Commit(NamedTuple):
 
 
 class SentMessage(NamedTuple):
-    """One message that was handed over to the buffer. `offset`: where it is, as was answered; -1 without an answer."""
+    """One message that was sent to the buffer. `offset`: its place, from the answer; -1 without an answer."""
 
     id: str
     topic: str
@@ -55,7 +55,7 @@ class Journal:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an error of the bus says of what was to be written."""
+    """What a bus error says about the outcome of the write."""
     if isinstance(error, Fenced):
         return Outcome.FENCED
     if isinstance(error, OutcomeUnknown):

@@ -1,5 +1,5 @@
-"""A plain model of a shard on a real bus: it commits deliveries and a ledger entry at once, and after any failure it
-opens a committer anew, appends a barrier, and goes on from what the ledger says up to there.
+"""A plain model of a shard on a real bus: it commits deliveries and a ledger entry at once. After any failure it opens
+a new committer, appends a barrier, and continues from the ledger's state up to there.
 
 That is what `delay/shard/shard.py` does, without a store: pending messages are those of the buffer that no entry names.
 """
@@ -157,7 +157,7 @@ class ModelShard:
         state.apply(entry)
 
     async def commit(self, committer: Committer, term: str, number: int, batches: Batches) -> None:
-        """Note what is answered. Raises what `Committer.commit` does."""
+        """Record the answer. Raises what `Committer.commit` raises."""
         try:
             appends = await committer.commit(batches)
         except DuemqError as error:

@@ -1,6 +1,6 @@
 """A round of whole nodes: `duemq.delay.node.Node` in this process, with stores and a shard, on a real broker.
 
-All rounds share duemq's own topics. Those that run side by side have a shard each: their nodes hold no other.
+All rounds share duemq's own topics. Concurrent rounds have different shards: their nodes hold no other.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def node_on(site: Site, bootstrap: str, cluster: str, shard: int, path: Pa
 
 
 class Commands:
-    """Sends plain records, as any Kafka client may. `outcomes`: what was answered, by the messages' ids."""
+    """Sends plain records, as any Kafka client may. `outcomes`: the answers, by message id."""
 
     def __init__(self, bus: Bus, shard: int, topic: str) -> None:
         self._bus, self._shard, self._topic = bus, shard, topic
@@ -200,7 +200,7 @@ async def _run(site: Site, made: Plan, cluster: str, shard: int, topic: str, nod
 
 
 async def _is_held(made: Plan, nodes: list[Master], shard: int) -> bool:
-    """Come back when the request is held, and a second node takes over where there is one. False where none came."""
+    """Return once the request is held, and a second node has taken over if there is one. False if none came."""
     if made.kind.api is Api.INIT_PRODUCER_ID and not made.kind.of_sender:
         nodes[0].election.give()
         first = nodes[0].shard
@@ -216,7 +216,7 @@ async def _is_held(made: Plan, nodes: list[Master], shard: int) -> bool:
 
 
 async def _grows(nodes: list[Master], count: int) -> None:
-    """Until the last node has so many entries more."""
+    """Wait until the last node has this many more entries."""
     wanted = nodes[-1].entry + count
     await _until(nodes, lambda: nodes[-1].entry >= wanted)
 

@@ -1,4 +1,4 @@
-"""What happens in a round, from the seed and its number alone."""
+"""The plan of a round, from the seed and its number alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SECOND = 0.5  # how often the retry is held, too
 
 
 class Scene(StrEnum):
-    """`TIMED_OUT`: the client gives the request up by itself. `CUT`: its connection is closed at once. `CROSSED`: the
-    request goes on only after one that its producer sent later. `DEPOSED`: a second master took over meanwhile.
-    `UNHEARD`: the request passes, and its answer is late."""
+    """`TIMED_OUT`: the client's request times out. `CUT`: its connection is closed at once. `CROSSED`: the request
+    continues only after one that its producer sent later. `DEPOSED`: a second master took over in between. `UNHEARD`:
+    the request passes, and its answer is late."""
 
     TIMED_OUT = "timed out"
     CUT = "connection closed"

@@ -1,8 +1,8 @@
-"""A TCP proxy in front of one broker that knows Kafka's framing, and holds single requests.
+"""A TCP proxy for one broker that knows Kafka's framing, and holds single requests.
 
-All that it reads of a request is its head, which is the same in all versions: length, key, version, correlation id.
-A held request holds what comes after it on its connection, as a network does; its client may give up and go on by
-another connection, while the proxy keeps the one to the broker open and lets the request go when its time has come.
+It reads only a request's head, which is the same in all versions: length, key, version, correlation id. A held request
+holds all later ones on its connection, as a network does. Its client may give up and continue on another connection,
+while the proxy keeps the one to the broker open and releases the request at its time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENDS_S = 10.0  # for answers that a client does not wait for any more
 
 
 class Proxy:
-    """Ways in to one broker, by each of which a client sees a broker with that address alone."""
+    """Entrances to one broker; by each of them a client sees only a broker with that address."""
 
     def __init__(self, broker_port: int) -> None:
         self._broker_port = broker_port
@@ -60,7 +60,7 @@ class Proxy:
         return f"{HOST}:{door.sockets[0].getsockname()[1]}"
 
     def hold(self, holds: Iterable[Hold]) -> None:
-        """From now on these look at what passes; a request is held by the first one that takes it."""
+        """From now on these inspect the traffic; a request is held by the first one that takes it."""
         self._holds += holds
 
     def stop_holding(self) -> None:

@@ -1,4 +1,4 @@
-"""What the logs of a round hold in the end, against what its senders and committers were answered."""
+"""Compares a round's final logs with the answers that its senders and committers got."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def read_topics(
 
 
 def compare(journal: Journal, logs: Logs, topics: Topics) -> list[str]:
-    """What is wrong, one line each, beginning with its kind."""
+    """The errors, one line each, starting with the kind."""
     entries = [record for record in topics[logs.ledger] if "n" in record.value]
     return [
         *_commands(journal, topics[logs.buffer]),
@@ -120,7 +120,7 @@ def _deliveries(logs: Logs, entries: Sequence[Stored], topics: Topics) -> Iterab
 
 
 def _messages(buffer: Sequence[Stored], logs: Logs, topics: Topics) -> Iterable[str]:
-    """Every command in the buffer is delivered once, where and when it is to be."""
+    """Every command in the buffer is delivered once, at the right place and time."""
     places: dict[str, list[tuple[str, Stored]]] = defaultdict(list)
     for topic in logs.topic_states:
         for record in topics[topic]:
@@ -141,7 +141,7 @@ def _messages(buffer: Sequence[Stored], logs: Logs, topics: Topics) -> Iterable[
 
 
 def compare_node(outcomes: Mapping[str, Outcome], topic: str, before: Topics, after: Topics) -> Iterable[str]:
-    """What is wrong after a round of nodes. `outcomes`: of the messages sent, by id; `topic`: their topic.
+    """The errors after a round of nodes. `outcomes`: of the messages sent, by id; `topic`: their topic.
 
     `before` and `after`: the logs of the shard.
     """
@@ -172,7 +172,7 @@ def compare_node(outcomes: Mapping[str, Outcome], topic: str, before: Topics, af
 
 
 def _entries(count: int, before: Topics, after: Topics) -> Iterable[str]:
-    """The ledger's entries follow one another, and say that so many messages more were accepted and delivered."""
+    """The ledger's entries are consecutive, and count this many more accepted and delivered messages."""
     entries = [record.value for record in after[LEDGER] if "n" in record.value]
     older = [record.value for record in before[LEDGER] if "n" in record.value]
     numbers = [entry["n"] for entry in entries]

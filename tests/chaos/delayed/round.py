@@ -1,4 +1,4 @@
-"""A round below a node: a bus, a committer and the plain model of a shard, behind a proxy of their own."""
+"""A round below a node: a bus, a committer and the plain model of a shard, with a separate proxy."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OF_DESTINATIONS = {"max.message.bytes": "1300"}
 
 @dataclass
 class Result:
-    """What a round came to. `level`: "model" (a bus, a committer and a plain model of a shard) or "node".
+    """The results of a round. `level`: "model" (a bus, a committer and a plain model of a shard) or "node".
 
-    `wrong`: what is not as it must be; empty where all is. `codes`: what the broker answered to the requests that were
-    held, as Kafka's error codes. `commits`: by their outcomes; of nodes only those that are in the ledger.
+    `wrong`: the errors; empty if there are none. `codes`: the broker's answers to the held requests, as Kafka's error
+    codes. `commits`: by outcome; for nodes only those in the ledger.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Result:
     failures: list[str] = field(default_factory=list)
 
     def take(self, made: Plan, seconds: float) -> None:
-        """What became of the requests that were held."""
+        """The fate of the held requests."""
         held = [hold for hold in made.holds if hold.request]
         self.held_s, self.codes = [round(hold.held_s, 3) for hold in held], [hold.code for hold in held]
         self.met, self.seconds = made.holds[0].met, round(seconds, 1)
@@ -139,9 +139,9 @@ async def _run(site: Site, made: Plan, cluster: str, logs: Logs, journal: Journa
 
 
 async def _is_held(made: Plan, shards: list[ModelShard], group: asyncio.TaskGroup) -> bool:
-    """Come back when the request is held, and a second master takes over where there is one.
+    """Return once the request is held, and a second master has taken over if there is one.
 
-    False where no such request was sent: transactions v2 do without some.
+    False if no such request was sent: transactions v2 do not need all of them.
     """
     if made.kind.api is Api.INIT_PRODUCER_ID:
         shards[0].reopen.set()
@@ -155,7 +155,7 @@ async def _is_held(made: Plan, shards: list[ModelShard], group: asyncio.TaskGrou
 
 
 async def open_bus(options: KafkaOptions, logs: Mapping[str, int]) -> KafkaBus:
-    """A bus with these logs of its own, by their partitions. Tried again: the time-outs are short for a busy broker."""
+    """A bus with separate logs, by their partitions. Retried: the timeouts are short for a busy broker."""
     while True:
         bus = None
         try:
@@ -170,7 +170,7 @@ async def open_bus(options: KafkaOptions, logs: Mapping[str, int]) -> KafkaBus:
 
 
 async def end_of(bus: KafkaBus, topic: str, partition: int) -> int:
-    """The end of a log to which nobody sends any more."""
+    """The end of a log that gets no more records."""
     while True:
         try:
             return await bus.sure_end(topic, partition)
@@ -179,6 +179,6 @@ async def end_of(bus: KafkaBus, topic: str, partition: int) -> int:
 
 
 async def _commits(journal: Journal, count: int) -> None:
-    """Until so many were answered with success."""
+    """Wait until this many were answered with success."""
     while journal.done < count:  # noqa: ASYNC110  # nobody tells
         await asyncio.sleep(_LOOK_S)

@@ -38,7 +38,7 @@ class Rounds:
     """What commits, below the level of nodes."""
 
     async def play(self, site: Site, number: int, lane: int) -> Result:
-        """Play one of them. `lane`: the number of the shard, where it is one of nodes."""
+        """Run one of them. `lane`: the number of the shard, for a round of nodes."""
         of_nodes = self.node_every > 0 and number % self.node_every == self.node_every - 1
         cluster = f"late-{self.seed}-nodes" if of_nodes else f"late-{self.seed}-{number}"
         shard = lane if of_nodes else 0

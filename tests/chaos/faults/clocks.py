@@ -1,4 +1,4 @@
-"""Clocks that are stepped: of a master, a standby, a proxy."""
+"""Clock steps: of a master, a standby, a proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas that come back after the logs were emptied: stale, with an empty disk, or out of an old backup."""
+"""Replicas that return after the logs were emptied: stale, with an empty disk, or from an old backup."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Forgetting = Callable[[World], Awaitable[None]]
 
 
 async def emptied_by_hand(world: World) -> None:
-    """At once, by an administrator: not even the last entries of the ledgers are left.
+    """At once, by an administrator: not even the last entries of the ledgers remain.
 
-    A master that leads goes on, and leaves an entry when it hands over. A shard whose master is killed before its next
-    look at the ledger waits for an operator.
+    A leading master continues, and leaves an entry when it hands over. A shard whose master is killed before its next
+    check of the ledger waits for an operator.
     """
     await world.purge_logs(last_entries=0)
 

@@ -1,4 +1,4 @@
-"""Others on the same Kafka: a transaction on `duemq.buffer` that stays open."""
+"""Neighbours on the same Kafka: a transaction on `duemq.buffer` that stays open."""
 
 from __future__ import annotations
 

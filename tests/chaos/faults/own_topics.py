@@ -1,4 +1,4 @@
-"""Topics of duemq's own that are deleted or lose their leader: only what needs them notices."""
+"""duemq's own topics deleted or without a leader: only the parts that need them notice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks that are cut: brokers from one another, from clients, from some nodes; nodes from ZooKeeper; slow paths."""
+"""Network cuts: brokers from one another, from clients, from some nodes; nodes from ZooKeeper; slow paths."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def cut_broker_from_brokers(world: World) -> None:
 
 
 async def cut_broker_from_duemq(world: World) -> None:
-    """The other brokers reach it, so that it goes on leading what it leads: all of that waits until it is back."""
+    """The other brokers still reach it, so it keeps its leaderships: their clients wait until it is back."""
     broker = world.chance.choice(_brokers(world))
     for both_ways in (True, False):
         world.cluster.network.cut([broker], _duemq(world), both_ways=both_ways)
@@ -81,7 +81,7 @@ async def cut_master_from_brokers(world: World) -> None:
 
 
 async def cut_master_from_zookeeper(world: World) -> None:
-    """The brokers still take what it commits, until another node fences it."""
+    """The brokers still accept its commits, until another node fences it."""
     node, shards = await world.some_master()
     world.cluster.network.cut([node.name], [f"zookeeper-{number}" for number in world.cluster.zookeeper.numbers])
     cut = now_ms()

@@ -1,4 +1,4 @@
-"""Replicas that are not to be copied, and copies that have no room: of one shard, while its node has sound ones."""
+"""Replicas that must not be copied, and copies without room: of one shard, while its node has sound ones."""
 
 from __future__ import annotations
 

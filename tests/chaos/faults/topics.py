@@ -1,4 +1,4 @@
-"""Bad targets beside a good one: what each of them does to the other, and what is said of it."""
+"""Bad targets next to a good one: their effect on the good one, and how they are reported."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def _delete(world: World, topic: str) -> None:
 class BadTopic:
     """`make` it bad before the good one is measured; `spoil` it when messages for it are pending; `mend` it in the end.
 
-    `brokers`: how many it takes. `made_again`: duemq mends it by itself, and then there is nothing to tell.
+    `brokers`: how many it needs. `made_again`: duemq recreates it, so there is nothing to report.
     """
 
     name: str
@@ -86,7 +86,7 @@ BAD_TOPICS = (
 
 
 async def stand_beside(world: World, bad: BadTopic, per_s: int, seconds: int) -> tuple[Lateness, Lateness]:
-    """How late a good target is before and beside a bad one. Messages to the bad one end as what they are, once."""
+    """The lateness of a good target before and next to a bad one. Each message to the bad one has one outcome."""
     topic, good = f"{bad.prefix}{secrets.token_hex(4)}", f"good.{secrets.token_hex(4)}"
     await make_topic(world.bootstrap, good, 3, world.shape.brokers)
     dead_before = len(await committed(world.bootstrap, DEAD_LETTERS))
@@ -116,7 +116,7 @@ async def stand_beside(world: World, bad: BadTopic, per_s: int, seconds: int) ->
 
 
 async def _send_plain(world: World, topic: str, payloads: list[str], seconds: int) -> None:
-    """As Kafka clients send, whom nobody tells that a topic is wrong. Due one after the other, in all these seconds."""
+    """Send like plain Kafka clients, which never learn that a topic is bad. Due one after another, over this time."""
     async with AIOKafkaProducer(bootstrap_servers=world.bootstrap) as producer:
         for number, payload in enumerate(payloads):
             delay_ms = 1_000 + number * seconds * 1_000 // len(payloads)
@@ -127,7 +127,7 @@ async def _send_plain(world: World, topic: str, payloads: list[str], seconds: in
 
 
 async def _is_told(world: World, topic: str) -> bool:
-    """By `/v1/cluster` of a node or proxy, and by the topic itself; False where one of them does not answer."""
+    """By `/v1/cluster` of a node or proxy, and by the topic itself; False if one of them does not answer."""
     ready = False
     with suppress(aiohttp.ClientError, TimeoutError):
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5 * SLOW)) as session:

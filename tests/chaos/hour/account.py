@@ -12,10 +12,10 @@ import orjson
 
 @dataclass
 class Account:
-    """`requests` and `probes`: what was sent; `outcomes` and `violations`: what the audit says of it, over all slices.
+    """`requests` and `probes`: the messages sent; `outcomes` and `violations`: the audit's results, over all slices.
 
-    `servers`: of Kafka and of ZooKeeper each. `failure`: why the run, or the reconciliation from the senders' own
-    records, did not pass. `pauses`: ms.
+    `servers`: of Kafka and of ZooKeeper each. `failure`: why the run, or the reconciliation from the senders' records,
+    did not pass. `pauses`: ms.
     """
 
     seed: int

@@ -65,7 +65,7 @@ class Audits:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Messages by what became of them, of all slices."""
+        """Messages by outcome, in all slices."""
         return sum((Counter(each["outcomes"]) for each in self.slices), Counter())
 
     @property

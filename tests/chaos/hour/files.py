@@ -1,4 +1,4 @@
-"""Files of messages that are imported while everything breaks, and what is done to their messages then."""
+"""Files of messages that are imported during the breakages, and the later changes of their messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Files:
                 continue
 
     async def _one(self, number: int) -> None:
-        """To the end of all its messages, however often the servers are away meanwhile."""
+        """Run until all its messages have ended, however often the servers are unreachable."""
         load = self._world.load
         window = -(-(now_ms() + _AHEAD_MS) // WINDOW_MS) * WINDOW_MS
         label = f"file-{number}"

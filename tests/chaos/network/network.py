@@ -71,12 +71,12 @@ class Network:
         self._tell()
 
     def slow(self, some: Iterable[str], others: Iterable[str], seconds: float) -> None:
-        """From now on what goes from `some` to `others` takes so much longer; the way back is as quick as ever."""
+        """From now on traffic from `some` to `others` is delayed this much; the way back is as fast as before."""
         self._delays |= {(source, target): seconds for source in some for target in others}
         self._tell()
 
     def heal(self) -> None:
-        """Everything passes again, and what was sent meanwhile arrives."""
+        """All traffic passes again, and held data arrives."""
         self._cut.clear()
         self._delays.clear()
         self._tell()

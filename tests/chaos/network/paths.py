@@ -18,7 +18,7 @@ class Paths:
         self._changed = asyncio.Event()
 
     def change(self, cut: Iterable[Path], delay_s: dict[Path, float]) -> None:
-        """The whole state at once: what is not named is open and quick."""
+        """The whole state at once: paths that are not named are open and fast."""
         self._cut, self._delay_s = frozenset(cut), dict(delay_s)
         self._changed.set()
         self._changed = asyncio.Event()

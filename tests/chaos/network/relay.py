@@ -1,9 +1,9 @@
-"""A TCP relay in front of servers, as a process of its own: it asks of each chunk of bytes whether its path is open.
+"""A TCP relay in front of servers, as a separate process: it checks for each chunk of bytes whether its path is open.
 
     python -m tests.chaos.network.relay PLAN
 
-PLAN is JSON: `names` (of processes by the files of their output), `routes` (the port that others connect to: the name
-of the server behind it and its port) and `control`, the port where lines of JSON change what is cut and delayed.
+PLAN is JSON: `names` (of processes by the files of their output), `routes` (the port that others connect to: the
+server's name and port) and `control`, the port for lines of JSON that change what is cut and delayed.
 """
 
 from __future__ import annotations

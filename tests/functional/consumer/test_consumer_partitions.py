@@ -128,7 +128,7 @@ async def test_a_topic_that_is_not_there_keeps_nobody_down(
     absent = f"{there}-later"
     member = Member(kafka.bootstrap, buffer, group, there, absent, mode=mode, offsets_folder=tmp_path)
     async with member:
-        assert f"begins without topics that are not there, and looks for them: {absent}" in caplog.text
+        assert f"starts without missing topics, and keeps looking for them: {absent}" in caplog.text
         await until(lambda: member.has(TopicPartition(there, 0)), "it has begun with the other one")
         await send(kafka.bootstrap, there, [b"there"])
         await until(lambda: member.seen == ["there"], "the other one is read")
@@ -236,7 +236,7 @@ async def test_a_topic_made_anew_is_read_from_its_first_record(running: bool, ka
 
 @pytest.mark.parametrize(
     ("place", "metadata", "told"),
-    [(50, "", "ends at 4, before offset 50"), (3, metadata_of(3, "f" * 32), "is another one by now")],
+    [(50, "", "ends at 4, before offset 50"), (3, metadata_of(3, "f" * 32), "is another one now")],
     ids=["shorter", "longer"],
 )
 async def test_offsets_of_a_log_that_is_gone_skip_nothing(
@@ -258,7 +258,7 @@ async def test_offsets_of_a_log_that_is_gone_skip_nothing(
             return found is not None and found[0] == 4
 
         await until(stored, "its place")
-    assert f"topic {topic} was made anew, or cut: the log of {topic}-0 {told}" in caplog.text
+    assert f"topic {topic} was recreated or truncated: the log of {topic}-0 {told}" in caplog.text
     async with Member(kafka.bootstrap, buffer, group, topic) as again:
         await send(kafka.bootstrap, topic, [b"4"])
         await until(lambda: again.seen, "the next")
@@ -323,7 +323,7 @@ async def test_retries_and_dead_letters_take_what_the_buffer_takes(
     caplog.set_level(logging.INFO, "duemq.client.consumer")
     assert await prepare(group, kafka.bootstrap, ConsumerOptions(buffer_topic=buffer), [topic]) == 1
     own = [retry_topic(group), dead_letter_topic(group)]
-    assert f"topic {own[1]} takes messages of" in caplog.text
+    assert f"topic {own[1]} now accepts messages of" in caplog.text
     asked = [
         ConfigResource(ConfigResourceType.TOPIC, each, {"max.message.bytes": "", "retention.ms": ""}) for each in own
     ]

@@ -78,7 +78,7 @@ async def test_the_option_and_the_server_have_to_agree(redis_cluster: RedisClust
         replies = [await outlet.send(out_message(number, key=b"%d" % number)) for number in range(20)]
         moved = [reply for reply in replies if reply.status == "MOVED"]
         assert moved and {reply.result for reply in moved} == {Result.AWAY}
-        assert "set the option cluster" in moved[0].detail
+        assert "set the option `cluster`" in moved[0].detail
 
 
 async def test_one_server_is_no_cluster(redis_node: RedisNode) -> None:

@@ -88,7 +88,7 @@ def test_names_of_headers_are_measured_in_characters(tmp_path: Path) -> None:
     assert inspect(path, ImportLimits()).rows == 1
 
 
-def test_the_first_wrong_row_wins(tmp_path: Path) -> None:
+def test_the_first_wrong_row_is_reported(tmp_path: Path) -> None:
     """Whatever the column, also far behind the start and where the file is not in order."""
     rows = [message(at) for at in range(40_000)]
     rows[39_990] |= {"due_ms": None}
@@ -100,7 +100,7 @@ def test_the_first_wrong_row_wins(tmp_path: Path) -> None:
         assert (refusal(path).row, refusal(path).column) == (37_999, "headers")
 
 
-def test_the_first_column_of_a_row_wins(tmp_path: Path) -> None:
+def test_the_first_wrong_column_of_a_row_is_reported(tmp_path: Path) -> None:
     error = refusal(file_of(tmp_path / "bad.parquet", [message(3), message(2, topic="", key=b"x" * 9)]))
     assert (error.row, error.column) == (1, "due_ms")
 

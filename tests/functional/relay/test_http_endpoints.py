@@ -78,7 +78,7 @@ async def test_a_location_that_is_no_text_is_left_out(endpoint: Endpoint) -> Non
     assert await sent(endpoint, status(302, b"", "Location: http://\xff/")) == Reply(Result.FAILED, "302", "")
 
 
-async def test_gone_disables(endpoint: Endpoint) -> None:
+async def test_410_gone_disables_the_destination(endpoint: Endpoint) -> None:
     assert await sent(endpoint, status(410, b"no more"), options={"on_4xx": "retry"}) == Reply(
         Result.GONE, "410", "no more"
     )

@@ -214,7 +214,7 @@ def test_returns_of_consumers_have_their_content_in_their_names(spark: SparkSess
     assert first["name"].startswith("r:retry-1:") and first["name"] != other["name"]
 
 
-def test_plain_clients(spark: SparkSession) -> None:
+def test_commands_of_plain_clients_are_read(spark: SparkSession) -> None:
     id_ = IDS.issue_bytes(1, NOW, 5)
     said: list[tuple[tuple[str, bytes], ...]] = [
         (("duemq-topic", b"orders"), ("duemq-delay", b"90s"), ("duemq-name", b"a"), ("mine", b"1")),

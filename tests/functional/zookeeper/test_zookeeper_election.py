@@ -154,7 +154,7 @@ async def test_whoever_comes_first_makes_what_the_cluster_shares(options: ZooKee
         await registry.close()
 
 
-async def test_what_a_user_made_others_cannot_touch(zookeeper: ZooKeeperServers) -> None:
+async def test_a_cluster_of_one_user_is_closed_to_others(zookeeper: ZooKeeperServers) -> None:
     chroot = f"/{uuid4()}"
     async with cluster(ZooKeeperOptions(zookeeper.hosts, chroot, user="due", password="mq", acl="creator")) as nodes:
         await nodes.add("a")

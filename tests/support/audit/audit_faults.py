@@ -1,7 +1,7 @@
-"""Faults of a server, put into a world (`audit_worlds.py`): each says which violations an audit has to find, and these
-only.
+"""Faults of a server, put into a world (`audit_worlds.py`): each lists the violations that an audit must find, and no
+others.
 
-A fault of the ledger is one that believes itself: where it counts, its counts and checksums are changed with it.
+A fault of the ledger is consistent: if it affects counts or checksums, these change with it.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _refused(world: World, victim: Record, *, new: bool = False) -> list[Found]:
 
 
 def known_without_a_first(chosen: random.Random, world: World) -> list[Found]:
-    """A file was called known, and nobody has handed it over before."""
+    """A file was called known, but was never submitted before."""
     victim = world.take_command(chosen, world.told("cancel", Answer.CANCELLED_BEFORE))
     none: Record = dict.fromkeys(("first_due", "first_offset", "first_row"))
     victim.update(none | {"kind": "import", "plain": True, "sha256": "ab" * 32, "path": "/x", "rows": 1, "window": 0})
@@ -249,7 +249,7 @@ def exchanged(chosen: random.Random, world: World) -> list[Found]:
 
 
 def _due_long_ago(chosen: random.Random, world: World) -> Record:
-    """A message that waits became due right behind the cursor, and the shard went on for twenty minutes."""
+    """A waiting message became due just below the cursor, and the shard continued for twenty minutes."""
     victim = world.take_command(chosen, world.waiting())
     shard = victim["shard"]
     window = world.windows[shard]

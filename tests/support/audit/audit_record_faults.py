@@ -94,7 +94,7 @@ def forged_due(chosen: random.Random, world: World) -> list[Found]:
 
 
 def replaced(chosen: random.Random, world: World) -> list[Found]:
-    """In place of its record there is one of another id."""
+    """Instead of its record there is one with another id."""
     victim = world.take(chosen, _unkeyed(world))
     victim["first_due"] += 1
     return [found("unknown_id", victim), found("lost", victim)]
@@ -214,7 +214,7 @@ def _letters(world: World) -> list[Record]:
 
 
 def _never_redriven(world: World, records: list[Record]) -> list[Record]:
-    """Those of messages that went where they were sent: a redrive may name another topic."""
+    """Records of messages that went to their own topic: a redrive may name another one."""
     redriven = {(one["shard"], one["first_offset"]) for one in world.commands if one["kind"] == "redrive"}
     return [one for one in records if (one["shard"], one["first_offset"]) not in redriven]
 

@@ -1,4 +1,4 @@
-"""A real history for the audit: a duemq on a Kafka of its own gets one of everything, and is killed in between."""
+"""A real history for the audit: a duemq on a separate Kafka does each kind of work once, and is killed in between."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IMPORTED = 40
 
 @dataclass
 class History:
-    """What was done, by the ids that were given out."""
+    """The work done, by the issued ids."""
 
     delivered: list[str] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Site:
         return self.history
 
     def _settle(self) -> None:
-        """Until everything is delivered that is to be, and a little more has happened in the ledger."""
+        """Wait until all deliverable messages are delivered, and the ledger has moved on a little."""
         for id_ in self.history.delivered:
             wait_for(partial(self._is, id_, "delivered"), f"{id_} is delivered")
 
@@ -215,7 +215,7 @@ class Site:
 
 @dataclass
 class Past:
-    """A history that is over."""
+    """A completed history."""
 
     bootstrap: str
     history: History

@@ -108,7 +108,7 @@ def _put_off(world: World, schedule: Record, **more: object) -> None:
 
 
 def _bury(world: World, victim: Record, schedule: Record, reason: str) -> None:
-    """In place of its record there is a dead letter."""
+    """Instead of its record there is a dead letter."""
     world.deliveries.remove(victim)
     _put_off(world, schedule, reason=reason)
     letter = next(one for one in world.letters if one["shard"] is not None)
@@ -148,7 +148,7 @@ def put_off_at_another_attempt(chosen: random.Random, world: World) -> list[Foun
 
 
 def _put_off_to(world: World, victim: Record, schedule: Record, later: int, attempt: int) -> None:
-    """It waits, in place of its record."""
+    """It waits, instead of its record."""
     world.deliveries.remove(victim)
     to = {"to_due": later, "to_offset": schedule["offset"], "to_row": 0}
     _put_off(world, schedule, **to, attempt=attempt, reason="unknown_topic")

@@ -1,4 +1,4 @@
-"""Many copies of one history, each with other shards, so that one audit judges all of them and each by itself.
+"""Many copies of one history, each with other shards, so that one audit judges each of them separately.
 
 A world is the rows of all logs of the history, read once from a real Kafka, to be changed by a fault. World `n` has the
 shards `2n` and `2n + 1`, names that belong there, and a copy of the imported file.
@@ -70,7 +70,7 @@ class World:
         }
 
     def changed(self) -> set[Message]:
-        """Messages of which more is said than that they were sent."""
+        """Messages with more in their history than being sent."""
         by_id = {(one["shard"], one["first_offset"]) for one in self.commands if one["first_offset"] is not None}
         put_off = {(entry["shard"], one["offset"]) for entry in self.entries for one in entry["deferred"] or ()}
         spoken_of = {one["name"] for one in self.commands if one["kind"] != "schedule" and one["name"]}
@@ -91,7 +91,7 @@ class World:
         ]  # fmt: skip
 
     def told(self, kind: str, answer: Answer) -> list[Record]:
-        """Commands of a kind that have this answer, and are of duemq's own proxies where they are changes."""
+        """Commands of a kind with this answer, from duemq's own proxies if they are changes."""
         answers = self.answers()
         return [
             one for one in self.commands
@@ -123,7 +123,7 @@ class World:
                 ]
 
     def count(self, shard: int, *, pending: int = 0, **more: int) -> None:
-        """Let the ledger count so many messages more over the whole range: a server that believes what it does."""
+        """Let the ledger count this many more messages over the whole range: a server that believes its own error."""
         window = self.windows[shard]
         gained = window.gained._asdict()
         for name, number in more.items():
@@ -223,7 +223,7 @@ class Worlds:
         return world
 
     def gathered(self, spark: SparkSession) -> Gathered:
-        """All of them as what was read of one Kafka."""
+        """All of them, as if read from one Kafka."""
         worlds = self.made
         shards = len(worlds) * SHARDS
         for world in worlds:
@@ -245,7 +245,7 @@ class Worlds:
         return replace(self._gathered, frames=frames, extent=extent)
 
     def world_of(self, violation: Found) -> int:
-        """The number of the world a violation is of; -1 for one of nobody."""
+        """The number of a violation's world; -1 if it has none."""
         _, shard, offset, _ = violation
         if shard == DIRECT:
             return offset // 1_000
@@ -253,7 +253,7 @@ class Worlds:
 
 
 def _rename(world: World, shards: int) -> None:
-    """Names that plain clients may use in the same shard of so many."""
+    """Names that plain clients may use in the same shard, for this many shards."""
     names: dict[tuple[int, str], str] = {}
     for row in world.commands:
         name = row["name"]

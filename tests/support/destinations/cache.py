@@ -40,7 +40,7 @@ def cached(kind: str, what: str, fill: Callable[[Path], None]) -> Path:
 
 
 def run(*command: str, folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Raises NotAvailable with the end of what it complained of."""
+    """Raises NotAvailable with the end of its error output."""
     said = " ".join(command[:4])
     try:
         subprocess.run(

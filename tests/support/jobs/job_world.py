@@ -1,5 +1,5 @@
-"""Jobs on shards that are a dictionary, by processes that are killed at any call: what they know is gone, their last
-call has been carried out or not, and nobody hears of them any more."""
+"""Jobs on shards that are a dictionary, run by processes that are killed at any call: their memory is lost, and their
+last call was executed or not."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class World:
         return await process.jobs.add(Job(new_id(NOW), order, NOW, "me", 0, Position(0)))
 
     async def wait(self, process: Process, id_: str) -> Job:
-        """The job once nobody works on it any more; or as it is when the process is killed."""
+        """The job once no process works on it any more; or as it is when the process is killed."""
         async with asyncio.timeout(20):
             while not process.dead.is_set() and ((job := process.jobs.by_id.get(id_)) is None or job.needs_work):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

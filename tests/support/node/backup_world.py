@@ -35,7 +35,7 @@ def now() -> int:
 
 
 def nothing(done: int, total: int) -> None:
-    """A progress that nobody looks at."""
+    """Progress that is not shown."""
 
 
 @asynccontextmanager
@@ -45,9 +45,9 @@ async def running(
     open_bus: Callable[[], Awaitable[Bus]] | None = None,
     import_commands: Path | None = None,
 ) -> AsyncIterator[tuple[Node, CommandGateway]]:
-    """A node that seals far windows of 20 messages, and flushes only when it is told to; on its own log if no other.
+    """A node that seals far windows of 20 messages, and flushes only on request; on a new log if none is given.
 
-    `imports`: where it may take files from.
+    `imports`: folder it may import files from.
     """
 
     async def own() -> Bus:
@@ -75,7 +75,7 @@ async def send(gateway: CommandGateway, topic: str, dues: Sequence[int]) -> list
 
 
 async def delivered(node: Node, topic: str, count: int) -> None:
-    """Wait until a topic has so many records."""
+    """Wait until a topic has this many records."""
     grown = node.bus.subscribe(topic)
     try:
         while await node.bus.end_offset(topic, 0) < count:
@@ -107,7 +107,7 @@ def back_up(data: Path, into: Path, at: int = NOW) -> NewBackup:
 
 
 def intact(path: Path) -> Backup:
-    """A backup, every file of which is as it was."""
+    """A backup, every file of which is unchanged."""
     backup, damage = check(path, nothing)
     assert damage == []
     assert files(path) == {"backup.json", *(file.name for file in backup.files)}

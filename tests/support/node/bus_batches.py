@@ -1,4 +1,4 @@
-"""A process that writes numbered batches into an embedded log, and what is there of them in the end."""
+"""A process that writes numbered batches into an embedded log, and a check of the surviving batches."""
 
 from __future__ import annotations
 

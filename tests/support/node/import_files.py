@@ -1,4 +1,4 @@
-"""Small files as somebody would write them to have them imported."""
+"""Small files, as a user would write them for an import."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def raw(data: bytes, *, close: bool = True) -> Answer:
 
 
 def repeated(head: bytes, piece: bytes, pause_s: float = 0.0) -> Answer:
-    """The head, and the piece again and again, for as long as somebody reads it."""
+    """The head, and the piece again and again, while the client reads."""
 
     async def answer(writer: asyncio.StreamWriter) -> None:
         writer.write(head)
@@ -155,7 +155,7 @@ async def _request(reader: asyncio.StreamReader) -> HttpRequest:
 
 @contextmanager
 def full_host(host: str, port: int = 0) -> Iterator[int]:
-    """A port where a connection is never answered: the queue of the kernel is full, and it drops what comes after."""
+    """A port that never answers a connection: the kernel's queue is full, and it drops later ones."""
     with socket.create_server((host, port), backlog=0) as full, ExitStack() as others:
         port = full.getsockname()[1]
         for _ in range(4):

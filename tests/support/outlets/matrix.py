@@ -1,4 +1,4 @@
-"""What may be wrong with each system that messages are handed on to, on its real server."""
+"""Faults of each system that messages are sent to, on its real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RabbitMQ for the contract of outlets: a queue of its own, read by aio-pika."""
+"""RabbitMQ for the contract of outlets: a separate queue, read by aio-pika."""
 
 from __future__ import annotations
 

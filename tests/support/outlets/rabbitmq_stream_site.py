@@ -45,8 +45,8 @@ def declare_stream(node: RabbitMQNode, stream: str) -> None:
 
 
 class StreamCounter:
-    """Reads a stream from its first message on, in a thread, for what the broker says of its length is seconds old.
-    `count`: messages that have come; it begins anew with the broker."""
+    """Reads a stream from its first message on, in a thread, because the broker's figure for its length is seconds old.
+    `count`: messages that have arrived; it restarts with the broker."""
 
     def __init__(self, node: RabbitMQNode, stream: str) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Redis for the contract of outlets: a stream of its own, alone or in a cluster, read by redis-cli."""
+"""Redis for the contract of outlets: a separate stream, alone or in a cluster, read by redis-cli."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RedisSite:
         return redis_outlet(self._server.url, name=self._stream, cluster=isinstance(self._server, RedisCluster))
 
     async def received(self, count: int) -> list[Received]:
-        """What was answered is there."""
+        """Answered messages are stored."""
         return await asyncio.to_thread(read_stream, self._node, self._stream)
 
     async def stop(self) -> None:

@@ -41,7 +41,7 @@ class RocketMQSite:
         return rocketmq_outlet(self._server.endpoint, topic=_TOPIC, tag=self._tag)
 
     async def received(self, count: int) -> list[Received]:
-        """What was answered is there."""
+        """Answered messages are stored."""
         stored = await asyncio.to_thread(self._server.stored, _TOPIC)
         return [as_received(one) for one in stored if one.tag == self._tag]
 

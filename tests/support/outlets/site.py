@@ -1,4 +1,4 @@
-"""What the contract of outlets needs of each system: an outlet, and what arrived on the other side."""
+"""The parts of each system that the contract of outlets needs: an outlet, and the messages that arrived."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class OutletSite(Protocol):
         ...
 
     async def start(self) -> None:
-        """It comes back, at the same address, with what it had."""
+        """It comes back, at the same address, with its data."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A broker that speaks the stream protocol as far as a publisher needs it, for what a real one does seldom."""
+"""A broker with as much of the stream protocol as a publisher needs, for behaviour that is rare in a real one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A relay, its log and a broker that drops repeats, as a game of steps: for what is lost or stored twice. No sockets.
+"""A relay, its log and a broker that drops repeats, as a game of steps. No sockets. Finds lost and repeated messages.
 
-The code under test is `relay/rabbitmq/stream/producers.py` and what it uses. The broker is as osiris is: of each
-producer name it knows the last publishing id, drops whatever is not greater, and confirms it all the same. What was
-written to a connection may be read by the broker long after that connection is lost here.
+The code under test is `relay/rabbitmq/stream/producers.py` and its imports. The broker behaves like osiris: for each
+producer name it knows the last publishing id, drops messages with an id that is not greater, and confirms them
+nevertheless. The broker may read data from a connection long after that connection is lost here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOST = Reply(Result.AWAY, "connection lost")
 
 
 class Socket:
-    """A connection: what was written, and the broker has not read. It is given to `Producers` as its link."""
+    """A connection: data that was written, and not read by the broker. `Producers` gets it as its link."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -55,7 +55,7 @@ class Broker:
 
 
 class World:
-    """`position`, `elsewhere`: what is durable; records in `elsewhere` are retries or dead letters."""
+    """`position`, `elsewhere`: the durable state; records in `elsewhere` are retries or dead letters."""
 
     def __init__(self, make: Callable[[], Producers]) -> None:
         self._make = make
@@ -104,7 +104,7 @@ class World:
         self._in_hand[offset] = answer
 
     def stop_waiting(self, _: int) -> None:
-        """The time for which records wait for the first one is over."""
+        """The time for which records wait for the first one has passed."""
         for producer in self._producers._by_partition.values():
             producer.numbering.stop_waiting()
 
@@ -118,7 +118,7 @@ class World:
             self._failing.add(offset)
 
     def send_back(self, which: int) -> None:
-        """What is to be sent back becomes durable."""
+        """A message that is being sent back becomes durable."""
         if self._failing:
             offset = sorted(self._failing)[which % len(self._failing)]
             self._failing.discard(offset)
@@ -170,7 +170,7 @@ class World:
         self._begin()
 
     def move_away(self, _: int) -> None:
-        """The partition goes to another relay and comes back: what it has in hand comes again."""
+        """The partition moves to another relay and back: its messages in hand come again."""
         for answer in self._in_hand.values():
             if answer is not None:
                 answer.cancel()
@@ -223,7 +223,7 @@ def steps_of(seed: int) -> list[tuple[str, int]]:
 
 
 def play(steps: Sequence[tuple[str, int]], make: Callable[[], Producers]) -> None:
-    """Raises AssertionError where a record is lost, or stored twice without need."""
+    """Raises AssertionError if a record is lost, or stored twice without need."""
     asyncio.run(_play(steps, make))
 
 

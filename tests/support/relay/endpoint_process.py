@@ -1,6 +1,6 @@
-"""An HTTP endpoint in a process of its own, to be killed: `endpoint_process.py PORT FILE`.
+"""An HTTP endpoint in a separate process, to be killed: `endpoint_process.py PORT FILE`.
 
-It adds a line to the file, the `duemq-id` and the payload with a space between, before it answers.
+Before it answers, it adds a line to the file: the `duemq-id`, a space and the payload.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a relay hands messages to, with a count of what arrived that no code of duemq has made."""
+"""Receivers of a relay's messages, with a count of arrivals that no code of duemq has made."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Receiver(Running):
 
     @abstractmethod
     def kill(self) -> None:
-        """kill -9. `start` starts it again on what it has."""
+        """kill -9. `start` restarts it with its data."""
 
 
 class HttpReceiver(Receiver):

@@ -1,4 +1,4 @@
-"""A relay on a log in memory, and what its destinations were told."""
+"""A relay on a log in memory, with the messages that its destinations got."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAILED = Reply(Result.FAILED, "500", "no")
 
 
 class Site:
-    """A log in memory, on which what is scheduled is delivered at once."""
+    """A log in memory that delivers scheduled messages at once."""
 
     def __init__(self) -> None:
         self.bus: Bus = MemoryBus(MemoryLog())
@@ -91,7 +91,7 @@ class Site:
         await self.bus.append({(topic, partition): frames})
 
     async def filled(self, topic: str, count: int) -> None:
-        """Returns once a topic has so many records."""
+        """Return once a topic has this many records."""
         while (info := await self.bus.topic(topic)) is None or info.end_offsets[0] < count:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
@@ -123,7 +123,7 @@ class Site:
 
 
 class WatchingOutlet(MemoryOutlet):
-    """Told what comes and what has ended."""
+    """Records the calls to a watcher."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""RocketMQ as what a relay hands messages to; what arrived is counted by Apache's own consumer."""
+"""RocketMQ as a receiver of a relay; Apache's own consumer counts the arrivals."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _WITHIN_S = 300.0
 
 
 class RocketMQReceiver(Receiver):
-    """A topic; the name server lives on.
+    """A topic; the name server stays alive.
 
-    RocketMQ does not tell repeats apart: what was in flight may be there twice, and what was done since the relay last
-    stored how far it is. It stores that every 20 ms; 100 ms are allowed, for on a busy machine it takes longer: 756
-    were seen, where 20 ms would allow 800.
+    RocketMQ does not recognise repeats: messages in flight may be there twice, and so may messages done since the relay
+    last stored its position. It stores that every 20 ms; 100 ms are allowed, because it takes longer on a busy machine:
+    756 repeats were seen, where 20 ms would allow 800.
     """
 
     most_twice = RocketMqOutlet.concurrency + 15_000 // 10

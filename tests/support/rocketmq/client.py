@@ -1,4 +1,4 @@
-"""Apache's client of RocketMQ, without the log file that it opens below the home folder when it is imported."""
+"""Apache's client of RocketMQ, without the log file that it opens below the home folder on import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gRPC proxy of RocketMQ that answers as it is told, in this process."""
+"""A gRPC proxy of RocketMQ with scripted answers, in this process."""
 
 from __future__ import annotations
 

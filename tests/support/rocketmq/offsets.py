@@ -1,4 +1,4 @@
-"""How many messages a broker of RocketMQ has, by its remoting protocol: cheap enough to be asked all the time."""
+"""The number of messages in a RocketMQ broker, by its remoting protocol: cheap enough to poll."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GET_MAX_OFFSET: Final = 30  # of org.apache.rocketmq.remoting.protocol.RequestC
 
 
 def count(host: str, port: int, topic: str, queues: int) -> int:
-    """In all queues of a topic, of the broker at this port; none were deleted. Raises OSError where it is not there."""
+    """In all queues of a topic on the broker at this port; none were deleted. Raises OSError if it is unreachable."""
     with socket.create_connection((host, port), timeout=30) as connection, connection.makefile("rb") as answers:
         return sum(_max_offset(connection, answers.read, topic, queue) for queue in range(queues))
 

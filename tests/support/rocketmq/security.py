@@ -1,4 +1,4 @@
-"""TLS and access keys of a RocketMQ of the tests: what its settings, its tools and its clients need for them."""
+"""TLS and access keys of a RocketMQ for tests: for its settings, its tools and its clients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Open:
 
 
 class Closed(Open):
-    """Proxy and broker speak TLS alone; who is unknown, or has no right, is refused. `folder`: for certificates."""
+    """Proxy and broker accept only TLS, and refuse unknown users and missing rights. `folder`: for certificates."""
 
     java_options = ("-Dtls.server.mode=enforcing",)
     tool_options = ("-Dtls.enable=true", "-Dtls.test.mode.enable=false", "-Dtls.client.authServer=false")
@@ -70,7 +70,7 @@ class Closed(Open):
         }
 
     def proxy(self) -> dict[str, Any]:
-        """It asks the broker who may do what."""
+        """It asks the broker for users' rights."""
         own = "org.apache.rocketmq.proxy.auth.Proxy"
         return {
             **{name: value == "true" if value in ("true", "false") else value for name, value in self.broker().items()},

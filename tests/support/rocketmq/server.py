@@ -1,7 +1,7 @@
 """A real RocketMQ 5 on this machine: a name server, and a broker with the gRPC proxy in one process.
 
-Nothing is synced to disk before it is acknowledged, which is RocketMQ's own default: the broker writes into mapped
-files, so that a killed process loses nothing; a killed machine may.
+Acknowledged data need not be synced to disk, which is RocketMQ's default: the broker writes into mapped files, so that
+a killed process loses nothing; a killed machine may.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ _TOOLS = "org.apache.rocketmq.tools.command.MQAdminStartup"
 class RocketMQServer(Running):
     """`endpoint`: HOST:PORT of the proxy.
 
-    `folder`: settings, logs and data; a server that was killed starts again on it. `extra`: more lines of
-    broker.conf. `security`: none by default. Raises LocalError; NotAvailable where there is neither Java nor a way to
-    fetch the jars.
+    `folder`: settings, logs and data; a killed server can be restarted on it. `extra`: more lines of broker.conf.
+    `security`: none by default. Raises LocalError; NotAvailable if there is neither Java nor a way to fetch the jars.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class RocketMQServer(Running):
         self.broker.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, and nobody answers; what was asked is carried out after `resume`."""
+        """SIGSTOP: connections stay without answers; pending requests are executed after `resume`."""
         self.broker.pause()
 
     def resume(self) -> None:
@@ -100,7 +99,7 @@ class RocketMQServer(Running):
         self.admin("updateSubGroup", "-b", f"{HOST}:{self.broker_port}", "-g", name)
 
     def create_user(self, access_key: str, secret_key: str, *topics: str) -> None:
-        """Who may send to these topics and do nothing else. Raises LocalError."""
+        """A user who may only send to these topics. Raises LocalError."""
         broker = f"{HOST}:{self.broker_port}"
         self.admin("createUser", "-b", broker, "-u", access_key, "-p", secret_key, "-t", "Normal")
         for topic in topics:

@@ -34,9 +34,9 @@ class Stored:
 
 
 def stored(lines: Iterable[str]) -> Iterator[Stored]:
-    """Parse what it printed.
+    """Parse its output.
 
-    Names and values are not quoted there: a value that contains `, NAME=` is taken for two properties.
+    Names and values are not quoted in it: a value that contains `, NAME=` is parsed as two properties.
     """
     for line in lines:
         if found := _LINE.match(line):

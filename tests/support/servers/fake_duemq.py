@@ -1,4 +1,4 @@
-"""As much of a duemq server as the adapters ask for, in memory and on a clock of its own, in place of `Client`."""
+"""As much of a duemq server as the adapters need, in memory and with a separate clock, instead of `Client`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Stored:
 
 
 class FakeDuemq:
-    """`away`: the calls that fail, each time, and what they raise. `lost`: so many answers of `send` get lost."""
+    """`away`: the calls that fail, each time, and their errors. `lost`: how many answers of `send` get lost."""
 
     def __init__(self) -> None:
         self.now = 1_000_000

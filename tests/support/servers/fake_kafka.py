@@ -1,4 +1,4 @@
-"""What a Kafka says of its topics, as a table: for tests of what is read of it. Requests are counted."""
+"""A Kafka's topics as a table, for tests of code that reads them. Requests are counted."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from duemq.pipeline.logs.kafka import EARLIEST, LATEST
 
 @dataclass
 class FakePartition:
-    """`times`: of the records that are left, in order, from offset `start` on. `open`: so many of the last ones are of
-    a transaction that is open; it ends after having been looked at `looks` times."""
+    """`times`: of the remaining records, in order, from offset `start` on. `open`: how many of the last ones belong to
+    an open transaction; it ends after `looks` requests."""
 
     times: list[int] = field(default_factory=list)
     start: int = 0

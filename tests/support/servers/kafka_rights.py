@@ -1,4 +1,4 @@
-"""Brokers with an authorizer, and what a user of theirs may not do."""
+"""Brokers with an authorizer, and a user of theirs with limited rights."""
 
 from __future__ import annotations
 

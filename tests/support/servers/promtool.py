@@ -1,4 +1,4 @@
-"""Prometheus' own checker, fetched from Debian where the machine has none."""
+"""Prometheus' own checker, fetched from Debian if the machine has none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FETCH = "apt-get -q download prometheus && dpkg-deb -x prometheus_*.deb unpacke
 
 @pytest.fixture(scope="session")
 def promtool(pytestconfig: pytest.Config) -> Path:
-    """Where it is. Skips the test where it cannot be had; fails it in CI."""
+    """Its path. Skips the test if it cannot be had; fails it in CI."""
     if found := shutil.which("promtool"):
         return Path(found)
     cache = pytestconfig.cache

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def need(get: Callable[[], T]) -> T:
-    """What `get` returns. Skip the test where it raises NotAvailable; fail it in CI."""
+    """The result of `get`. Skips the test if it raises NotAvailable; fails it in CI."""
     try:
         return get()
     except NotAvailable as error:
@@ -28,7 +28,7 @@ def need(get: Callable[[], T]) -> T:
 
 
 def need_servers(listed: Path | None = None) -> None:
-    """Skip the test where there is no Java or no network to fetch the servers; fail it in CI.
+    """Skip the test if there is no Java or no network to fetch the servers; fail it in CI.
 
     `listed`: the list of their jars; that of Kafka and ZooKeeper by default.
     """

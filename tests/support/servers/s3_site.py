@@ -89,7 +89,7 @@ class S3Site:
 
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Site]:
-    """One store for all tests, each of which uses a bucket of its own and leaves it running."""
+    """One store for all tests, each of which uses a separate bucket and leaves the store running."""
     site = S3Site(tmp_path_factory.mktemp("s3"))
     site.start()
     try:

@@ -1,4 +1,4 @@
-"""Brokers with transactions of version 2, as one AIOKafkaClient sees them. What they answer a test may say before."""
+"""Brokers with transactions of version 2, as one AIOKafkaClient sees them. Tests script their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Valkey of one test's own, to be stopped and started, and to fall silent."""
+"""A separate Valkey for one test, to be stopped, started and silenced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from duemq.dev.servers.ports import free_port
 
 
 class ValkeyNode:
-    """It keeps what it acknowledged: each write is synced. A context manager."""
+    """It keeps acknowledged data: each write is synced. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         settings = {"appendonly": "yes", "appendfsync": "always"}
@@ -29,7 +29,7 @@ class ValkeyNode:
         self._server.terminate()
 
     def fall_silent(self) -> None:
-        """Connections stay, and new ones are taken; what is asked is carried out when it goes on."""
+        """Connections stay, and new ones are accepted; pending requests are executed when it continues."""
         os.kill(self._pid, signal.SIGSTOP)
 
     def go_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Nodes of an election on a real ZooKeeper: in this process, and in processes of their own that can be killed."""
+"""Nodes of an election on a real ZooKeeper: in this process, and in separate processes that can be killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Node:
 
 
 class Cluster:
-    """Nodes in one event loop, each with a session of its own."""
+    """Nodes in one event loop, each with a separate session."""
 
     def __init__(self, options: ZooKeeperOptions, shards: int, stack: AsyncExitStack) -> None:
         self.options, self.shards, self._stack = options, shards, stack

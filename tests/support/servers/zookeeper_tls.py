@@ -1,4 +1,4 @@
-"""A real ZooKeeper that speaks TLS only, and only with who shows a certificate that it trusts."""
+"""A real ZooKeeper that accepts only TLS, and only clients with a trusted certificate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine whose wall clock can be set, and brokers whose time is another, for tests. No real time passes."""
+"""A machine whose wall clock can be set, and brokers with another time, for tests. No real time passes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Machine:
         self.true += ms
 
     def sleep(self, ms: int) -> None:
-        """The machine is suspended; somebody sets its wall clock right afterwards."""
+        """The machine is suspended; its wall clock is corrected right afterwards."""
         self.true += ms
         self.slept += ms
 
@@ -45,7 +45,7 @@ class Brokers:
 
 
 def measured(watch: ClockWatch, brokers: Brokers, times: int = 1) -> str | None:
-    """Why the clock is out after so many comparisons."""
+    """Why the clock is out after this many comparisons."""
     for _ in range(times):
         with suppress(StopIteration):  # these brokers never let anybody wait
             watch.measure(cast(Bus, cast(Any, brokers))).send(None)

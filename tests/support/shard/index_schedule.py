@@ -1,4 +1,4 @@
-"""Random histories of one shard with an index, in which messages are found as in a list of all of them."""
+"""Random histories of one shard with an index, in which searches find the same as in a list of all messages."""
 
 from __future__ import annotations
 

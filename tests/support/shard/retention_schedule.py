@@ -1,4 +1,4 @@
-"""Random histories whose history is forgotten, by replicas that clean when they like and are killed while they do."""
+"""Random histories with purges, by replicas that purge at random times and are killed during it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RetentionSchedule(TieringSchedule):
         self.world.check(self.node)
 
     async def die_purging(self) -> None:
-        """At a step of it, or of the one after; what was done so far may be on disk or not."""
+        """At a step of it, or of the one after; the work so far may be on disk or not."""
         node, step, wait = self.rng.choice(self.world.nodes), self.rng.choice(_STEPS), self.rng.randint(0, 1)
 
         def fault(name: str) -> None:
@@ -75,7 +75,7 @@ class RetentionSchedule(TieringSchedule):
         fault("compacted")
 
     def compare(self) -> None:
-        """They agree once each has dropped what is forgotten."""
+        """They agree once each has dropped the purged rows."""
         for node in self.world.nodes:
             entry = node.replica.entry
             for _ in purge_before(node.store, entry.horizon, entry.end_horizon):

@@ -1,7 +1,7 @@
-"""What must be true of one shard, said as plainly as it can be: dictionaries, no store, no wheel, no batches.
+"""The truth about one shard in the plainest form: dictionaries, no store, no wheel, no batches.
 
-The oracle is told of every command that was produced and reads every cycle that was committed. Of each it works out
-anew what the answers, the deferrals, the records at the topics, the counts and the checksum have to be.
+The oracle is told of every produced command and reads every committed cycle. For each it computes independently the
+right answers, deferrals, records at the topics, counts and checksum.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _NO_TERMS = Terms()
 
 @dataclass
 class Message:
-    """One accepted message and what became of it. Times in ms.
+    """One accepted message and its outcome. Times in ms.
 
-    `shown`: the due time its record says; `asked`: when it was last asked to be delivered, which its key may be after.
-    `tags`: the step of each job that changed it, by job, the last one last; of a cancelled one, of what cancelled it.
-    `expires`: when it does, 0 = never. `tried`: the attempts that failed, with the times, and deaths.
-    `changed`: kind, time, due time shown before and since, and who asked, of each change.
+    `shown`: the due time in its record; `asked`: the last requested due time, which its key may be after. `tags`: the
+    step of each job that changed it, by job, the last one last; of a cancelled one, of its cancel. `expires`: its
+    expiry, 0 = never. `tried`: the failed attempts, with times, and deaths. `changed`: kind, time, due time before and
+    after, and caller, of each change.
     """
 
     draft: Draft
@@ -66,9 +66,9 @@ class Message:
 
 @dataclass
 class Plain:
-    """A record of a plain Kafka client, and what it means: a command, or (text) why it is none.
+    """A plain Kafka client's record, and its meaning: a command, or (text) why it is none.
 
-    `delay`: ms from the append to when the message is due; None where the command says when.
+    `delay`: ms from the append to the due time; None if the command has the time.
     """
 
     record: Record
@@ -76,7 +76,7 @@ class Plain:
     delay: int | None = None
 
     def at(self, timestamp: int) -> Draft | Change | ByName | str:
-        """What it means when it was appended at this time."""
+        """Its meaning if it was appended at this time."""
         means = self.means
         if isinstance(means, str):
             return means
@@ -88,7 +88,7 @@ class Plain:
 
 @dataclass
 class Handed:
-    """A file that is to be imported, and what is in it; `bad`: it cannot be imported, `gone`: it may not be there."""
+    """A file to import, with its contents; `bad`: it cannot be imported, `gone`: it may be missing."""
 
     import_command: ImportCommand
     drafts: Sequence[Draft]
@@ -101,7 +101,7 @@ Command = Draft | Change | Plain | Handed
 
 @dataclass
 class Oracle:
-    """`topics`: partitions of the topics that exist just now; the caller keeps it up to date."""
+    """`topics`: partitions of the topics that exist now; the caller keeps it up to date."""
 
     ids: IdCodec
     shard: int
@@ -220,7 +220,7 @@ class Oracle:
         return message.state != PENDING and due_of(message.key) < self.horizon
 
     def _key(self, due: int, offset: int) -> bytes:
-        """What was due before the window that the cursor is in gets a place at the start of that window."""
+        """Messages due before the cursor's window get a place at the start of that window."""
         return make_key(max(due, window_of(due_of(self.cursor))), offset, 0)
 
     def _change(self, change: Change, offset: int, timestamp: int, at: int) -> tuple[Answer, Message | None]:

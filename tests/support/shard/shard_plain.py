@@ -1,4 +1,4 @@
-"""Random records of plain Kafka clients, with what they mean said beside them and not worked out from them."""
+"""Random records of plain Kafka clients, with their meaning stated rather than computed from them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def is_named(command: Command) -> bool:
 
 
 def plain_change(rng: random.Random, change: Change, name: Name, ids: IdCodec) -> Plain:
-    """A change by id or, where it has one that clients chose, by its name."""
+    """A change by id or, if a client chose a name, by that name."""
     by_name = name in CLIENT_NAMES and rng.random() < 0.6
     topic_state = name[2:] if by_name else ids.issue(0, *read_key(change.first_key)).encode()
     means = ByName(change.kind, name, change.due, change.by) if by_name else change

@@ -209,7 +209,7 @@ class Schedule:
         zombie.master = None
 
     async def crash(self) -> None:
-        """The master dies in the middle of a commit; it or another node takes over from what is on disk."""
+        """The master dies in the middle of a commit; it or another node takes over from the state on disk."""
         node = self.node
         assert node.master is not None
         node.fault = self.rng.choice(("before_write", "after_write", "after_sync"))

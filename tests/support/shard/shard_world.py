@@ -1,4 +1,4 @@
-"""A shard under virtual time: several nodes with real stores, one log in memory, and an oracle that watches it."""
+"""A shard under virtual time: several nodes with real stores, one log in memory, and a watching oracle."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ KINDS = (ROW, ENDED, ENDED_IN, LAST_END, MOVED, NAME, NAME_DUE, CURSOR, APPLIED,
 
 
 class NodeBus(MemoryBus):
-    """One node's view of the log; it may lag behind the ledger's end."""
+    """One node's view of the log; it may be behind the ledger's end."""
 
     ledger_end: int | None = None
 
@@ -198,7 +198,7 @@ class SimNode:
             raise OSError(f"injected {name}")
 
     def kill(self) -> None:
-        """As kill -9 and a restart: what was not flushed is gone (close would flush it, so a copy lives on)."""
+        """Like kill -9 and a restart: unflushed data is lost (close would flush it, so a copy lives on)."""
         self.master, self.fault, self.following = None, None, False
         self.tiering_fault, self.import_fault = None, None
         dead = self.path
@@ -277,7 +277,7 @@ class World:
         await self.producer.append({(BUFFER, SHARD): [_frame(command) for command in commands]})
 
     def observe(self) -> bool:
-        """Show the oracle what was committed since the last call; True if something was."""
+        """Show the oracle the commits since the last call; True if there were any."""
         grown: dict[Partition, list[StoredRecord]] = {}
         for topic, partitions in self.log.topics.items():
             for number, partition in enumerate(partitions):
@@ -360,7 +360,7 @@ class World:
             check_history(notes.history, message)
 
     def _check_cancelled(self, node: SimNode) -> None:
-        """What is kept of each cancelled message is in the store, or still in a delay file."""
+        """The kept record of each cancelled message is in the store, or still in a delay file."""
         cancelled = [message for message in self.oracle.messages.values() if message.state == CANCELLED]
         messages = [message for message in cancelled if not self.oracle.forgotten(message)]
         # Who is forgotten is dropped only once its name was read from the file.

@@ -38,7 +38,7 @@ class Peer:
         make_checkpoint(self.store, into)
 
     def grow(self) -> None:
-        """One more ledger entry of twenty rows, in a file of its own."""
+        """One more ledger entry of twenty rows, in a separate file."""
         number = self.store.position.entry.number + 1
         rows = [(ROW + make_key(1_000 + number, row, 0), self._random.randbytes(500)) for row in range(20)]
         self.store.write(rows, [], Position(replace(START, number=number, applied=number), number), {})

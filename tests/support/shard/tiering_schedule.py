@@ -1,4 +1,4 @@
-"""Random histories of one shard whose far windows go into delay files and come back, with kills at every step."""
+"""Random histories of one shard whose far windows are sealed into delay files and loaded, with kills at every step."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TieringSchedule(Schedule):
             read = PrefetchedView._read_rows_of_ended
 
             async def reading(view: PrefetchedView, wanted: Callable[[], list[bytes]]) -> None:
-                """The shard goes on while a thread reads what is kept of cancelled messages."""
+                """The shard continues while a thread reads the records of cancelled messages."""
                 nodes = [node for node in self.world.nodes if node.store is view._store]
                 if self.world.meanwhile is not None and self.rng.random() < 0.1:
                     for node in nodes:
@@ -104,7 +104,7 @@ class TieringSchedule(Schedule):
             self.world.check(node)
 
     async def complete(self) -> None:
-        """Read what is kept of some messages that were cancelled in files."""
+        """Read the records of some messages that were cancelled in files."""
         node = self.rng.choice(self.world.nodes)
         for window in list(node.store.delay_files.rowless_counts())[:2]:
             await complete_part(node.store, window)

@@ -1,4 +1,4 @@
-"""Random rows for bulk schedule, most of them right, and the same rows as the server's rules see them."""
+"""Random rows for bulk schedule, most of them valid, and the same rows as the server's rules see them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One run of a bulk job as a process of its own, which can be killed at any step.
+"""One run of a bulk job as a separate process, which can be killed at any step.
 
     python -m tests.support.spark.bulk_run TABLE STAGE URL JOB [STEP]
 
-STEP: the step at which this process kills itself (see `job.schedule`; `writing`: while a task of it reads the rows that
-are to be written), or `failing`, which has such a task fail once.
+STEP: the step at which this process kills itself (see `job.schedule`; `writing`: while one of its tasks reads the rows
+to be written), or `failing`, which lets such a task fail once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where tests of bulk schedule send their rows: a proxy with three shards in a thread, and a stage beside it."""
+"""A target for tests of bulk schedule: a proxy with three shards in a thread, and a stage."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def rows(spark: SparkSession, count: int, windows: int = 3, prefix: str = "n") -
 
 
 class Sentences(Silent):
-    """A Teller that keeps what it is told."""
+    """A Teller that keeps its input."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""Records of duemq's topics as Spark's Kafka source gives them, made by the product's own writers."""
+"""Records of duemq's topics as Spark's Kafka source returns them, made by the product's own writers."""
 
 from __future__ import annotations
 

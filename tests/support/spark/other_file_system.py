@@ -1,4 +1,4 @@
-"""A file system that is not `file:`, for the tests of paths: Hadoop's viewfs over a folder of this machine."""
+"""A file system other than `file:`, for the tests of paths: Hadoop's viewfs over a folder of this machine."""
 
 from __future__ import annotations
 

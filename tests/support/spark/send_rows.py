@@ -1,4 +1,4 @@
-"""Rows for what is sent as commands, and what the server's own reader makes of the records."""
+"""Rows to send as commands, and the records as the server's own reader sees them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def read(
 
 
 def wished(row: tuple[Any, ...]) -> dict[str, Any]:
-    """What a row of `rows` is to become."""
+    """The expected result for a row of `rows`."""
     due, topic, body, key, headers, labels, expires, name = row
     return {
         "topic": topic, "key": None if key is None else key.encode(), "payload": body, "due": due,
@@ -77,7 +77,7 @@ def wished(row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def written_down(row: tuple[Any, ...]) -> dict[str, Any] | Malformed:
-    """What the server reads where somebody writes a row as a record without a look at the rules."""
+    """The server's reading of a row that was written as a record without checking the rules."""
     one = wished(row)
     headers = [
         ("duemq-topic", one["topic"].encode()), ("duemq-deliver-at", str(one["due"]).encode()),

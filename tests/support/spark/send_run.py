@@ -1,9 +1,9 @@
-"""One run of a query that sends a stream, as a process of its own which can be killed in the middle of a batch.
+"""One run of a query that sends a stream, as a separate process which can be killed in the middle of a batch.
 
     python -m tests.support.spark.send_run MASTER TABLE FOLDER BOOTSTRAP
 
 TABLE has files of rows with their number in `part`: each is a batch. FOLDER gets the checkpoint. After the first rows
-of a file its task waits until the file `open-PART` is there; what comes before goes to Kafka meanwhile.
+of a file its task waits until the file `open-PART` exists; the rows before it go to Kafka at once.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _APART = ("unshare", "--mount", "--propagation", "private", "sh", "-c", 'mount -
 
 
 class SparkCluster:
-    """One master and so many workers of one core each. `hidden`: a folder that each worker sees empty, and that nobody
-    else sees what it writes to, as if it were another machine's."""
+    """One master and this many workers with one core each. `hidden`: a folder that each worker sees empty, and in which
+    no other process sees its files, as if it were on another machine."""
 
     def __init__(self, folder: Path, workers: int, memory: str = "700m", hidden: Path | None = None) -> None:
         self._folder, self._workers, self._memory, self._hidden = folder, workers, memory, hidden
@@ -135,7 +135,7 @@ def submit(
 
 
 def need_namespaces() -> None:
-    """Skip the test where no file system of its own can be given to a process; fail it in CI."""
+    """Skip the test if a process cannot get a separate file system; fail it in CI."""
     try:
         subprocess.run([*_APART, "/mnt", "true"], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,8 +1,8 @@
-"""A Spark Connect server for tests, and what runs in a session of it: a process of its own, which has no JVM.
+"""A Spark Connect server for tests, and steps in a session of it: a separate process without a JVM.
 
     python -m tests.support.spark.spark_connect URL STEP ARGUMENT...
 
-prints what `STEP` gives as JSON. A process that has started a Spark of its own cannot have such a session beside it.
+prints the result of `STEP` as JSON. A process that has started Spark itself cannot have such a session as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Certificates for tests, made when they are needed."""
+"""Certificates for tests, created on demand."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Authority:
         return cls(path, authority)
 
     def issue(self, name: str, *hosts: str, valid: timedelta = timedelta(days=30)) -> TlsFiles:
-        """A certificate and its key in files of this name, beside `ca`; for this machine where no host is given.
+        """A certificate and its key in files of this name, next to `ca`; for this machine if no host is given.
 
-        `valid`: for so long from now on; negative for one that has expired.
+        `valid`: lifetime from now on; negative for an expired one.
         """
         expires_at = datetime.now(UTC) + valid
         issued = self.authority.issue_cert(

@@ -30,7 +30,7 @@ def test_a_server_that_ended_by_itself_makes_no_sound_run(tmp_path: Path) -> Non
     assert dead.process is not None
     dead.process.wait()
     for end in (dead.stop, dead.kill):
-        with pytest.raises(SiteError, match=r"by itself with exit code 3:\nout of luck|not ours to stop"):
+        with pytest.raises(SiteError, match=r"unexpectedly with exit code 3:\nout of luck|not ours to stop"):
             end()
     assert dead.process is None
 

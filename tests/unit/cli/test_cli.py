@@ -197,7 +197,7 @@ def test_get_tells_what_was_changed_and_what_failed_in_order(shell: Shell) -> No
         "1970-01-01T00:00:01.000Z  moved from 1970-01-01T00:00:05.000Z to 1970-01-01T00:00:09.000Z by key:shop",
         "1970-01-01T00:00:02.000Z  unknown_topic",
         "1970-01-01T00:00:03.000Z  delivered now from 1970-01-01T00:00:09.000Z to 1970-01-01T00:00:03.000Z",
-        "4 changes after the first one are not told any more",
+        "4 changes after the first one are no longer recorded",
     ]
 
 

@@ -60,6 +60,6 @@ def test_the_first_key_is_made_after_a_yes(shell: Shell, monkeypatch: pytest.Mon
     monkeypatch.setattr("duemq.cli.confirmation._has_terminal", lambda: True)
     shell.answers = [problem(409, "unconfirmed"), httpx.Response(201, json=KEY | {"key": "text"})]
     shell("keys", "create", "ops", "--role", "admin", stdin="y\n")
-    assert shell.code == 0 and shell.out.endswith("text\n") and "It is unconfirmed. Make the key?" in shell.err
+    assert shell.code == 0 and shell.out.endswith("text\n") and "It is unconfirmed. Create the key?" in shell.err
     sure = [b"confirm" not in request.content for request in shell.requests]
     assert sure == [False, True]

@@ -81,12 +81,12 @@ def test_the_cluster_is_shown_by_shard(run: Run, answers: list[Any]) -> None:
 def test_a_drain_waits_until_nothing_is_left(run: Run, answers: list[Any]) -> None:
     drained = {**CLUSTER, "nodes": [{**NODES[0], "master_of": []}]}
     answers += [{"name": "a", "draining": True}, CLUSTER, CLUSTER, drained]
-    assert run("node", "drain", "a", "--wait") == (0, "a is drained: it is master of nothing\n")
+    assert run("node", "drain", "a", "--wait") == (0, "a is drained: it is no longer a master\n")
     answers += [{"name": "a", "draining": True}, CLUSTER]
     code, out = run("node", "drain", "a", "--wait", "--within", "0", "--json")
     assert (code, orjson.loads(out)["master_of"]) == (5, [0, 1, 2, 4])
     answers += [{"name": "a", "draining": False}, 404]
-    assert run("node", "resume", "a") == (0, "a takes part again\n")
+    assert run("node", "resume", "a") == (0, "a takes shards again\n")
     assert run("node", "drain", "x")[0] == 4
 
 

@@ -31,7 +31,7 @@ def test_add_says_what_it_was_told_and_nothing_else(shell: Shell) -> None:
     shell("destination", "add", "shop", "https://shop.example.com", "--topic", "orders", "--topic", "bills")
     assert shell.body() == {"name": "shop", "url": "https://shop.example.com", "topics": ["orders", "bills"]}
     assert shell.code == 0
-    assert "destination.shop, orders is handed on to https://shop.example.com" in shell.out
+    assert "messages delivered to destination.shop, orders go to https://shop.example.com" in shell.out
     shell(
         "destination", "add", "shop", "https://shop.example.com", "--rate", "0", "--concurrency", "3",
         "--timeout", "30s", "--ordered", "--retry", "kind=delays",

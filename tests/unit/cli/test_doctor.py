@@ -76,7 +76,7 @@ def test_good_settings_are_ok(role: Role) -> None:
         ({"listen": "0.0.0.0:8787", "http": {"open": True}}, Role.PROXY, Level.WARNING, "http.open"),
         ({"zookeeper": {"hosts": ""}}, Role.NODE, Level.ERROR, "zookeeper.hosts is not set"),
         ({"kafka": {"min_insync_replicas": 4}}, Role.NODE, Level.ERROR, "min_insync_replicas = 4"),
-        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "one broker alone"),
+        ({"kafka": {"min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "only one broker"),
         ({"kafka": {"replication_factor": 1, "min_insync_replicas": 1}}, Role.NODE, Level.WARNING, "lost"),
         ({"kafka": {"transaction_timeout_ms": 40_000}}, Role.NODE, Level.WARNING, "stuck_after_s"),
         ({"zookeeper": {"acl": "open"}}, Role.PROXY, Level.WARNING, "acl"),
@@ -270,7 +270,7 @@ def test_bad_topics_are_found() -> None:
     brokers.topics[BUFFER] = FakeTopic(2, trouble={1: "no_leader"})
     one(broker_findings(brokers), Level.ERROR, "partition 1: no_leader")
     del brokers.topics[BUFFER]
-    one(broker_findings(brokers), Level.WARNING, f"{BUFFER} is not there")
+    one(broker_findings(brokers), Level.WARNING, f"{BUFFER} does not exist")
     brokers = FakeBrokers()
     del brokers.topics["duemq.dead"]
     assert bad(broker_findings(brokers)) == []
@@ -359,7 +359,11 @@ def test_the_server_is_judged_by_its_probes() -> None:
     part = httpx.Response(200, json={"status": "ready", "shards": {"3": {"detail": "it failed"}}})
     one(list(judge_server("x:1", live, part, none)), Level.WARNING, "shards 3: it failed")
     figures = 'duemq_relay_troubled{destination="shop"} 1.0\nduemq_relay_troubled{destination="mail"} 0.0\n'
-    one(list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))), Level.WARNING, "handed on to shop")
+    one(
+        list(judge_server("x:1", live, ready, httpx.Response(200, text=figures))),
+        Level.WARNING,
+        "shop takes no messages",
+    )
 
 
 def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

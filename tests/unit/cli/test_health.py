@@ -107,7 +107,7 @@ def test_a_node_is_found_where_it_listens(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert health([]) == 1
-    assert "nobody listens at 127.0.0.1:1, 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
+    assert "no server listens at 127.0.0.1:1, 127.0.0.1:1 or 127.0.0.1:1" in capsys.readouterr().err
     monkeypatch.setenv("DUEMQ_NODE__LISTEN", f"127.0.0.1:{serve(READY).port}")
     assert health([]) == 0
     # What answers at `listen` decides, ill or not.
@@ -142,7 +142,7 @@ def test_without_settings_it_asks_where_servers_listen_by_default() -> None:
 def test_an_address_that_nobody_can_be_reached_at_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for address in ("127.0.0.1:0", "8787", "h:p"):
         assert health(["--listen", address]) == 1
-        assert f"{address} is not where" in capsys.readouterr().err
+        assert f"{address} is not a server's address" in capsys.readouterr().err
 
 
 def test_a_probe_starts_without_what_other_commands_need(serve: Serve) -> None:

@@ -21,8 +21,8 @@ from duemq.model.errors import BadConfig
         ("127.0.0.1:0", "0.0.0.0", r"node\.advertise = 0\.0\.0\.0 .* set node\.advertise"),
         ("127.0.0.1:0", "[::]", r"node\.advertise = :: "),
         ("127.0.0.1:0", "::ffff:0.0.0.0", r"node\.advertise = ::ffff:0\.0\.0\.0 "),
-        ("127.0.0.1:0", "node-1:8788", r"node\.advertise = 'node-1:8788': it must be a host alone"),
-        ("127.0.0.1:0", "http://node-1", r"it must be a host alone"),
+        ("127.0.0.1:0", "node-1:8788", r"node\.advertise = 'node-1:8788': it must be a host without a port"),
+        ("127.0.0.1:0", "http://node-1", r"it must be a host without a port"),
     ],
 )
 def test_a_node_that_nobody_could_reach_does_not_start(listen: str, advertise: str, told: str, tmp_path: Path) -> None:

@@ -60,6 +60,6 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "100")
     with progress(False) as tell:
-        tell("files handed over", 1, 2)
-        tell("files handed over", 2, 2)
-    assert "files handed over" in capsys.readouterr().err
+        tell("files submitted", 1, 2)
+        tell("files submitted", 2, 2)
+    assert "files submitted" in capsys.readouterr().err

@@ -80,7 +80,7 @@ def test_credentials_may_be_in_a_file_of_their_own(path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("destinations = 5", "destinations: it has a section for each"),
+        ("destinations = 5", "destinations: use a section for each"),
         ("[destinations]\nshop = 's3cret'", r"destinations: shop must be a section: \[destinations.shop\]"),
         ("[destinations.shop]", "destinations: shop: url: it is needed"),
         ("[destinations.shop]\nurl = 'nats://x'\npaused = true", "shop.paused is not a setting; known are url"),
@@ -150,4 +150,4 @@ def test_what_is_refused_is_said_and_the_others_are_declared(caplog: pytest.LogC
     admin = declare({"destinations": {"shop": SHOP}}, {"destinations": {"shop": moved, "more": more}})
     assert admin.destinations.find("shop").url == SHOP["url"] and admin.destinations.find("more")
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "destination shop of the settings is not declared: the credentials were given for" in record.message
+    assert "destination shop in the settings is not declared: the credentials were given for" in record.message

@@ -62,7 +62,7 @@ def run(number):
 run_workers(3, run)
 """)
     assert done.returncode == 1
-    assert done.stderr.count("ended by itself, stopping the others") == 1
+    assert done.stderr.count("ended unexpectedly, stopping the others") == 1
 
 
 def test_a_worker_that_has_no_handlers_yet_ends_when_told() -> None:

@@ -91,7 +91,7 @@ def test_a_filter_whose_bound_got_lost_is_refused(field: str) -> None:
 @pytest.mark.parametrize("field", ["deliver_after", "expires_after"])
 def test_a_number_is_no_delay(field: str, value: Any) -> None:
     for send in (lambda: message_body(Draft("t", **{field: value})), lambda: time_fields({field: value})):
-        with pytest.raises(BadTime, match=f"^{field} is {value}, which has no unit: say timedelta"):
+        with pytest.raises(BadTime, match=f"^{field} is {value}, which has no unit: pass timedelta"):
             send()
 
 

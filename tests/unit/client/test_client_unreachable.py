@@ -150,7 +150,7 @@ OTHER_SERVICES = {
     "a JSON list": (httpx.Response(200, json=[1]), "HTTP 200 is not an answer of duemq"),
     "a redirect": (
         httpx.Response(308, headers={"Location": "https://duemq.example/v1/messages"}),
-        "HTTP 308: the server is not here, but at https://duemq.example/v1/messages: name that URL",
+        "HTTP 308: the server is at https://duemq.example/v1/messages: use that URL",
     ),
 }
 

@@ -381,7 +381,7 @@ def stop_when(made: Relay, duemq: FakeDuemq, holds: Callable[[], bool]) -> None:
 def test_without_a_place_it_begins_in_a_topic_with_messages_only_as_told(duemq: FakeDuemq) -> None:
     sent = put(duemq, 3)
     refused = Outlet()
-    with pytest.raises(NoPlace, match="consumer r has no place in topic jobs"):
+    with pytest.raises(NoPlace, match="consumer r has no position in topic jobs"):
         relay(duemq, refused, 1, start=None).run()
     assert (refused.got, refused.closed, duemq.places) == ([], 1, {})
     assert [message.status for message in duemq.messages if message.labels] == ["cancelled"]

@@ -242,7 +242,7 @@ def test_an_error_of_who_is_told_does_not_stop_the_assignment(caplog: pytest.Log
         raise RuntimeError("broken")
 
     assignor("average", on_mismatch=broken).on_assignment(ConsumerProtocolMemberAssignment(0, [], b""))
-    assert "cannot tell of a mismatch" in caplog.text
+    assert "cannot report a mismatch" in caplog.text
 
 
 def test_a_wrong_strategy_or_filter_is_refused() -> None:

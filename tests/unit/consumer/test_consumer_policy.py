@@ -105,7 +105,7 @@ class Broken:
     [5, timedelta(5), Wait("soon", 5), Wait("after", -1), Wait("after", 1.5), Wait("at", 10**15), Wait("level", None)],  # type: ignore[arg-type]
 )
 def test_a_policy_that_gives_no_wait_is_told(wait: object) -> None:
-    with pytest.raises(Rejected, match="no Wait"):
+    with pytest.raises(Rejected, match="not a valid Wait"):
         decide(ValueError(), Broken(wait), 0)
 
 

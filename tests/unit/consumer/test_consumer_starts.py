@@ -103,10 +103,10 @@ def test_a_partition_begins_when_brokers_are_back(error: Exception, caplog: pyte
 @pytest.mark.parametrize(
     ("offset", "place", "told", "closed"),
     [
-        (5, 10, "begins at 10 now: what was between is lost", []),
+        (5, 10, "now starts at 10: records in between are lost", []),
         (15, 15, "", []),
-        (21, 10, "topic t was made anew, or cut: the log of t-0 ends at 20, before offset 21", [T0]),
-        (ANEW, 10, "topic t was made anew, or cut: the log of t-0 is another one by now", [T0]),
+        (21, 10, "topic t was recreated or truncated: the log of t-0 ends at 20, before offset 21", [T0]),
+        (ANEW, 10, "topic t was recreated or truncated: the log of t-0 is another one now", [T0]),
     ],
 )
 def test_an_offset_that_is_out_of_range(

@@ -95,7 +95,7 @@ def test_topics_that_are_there_are_left_alone(admin: type[Admin]) -> None:
 def test_brokers_that_are_away_for_a_moment_stop_no_start(admin: type[Admin], caplog: pytest.LogCaptureFixture) -> None:
     admin.start_errors = [KafkaConnectionError("nowhere"), KafkaConnectionError("nowhere")]
     assert prepared() == 8
-    assert caplog.text.count("consumer cannot begin yet, and tries again: KafkaConnectionError('nowhere')") == 2
+    assert caplog.text.count("consumer cannot start yet, and tries again: KafkaConnectionError('nowhere')") == 2
     admin.start_errors = [KafkaConnectionError("nowhere")] * 3
     with pytest.raises(KafkaConnectionError):
         prepared()
@@ -141,7 +141,7 @@ def test_a_limit_below_the_buffers_is_raised_or_named(admin: type[Admin], caplog
     assert admin.altered == [[(2, "retry.g", [("max.message.bytes", 0, wanted)])]] and not caplog.text
     admin.alter_error = 29
     prepared()
-    told = f"topic retry.g takes messages of 99 bytes, and larger ones cannot come back: set its {LIMIT} to {wanted}"
+    told = f"topic retry.g accepts messages of 99 bytes, so larger ones cannot be retried: set its {LIMIT} to {wanted}"
     assert told in caplog.text
 
 

@@ -158,7 +158,7 @@ class Odd(Exception):
         (ValueError("boom"), "text", "boom"),
         (ValueError(), "text", "ValueError()"),
         (ValueError("redis://:secret@host"), "class", "ValueError"),
-        (Odd(), "text", "Odd, whose text cannot be read"),
+        (Odd(), "text", "Odd, whose text is not readable"),
         (Odd(), "class", "Odd"),
     ],
 )

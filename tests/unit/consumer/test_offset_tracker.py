@@ -129,7 +129,7 @@ def test_a_crash_leaves_the_offsets_before_it(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 2, "offsets": {}}', '{"format": 1, "offsets": {"a": 5}}', "[]"])
-def test_a_file_that_is_none_of_ours_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
     offsets = FileOffsets(tmp_path, "billing", "host-1")
     offsets.path.parent.mkdir()
     offsets.path.write_text(text)

@@ -220,7 +220,7 @@ async def test_what_a_handler_waits_for_may_be_cancelled() -> None:
         lanes.put(works(Route(handle, 60), Book(0), 3))
         await owner.until(3)
     assert owner.ends == [("done", 0), ("failed", 1), ("done", 2)]
-    assert owner.errors == ["the handler waited for something that was cancelled"]
+    assert owner.errors == ["the handler awaited something that was cancelled"]
 
 
 @pytest.mark.parametrize("swallows", [False, True])

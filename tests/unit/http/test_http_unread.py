@@ -196,7 +196,7 @@ def test_the_start_says_whether_keys_are_asked_for(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.parametrize("accept", ["text/plain;version=abc", "application/openmetrics-text;version=x.y", "*/*;q=a"])
-def test_metrics_in_a_format_that_is_none_are_those_by_default(accept: str) -> None:
+def test_an_invalid_accept_header_gets_metrics_in_the_default_format(accept: str) -> None:
     async def scenario(gateway: FakeGateway, ask: Ask) -> None:
         answer = await ask("GET", "/metrics", headers={"Accept": accept})
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")

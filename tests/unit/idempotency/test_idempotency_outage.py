@@ -63,7 +63,7 @@ async def test_work_that_the_store_cannot_record_is_not_done_again(
 
 
 async def test_where_the_process_ends_before_the_record_the_store_decides(world: World) -> None:
-    """Without a record it is as after a crash: begun again when its lease is over, or in doubt."""
+    """Without a record it is as after a crash: begun again when its lease ends, or in doubt."""
     for at_most_once in (False, True):
         name = f"{at_most_once}"
         world.store.away = {"finish"}
@@ -91,7 +91,7 @@ async def test_work_recorded_too_late_says_that_another_process_did_it_again(
     world.clock.pass_(LEASE)
     await other(Mail("a"))
     assert await handler(Mail("a")) == {"sent": "a", "time": 1}
-    assert "the work was begun again meanwhile" in caplog.text
+    assert "another attempt has begun the work since" in caplog.text
 
 
 async def test_a_store_that_is_back_soon_is_asked_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ async def test_a_failure_is_told_to_all_who_wait_and_the_store_opens_itself_anew
     )
     assert [str(each) for each in told] == [f"writing idempotency keys: {step}: no more"] * 3
     assert all(isinstance(each, StoreFailed) for each in told)
-    with pytest.raises(StoreFailed, match=f"not open again yet: .*{step}: no more"):
+    with pytest.raises(StoreFailed, match=f"not reopened yet: .*{step}: no more"):
         await store.finish(b"k", "a", b"1", T0, MINUTE)
     assert await back(lambda: store.begin(b"done", "b", T0, MINUTE, MINUTE)) == Done(b"1")
     assert await store.begin(b"running", "b", T0, MINUTE, MINUTE) == Running("a", T0, T0 + MINUTE), "one session"
@@ -87,7 +87,7 @@ async def test_a_failure_is_told_to_all_who_wait_and_the_store_opens_itself_anew
     assert settled == (Fresh() if step == "before_write" else landed), "what is on the disk is true"
     repeat = [await store.begin(b"%d" % n, "a", T0, MINUTE, MINUTE, True) for n in (1, 2)]
     assert repeat == [Fresh()] * 2, "a repeat of who asked is answered as the first time"
-    assert "failed, and is opened anew" in caplog.text and "is open again" in caplog.text
+    assert "failed and is being reopened" in caplog.text and "is open again" in caplog.text
     await store.close()
 
 
@@ -101,8 +101,8 @@ async def test_it_is_tried_until_it_opens_after_pauses_that_grow(
         await store.begin(b"k", "a", T0, MINUTE, MINUTE)
     assert await back(lambda: store.begin(b"k", "a", T0, MINUTE, MINUTE)) == Fresh()
     assert faults.tries == 5
-    pauses = [each.getMessage() for each in caplog.records if "cannot be opened anew" in each.getMessage()]
-    assert [each.partition("the next try is in ")[2].partition(" s")[0] for each in pauses] == [
+    pauses = [each.getMessage() for each in caplog.records if "cannot be reopened" in each.getMessage()]
+    assert [each.partition("the next attempt is in ")[2].partition(" s")[0] for each in pauses] == [
         "0.002", "0.004", "0.004", "0.004",
     ]  # fmt: skip
     await store.close()

@@ -120,7 +120,7 @@ async def test_a_repeat_waits_for_the_first(site: Site) -> None:
     assert site.channel.published == ["a", "b", "a"]
 
 
-async def test_what_is_accepted_when_nobody_waits_any_more(site: Site) -> None:
+async def test_messages_accepted_after_their_callers_gave_up_are_reported(site: Site) -> None:
     futures = site.publish(*"abc")
     for future in futures:
         future.cancel()
