@@ -123,8 +123,8 @@ $(VENV)/bin/python:
 	@echo "making $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-# Editable: each links to this checkout, from which all three are imported.
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Editable: the code of all three is imported from src/. `compat` is a line in a .pth file; a finder would delay each start.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat
 DESCRIPTIONS := pyproject.toml $(wildcard packages/*/pyproject.toml packages/*/setup.py) src/duemq/__init__.py constraints.txt
 
 $(VENV)/.installed: $(DESCRIPTIONS) | $(VENV)/bin/python
