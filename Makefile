@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -114,6 +114,13 @@ fuzz: install-dev ## requests made from the OpenAPI document, raw bytes, and byt
 
 bench: install-dev ## the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
+
+dist: install-dev ## build and check wheels and source distributions of the three packages, into dist/
+	@rm -rf dist
+	@PYTHONPATH=. $(BIN)/python -m tests.support.house.distributions
+
+test-dist: install-dev ## install the wheels with the lowest and the newest versions allowed, and run them and the examples
+	@$(BIN)/python -m pytest -q tests/e2e/test_packaging.py tests/e2e/test_dependencies.py $(ARGS)
 
 install: $(VENV)/.installed ## make .venv with what a server needs
 install-dev: $(VENV)/.installed-dev

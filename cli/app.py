@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import duemq
-from duemq.cli.exit_codes import MEANING, Exit
+from duemq.cli.exit_codes import MEANING
 from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
 

@@ -84,7 +84,7 @@ class Message(Closed):
         default="", description="Text, or null. Decoded, a payload has at most 1 MiB by default."
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
-    key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
+    key: str = Field(default="", description="The key of the record in the topic; also a key to look messages up by.")
     payload_json: Any = Field(default=None, description="Any JSON value. The payload is its text as it stands here.")
     headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
     header_list: HeaderList = Field(default=[], description="Headers of repeated names, with bytes or null.")
@@ -416,7 +416,7 @@ class Record(Shape):
 
 class Records(Shape):
     records: list[Record]
-    cursor: Cursor = Field(description="The place behind these records.")
+    cursor: Cursor = Field(description="The cursor after these records.")
 
 
 class ShardTrouble(Shape):
@@ -450,7 +450,7 @@ class Node(Shape):
     rack: str
     state: Literal["joining", "ready", "draining", "out"]
     reason: str = Field(description="Why it is not ready; empty if it is.")
-    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 cleans, 2 shortens, 3 refuses.")
+    watermark: int = Field(ge=0, le=3, description="The mark its disk has reached: 1 purges, 2 shortens, 3 refuses.")
     full: str = Field(description="Why it can take no new messages: its disk; empty if it can.")
     master_of: list[int]
     holds: list[int] | None = Field(description="The shards it has replicas of; null = all.")
@@ -488,7 +488,7 @@ class ImportLimits(Shape):
 
 
 class Limits(Shape):
-    """What this server accepts: settings `limits.*`, `topics.allowed`, `far.*`."""
+    """What this server accepts: settings `limits.*`, `topics.allowed`, `delay_files.*`."""
 
     shards: int
     topics: list[str] = Field(description="Names or patterns such as orders.*; none = any topic.")

@@ -67,8 +67,8 @@ _LAST_CURSOR = Parameter(
     "uses the consumer's name: `consumer_in_use`.", _TEXT, place="header",
 )  # fmt: skip
 _RECORDS = (
-    Parameter("after", "A cursor; wins over the consumer's place. Absent: from the start.", _TEXT),
-    Parameter("consumer", "Go on from this consumer's place. Reading does not move it.", _TEXT),
+    Parameter("after", "A cursor; wins over the consumer's committed cursor. Absent: from the start.", _TEXT),
+    Parameter("consumer", "Go on from this consumer's committed cursor. Reading does not move it.", _TEXT),
     Parameter(
         "max", "How many records at most.",
         {"type": "integer", "minimum": 1, "maximum": topics.MAX_RECORDS, "default": topics.DEFAULT_RECORDS},
@@ -270,7 +270,10 @@ ENDPOINTS = (
     Endpoint(
         "GET", "/v1/topics/{topic}/consumers/{consumer}", topics.get_consumer_cursor,
         "Where a consumer goes on", "topics",
-        {200: ResponseSpec("Its place.", schemas.Place), 204: ResponseSpec("It has none: it begins at the start.")},
+        {
+            200: ResponseSpec("Its committed cursor.", schemas.Place),
+            204: ResponseSpec("It has none: it begins at the start."),
+        },
         ("bad_topic", "bad_field", "forbidden", *_DOWN),
         scope=Scope.READ,
     ),

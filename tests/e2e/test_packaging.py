@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import duemq
 from tests.e2e.server import Server, environment
-from tests.support.house.distributions import FOLDERS, build, copy_of_checkout
+from tests.support.house.distributions import FOLDERS, copy_of_checkout
 from tests.support.house.tree import PACKAGES, ROOT
 
 LINKS = ROOT / "src" / "duemq"
@@ -63,19 +62,6 @@ def test_a_checkout_without_links_is_refused_in_one_sentence(distribution: str, 
         assert done.returncode == 1
         sentence = f"{distribution} cannot be installed from this checkout, for it lacks symbolic links"
         assert sentence in done.stdout + done.stderr, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheel of each distribution, built from its source distribution."""
-    folder = tmp_path_factory.mktemp("distributions")
-    build(copy_of_checkout(folder), folder / "dist")
-    version = duemq.__version__
-    made = {name: f"{name.replace('-', '_')}-{version}" for name in FOLDERS}
-    assert {path.name for path in (folder / "dist").iterdir()} == {
-        f"{stem}{end}" for stem in made.values() for end in (".tar.gz", "-py3-none-any.whl")
-    }
-    return {name: folder / "dist" / f"{stem}-py3-none-any.whl" for name, stem in made.items()}
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +116,9 @@ def test_the_other_wheels_join_it_and_leave_it_whole(installed: Path, wheels: di
     before = {path: path.read_bytes() for path in (site(installed) / "duemq").rglob("*.py")}
     install(installed, wheels["duemq-dev"], wheels["duemq-spark"])
     for command in (["bench", "--help"], ["demo", "--help"], ["dev-cluster", "--help"], ["spark", "--help"]):
-        done = subprocess.run([installed / "bin" / "duemq", *command], env=environment(), capture_output=True, text=True)
+        done = subprocess.run(
+            [installed / "bin" / "duemq", *command], env=environment(), capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
     run("-m", "pip", "--python", installed, "uninstall", "--quiet", "--yes", "duemq-dev", "duemq-spark")
     assert {path: path.read_bytes() for path in (site(installed) / "duemq").rglob("*.py")} == before

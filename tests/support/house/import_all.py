@@ -1,4 +1,4 @@
-"""A program that imports every module of the installed `duemq`, and prints the folder it is in. It needs nothing else."""
+"""A program that imports every module of the installed `duemq`, and prints its folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ def main() -> None:
     print(duemq.__path__[0])
     lacking = []
     for module in pkgutil.walk_packages(duemq.__path__, "duemq.", onerror=_raised):
+        if module.name.endswith(".__main__"):
+            continue
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as error:
