@@ -132,7 +132,7 @@ $(VENV)/bin/python:
 
 # Editable: the code of all three is imported from src/. `compat` is a line in a .pth file; a finder would delay each start.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat
-DESCRIPTIONS := pyproject.toml $(wildcard packages/*/pyproject.toml packages/*/setup.py) src/duemq/__init__.py constraints.txt
+DESCRIPTIONS := pyproject.toml constraints.txt $(wildcard src/duemq/__init__.py packages/*/pyproject.toml packages/*/setup.py)
 
 $(VENV)/.installed: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@echo "installing duemq"

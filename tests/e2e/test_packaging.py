@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.server import Server, environment
-from tests.support.house.distributions import FOLDERS, copy_of_checkout
+from tests.support.house.distributions import (
+    FOLDERS,
+    copy_of_checkout,
+    environment_of,
+    install,
+    run,
+    site_packages,
+)
 from tests.support.house.tree import PACKAGES, ROOT
 
 LINKS = ROOT / "src" / "duemq"
@@ -66,13 +72,8 @@ def test_a_checkout_without_links_is_refused_in_one_sentence(distribution: str, 
 
 @pytest.fixture(scope="module")
 def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel of `duemq` alone; what it needs it takes from this one."""
-    fresh = tmp_path_factory.mktemp("alone") / "venv"
-    run("-m", "venv", "--without-pip", fresh)
-    install(fresh, wheels["duemq"])
-    # Links of editable installs in there are not followed.
-    (site(fresh) / "needed.pth").write_text(sysconfig.get_path("purelib"))
-    return fresh
+    """An environment with the wheel of `duemq` alone; other packages it takes from this one."""
+    return environment_of([wheels["duemq"]], tmp_path_factory.mktemp("alone") / "venv")
 
 
 @pytest.mark.slow
@@ -113,25 +114,12 @@ def test_the_wheel_alone_serves_and_imports_nothing_of_the_others(
 
 @pytest.mark.slow
 def test_the_other_wheels_join_it_and_leave_it_whole(installed: Path, wheels: dict[str, Path]) -> None:
-    before = {path: path.read_bytes() for path in (site(installed) / "duemq").rglob("*.py")}
-    install(installed, wheels["duemq-dev"], wheels["duemq-spark"])
+    before = {path: path.read_bytes() for path in (site_packages(installed) / "duemq").rglob("*.py")}
+    install(installed, [wheels["duemq-dev"], wheels["duemq-spark"]])
     for command in (["bench", "--help"], ["demo", "--help"], ["dev-cluster", "--help"], ["spark", "--help"]):
         done = subprocess.run(
             [installed / "bin" / "duemq", *command], env=environment(), capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
     run("-m", "pip", "--python", installed, "uninstall", "--quiet", "--yes", "duemq-dev", "duemq-spark")
-    assert {path: path.read_bytes() for path in (site(installed) / "duemq").rglob("*.py")} == before
-
-
-def site(fresh: Path) -> Path:
-    return Path(sysconfig.get_path("purelib", vars={"base": str(fresh), "platbase": str(fresh)}))
-
-
-def install(fresh: Path, *wheels: Path) -> None:
-    run("-m", "pip", "--python", fresh, "install", "--quiet", "--no-deps", "--no-index", *wheels)
-
-
-def run(*arguments: object) -> None:
-    done = subprocess.run([sys.executable, *map(str, arguments)], env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert {path: path.read_bytes() for path in (site_packages(installed) / "duemq").rglob("*.py")} == before
