@@ -1,5 +1,5 @@
-"""The wheels with the lowest and the newest versions that they allow, and each example with just what it says to
-install."""
+"""The wheels with the lowest and the newest versions that they allow, and each example with just the packages
+that its first lines name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_command_line_alone_runs_with_the_lowest_versions(wheels: dict[str, 
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs_with_just_what_it_says_to_install(
+def test_an_example_runs_with_just_the_packages_that_it_names(
     example: Path, wheels: dict[str, Path], new_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     named = re.search(r"pip install ([^#\n]*)", example.read_text())

@@ -48,7 +48,7 @@ def site_packages(environment: Path) -> Path:
 
 
 def run(*arguments: object) -> None:
-    """Run this Python, and fail with what it printed."""
+    """Run this Python, and fail with its output."""
     done = subprocess.run([sys.executable, *map(str, arguments)], env=_ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
