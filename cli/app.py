@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 import duemq
-from duemq.cli.exit_codes import MEANING
+from duemq.cli.exit_codes import MEANING, Exit
 from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
 
@@ -147,8 +147,12 @@ def _add_foreign(app: typer.Typer) -> None:
 
 def _not_installed(context: typer.Context) -> None:
     distribution = _DISTRIBUTIONS[context.info_name or ""]
-    text = f"this command is in {distribution}, which is not installed: pip install {distribution}=={duemq.__version__}"
-    raise typer.BadParameter(text)
+    typer.secho(
+        f"duemq: this command is in {distribution}, which is not installed: "
+        f"pip install {distribution}=={duemq.__version__}",
+        fg=typer.colors.RED, err=True,
+    )  # fmt: skip
+    raise typer.Exit(Exit.USAGE)
 
 
 def probe(context: typer.Context) -> None:
@@ -183,8 +187,8 @@ def run() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        name = error.name or ""
-        package = name if name in _REQUIREMENTS else name.partition(".")[0]
+        parts = (error.name or "").split(".")
+        package = "duemq.pipeline" if parts[:2] == ["duemq", "pipeline"] else parts[0]
         requirement = _REQUIREMENTS.get(package)
         if requirement is None:
             raise

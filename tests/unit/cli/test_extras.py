@@ -144,12 +144,10 @@ def test_a_command_of_a_distribution_that_is_not_installed_names_it_in_one_line(
         "import importlib.metadata as it; it.entry_points = lambda **_: it.EntryPoints()\n"
         "from duemq.cli.main import main; main()"
     )
-    for options in ([], ["--url", "http://127.0.0.1:9"]):
-        line = [sys.executable, "-P", "-c", code, *options, *command]
-        answer = subprocess.run(line, capture_output=True, text=True)
-        package = _DISTRIBUTIONS[command[0]]
-        said = f"this command is in {package}, which is not installed: pip install {package}=={duemq.__version__}"
-        assert (answer.returncode, answer.stderr) == (2, f"duemq: {said}\n")
+    answer = subprocess.run([sys.executable, "-P", "-c", code, *command], capture_output=True, text=True)
+    package = _DISTRIBUTIONS[command[0]]
+    said = f"this command is in {package}, which is not installed: pip install {package}=={duemq.__version__}"
+    assert (answer.returncode, answer.stderr) == (2, f"duemq: {said}\n")
 
 
 def test_each_command_of_another_distribution_is_an_entry_point_of_it() -> None:
@@ -162,6 +160,11 @@ def test_each_command_of_another_distribution_is_an_entry_point_of_it() -> None:
 
 
 def test_a_benchmark_of_spark_names_the_distribution() -> None:
-    answer = _import("duemq.bench.spark.files", ["duemq.pipeline"])
-    assert "import of duemq.pipeline halted" in answer.stderr
-    assert _REQUIREMENTS["duemq.pipeline"] == "duemq-spark"
+    code = (
+        "from duemq.bench.command_far import app; app.command('spark')(lambda: __import__('duemq.pipeline.errors'))\n"
+        "from duemq.cli.main import main; main()"
+    )
+    command = [sys.executable, "-P", "-c", _ABSENT.format(packages=["duemq.pipeline"]) + code, "bench", "spark"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 1
+    assert "needs duemq.pipeline, which is not installed: pip install 'duemq-spark'" in answer.stderr, answer.stderr
