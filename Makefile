@@ -145,4 +145,4 @@ $(VENV)/.installed-dev: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@touch $@ $(VENV)/.installed
 
 clean: ## remove the environment and caches (never your data)
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@rm -rf $(VENV) build dist packages/*/build packages/*/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
