@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,6 +17,9 @@ import duemq
 from duemq.cli.exit_codes import MEANING, Exit
 from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 _EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
@@ -134,7 +137,7 @@ def _add_foreign(app: typer.Typer) -> None:
     """Add the commands of packages that `cli` does not import, and the refusal of those that are not installed."""
     from importlib.metadata import entry_points  # it reads what is installed: 20 ms that our own commands do without
 
-    points = {point.name: point for point in entry_points(group="duemq.commands")}
+    points = {point.name: point for point in entry_points(group="duemq.commands") if _is_of_this_version(point)}
     for name, point in points.items():
         command = point.load()
         if isinstance(command, typer.Typer):
@@ -145,10 +148,16 @@ def _add_foreign(app: typer.Typer) -> None:
         app.command(name, hidden=True, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_not_installed)
 
 
+def _is_of_this_version(point: EntryPoint) -> bool:
+    """Whether its distribution imports parts of duemq that are there: each release needs the others of its version."""
+    own = point.dist
+    return own is None or own.name not in _DISTRIBUTIONS.values() or own.version == duemq.__version__
+
+
 def _not_installed(context: typer.Context) -> None:
     distribution = _DISTRIBUTIONS[context.info_name or ""]
     typer.secho(
-        f"duemq: this command is in {distribution}, which is not installed: "
+        f"duemq: this command is in {distribution} {duemq.__version__}, which is not installed: "
         f"pip install {distribution}=={duemq.__version__}",
         fg=typer.colors.RED, err=True,
     )  # fmt: skip

@@ -140,14 +140,16 @@ def test_the_packages_of_the_server_are_those_of_pyproject() -> None:
 
 @pytest.mark.parametrize("command", [["bench", "all", "--quick"], ["dev-cluster", "up"], ["demo"], ["spark", "--help"]])
 def test_a_command_of_a_distribution_that_is_not_installed_names_it_in_one_line(command: list[str]) -> None:
-    code = (
-        "import importlib.metadata as it; it.entry_points = lambda **_: it.EntryPoints()\n"
-        "from duemq.cli.main import main; main()"
-    )
-    answer = subprocess.run([sys.executable, "-P", "-c", code, *command], capture_output=True, text=True)
-    package = _DISTRIBUTIONS[command[0]]
-    said = f"this command is in {package}, which is not installed: pip install {package}=={duemq.__version__}"
-    assert (answer.returncode, answer.stderr) == (2, f"duemq: {said}\n")
+    absent = "import importlib.metadata as it; it.entry_points = lambda **_: it.EntryPoints()"
+    other_version = "import duemq; duemq.__version__ = '9.9.9'"
+    for version, state in ((duemq.__version__, absent), ("9.9.9", other_version)):
+        code = f"{state}\nfrom duemq.cli.main import main; main()"
+        answer = subprocess.run([sys.executable, "-P", "-c", code, *command], capture_output=True, text=True)
+        package = _DISTRIBUTIONS[command[0]]
+        line = (
+            f"duemq: this command is in {package} {version}, which is not installed: pip install {package}=={version}\n"
+        )
+        assert (answer.returncode, answer.stderr) == (2, line)
 
 
 def test_each_command_of_another_distribution_is_an_entry_point_of_it() -> None:
