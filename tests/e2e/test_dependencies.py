@@ -45,8 +45,8 @@ def test_the_command_line_alone_runs_with_the_lowest_versions(wheels: dict[str, 
     for command in ([], ["send"], ["destination", "ls"], ["job", "ls"], ["import"]):
         helped = run([programs / "duemq", *command, "--help"])
         assert helped.returncode == 0, helped.stderr
-    for command in ("bench", "demo", "dev-cluster", "spark"):
-        absent = run([programs / "duemq", command])
+    for absent_command in ("bench", "demo", "dev-cluster", "spark"):
+        absent = run([programs / "duemq", absent_command])
         assert absent.returncode == 2 and "is not installed: pip install duemq-" in absent.stderr, absent.stderr
         assert absent.stderr.count("\n") == 1
     doctor = run([programs / "duemq", "doctor"])

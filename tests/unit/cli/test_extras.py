@@ -84,6 +84,11 @@ def test_the_extra_of_the_consumer_is_enough_for_its_parts_of_the_sdk() -> None:
     assert answer.returncode == 0, answer.stderr
 
 
+def test_the_adapters_of_celery_and_dramatiq_need_no_package_of_a_consumer_or_a_server() -> None:
+    answer = _import("duemq.client.celery, duemq.client.celery.command, duemq.client.dramatiq", list(_REQUIREMENTS))
+    assert answer.returncode == 0, answer.stderr
+
+
 def test_a_job_of_spark_names_the_distribution() -> None:
     packages = [path.parent.name for path in (ROOT / "pipeline").glob("*/__init__.py")]
     of_spark = {name for name in packages if any("pyspark" in path.read_text() for path in _python_of(name))}
@@ -146,10 +151,8 @@ def test_a_command_of_a_distribution_that_is_not_installed_names_it_in_one_line(
         code = f"{state}\nfrom duemq.cli.main import main; main()"
         answer = subprocess.run([sys.executable, "-P", "-c", code, *command], capture_output=True, text=True)
         package = _DISTRIBUTIONS[command[0]]
-        line = (
-            f"duemq: this command is in {package} {version}, which is not installed: pip install {package}=={version}\n"
-        )
-        assert (answer.returncode, answer.stderr) == (2, line)
+        said = f"this command is in {package} {version}, which is not installed: pip install {package}=={version}"
+        assert (answer.returncode, answer.stderr) == (2, f"duemq: {said}\n")
 
 
 def test_each_command_of_another_distribution_is_an_entry_point_of_it() -> None:
