@@ -175,3 +175,8 @@ def test_a_benchmark_of_spark_names_the_distribution() -> None:
     answer = subprocess.run(command, capture_output=True, text=True)
     assert answer.returncode == 1
     assert "needs duemq.pipeline, which is not installed: pip install 'duemq-spark'" in answer.stderr, answer.stderr
+
+
+@pytest.mark.parametrize("page", ["consumers", "idempotency", "lag"])
+def test_the_page_of_a_part_of_the_sdk_names_its_extra_first(page: str) -> None:
+    assert "`duemq[consumer]`" in (ROOT / "docs" / f"{page}.md").read_text().partition("```")[0]
