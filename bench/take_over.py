@@ -9,13 +9,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import uvloop
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from duemq.bus.kafka.bus import KafkaBus
 from duemq.bus.kafka.options import KafkaOptions
-from duemq.cluster.internal_topics import BUFFER, LEDGER, committer_name
-from duemq.dev.servers.kafka import KafkaServers
-from duemq.model.record import pack_record
+from duemq.cluster.topics.internal_topics import BUFFER, LEDGER, committer_name
+from duemq.dev.kafka.kafka import KafkaServers
+from duemq.model.messages.record import pack_record
+from duemq.web.server import tune_interpreter
 
 _TOPICS = frozenset(("orders", "bills", "mails"))  # that the shards deliver to
 _AT_ONCE = 100  # partitions of a topic of others
@@ -32,9 +34,13 @@ class TakeOver(NamedTuple):
 
 
 def take_over(others: int, shards: int, rounds: int) -> list[TakeOver]:
-    """On a Kafka of one broker: first alone, then beside the partitions of others. Raises LocalError."""
+    """On a Kafka of one broker: first alone, then beside the partitions of others. Raises LocalError.
+
+    It runs as a node does: with its event loop and its settings of the interpreter.
+    """
+    tune_interpreter()
     with tempfile.TemporaryDirectory(prefix="duemq-bench-") as folder, KafkaServers(Path(folder)) as servers:
-        return asyncio.run(_measure(servers.bootstrap, others, shards, rounds))
+        return uvloop.run(_measure(servers.bootstrap, others, shards, rounds))
 
 
 async def _measure(bootstrap: str, others: int, shards: int, rounds: int) -> list[TakeOver]:

@@ -28,8 +28,10 @@ def message_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of scheduled messages, soonest first; the ids of those that have none."""
 
     def ask(client: Admin) -> Iterable[str]:
-        for prefix in {incomplete: {"name_prefix": incomplete}, "": {}}.values():
-            yield from (one.state.name or one.id for one in client.page(page_size=_MOST, **prefix).messages)
+        if incomplete:
+            named = client.page(page_size=_MOST, name_prefix=incomplete)
+            yield from (one.name or one.id for one in named.messages)
+        yield from (one.name or one.id for one in client.page(page_size=_MOST).messages)
 
     return _answered(ctx, incomplete, ask)
 

@@ -1,4 +1,4 @@
-"""The periodic work of a node: flushing, cleaning, and looking at its disk."""
+"""The periodic work of a node: flushing, purging, and looking at its disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter
 
 from duemq.bus.base import Bus
-from duemq.cluster.internal_topics import INTERNAL
+from duemq.cluster.topics.internal_topics import INTERNAL
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.metrics import DiskGauges
 from duemq.delay.shard.shard import Shard
@@ -21,13 +21,13 @@ from duemq.storage.data_folder import Folder, disk_bytes, disk_use
 
 log = logging.getLogger(__name__)
 
-_AGAIN_S = 60.0  # between cleanings out of turn
-SCHEDULE, DISK = "schedule", "disk"  # what asked for a cleaning
+_AGAIN_S = 60.0  # between purges out of turn
+SCHEDULE, DISK = "schedule", "disk"  # what asked for a purge
 _DOES = {
     Watermark.FREE: "nothing to do about it",
-    Watermark.CLEAN: "cleaning at once",
-    Watermark.SHORTEN: "cleaning at once, with a shorter history",
-    Watermark.REFUSE: "refusing new messages, and cleaning at once with a shorter history",
+    Watermark.CLEAN: "purging at once",
+    Watermark.SHORTEN: "purging at once, with a shorter history",
+    Watermark.REFUSE: "refusing new messages, and purging at once with a shorter history",
 }
 
 
@@ -60,7 +60,7 @@ class Upkeep:
             if not shard.rebuilding:  # it holds its lock for as long as a peer is copied
                 await shard.flush()
 
-    # --- cleaning -------------------------------------------------------------------------------------------------
+    # --- purges ---------------------------------------------------------------------------------------------------
 
     async def clean(self, bus: Bus | None, before: int, trigger: str = SCHEDULE) -> None:
         """Drop what is forgotten; in a log of our own (`bus`) also what was appended before this time (epoch ms)."""

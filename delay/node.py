@@ -23,11 +23,11 @@ from prometheus_client import CollectorRegistry
 from duemq.background.loop import Loop
 from duemq.background.stray_cancellation import StrayCancellation, own_cancellation_only
 from duemq.bus.base import Bus
-from duemq.cluster.blocked import BlockedCollector, blocked_shards
-from duemq.cluster.clock_watch import EVERY_S, ClockCollector, ClockWatch
-from duemq.cluster.internal_topics import create_logs
-from duemq.cluster.own_logs import CHECK_S
-from duemq.cluster.topic_states import TopicStates
+from duemq.cluster.clocks.clock_watch import EVERY_S, ClockCollector, ClockWatch
+from duemq.cluster.topics.blocked import BlockedCollector, blocked_shards
+from duemq.cluster.topics.internal_topics import create_logs
+from duemq.cluster.topics.own_logs import CHECK_S
+from duemq.cluster.topics.topic_states import TopicStates
 from duemq.delay.core.disk_watermarks import Watermark, Watermarks
 from duemq.delay.core.limits import CycleLimits
 from duemq.delay.core.linger import ThreadShare
@@ -55,12 +55,12 @@ from duemq.model.errors import (
     Unavailable,
     first_of,
 )
-from duemq.model.ids import IdCodec
+from duemq.model.messages.ids import IdCodec
 from duemq.model.readiness import Readiness, Reason
 from duemq.model.scope import Scope
 from duemq.storage.data_folder import Folder, disk_use
 from duemq.storage.imports.policy import ImportPolicy
-from duemq.storage.shard.rocksdb import Memory
+from duemq.storage.rocksdb import Memory
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class NodeOptions:
 
     `alone`: there is no other node. `trims`: the logs are this node's own, and keep what it needs and no more.
     `retention_s`: of records in a log of our own; `ledger_retention_s`: of the ledger's entries in a shared one.
-    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one cleaning a day;
+    `holds`: the shards it has replicas of, None = all. `purge_at`: hour and minute (UTC) of the one purge a day;
     None = every `purge_interval_s`. `stuck_after_s`: see `Liveness`.
     """
 
@@ -545,11 +545,11 @@ class Node:
 
 
 def until_purge(options: NodeOptions, now: datetime) -> float:
-    """Seconds until a node cleans, whatever its disk is like."""
+    """Seconds until a node purges, whatever its disk is like."""
     if options.purge_at is None:
         return options.purge_interval_s
     hour, minute = options.purge_at
-    # A cleaning that began shortly before its hour is not made again at it.
+    # A purge that began shortly before its hour is not made again at it.
     fire: datetime = CronTrigger(hour=hour, minute=minute, timezone=UTC).get_next_fire_time(None, now + _SOON)
     return (fire - now).total_seconds()
 

@@ -17,9 +17,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from duemq.model.errors import BadConfig
-from duemq.web.connections import ConnectionLimits, Connections
+from duemq.web.connection.connections import ConnectionLimits, Connections
+from duemq.web.connection.protocol import connection_class, over_tls
 from duemq.web.open_files import connections_within, raise_limit
-from duemq.web.protocol import connection_class, over_tls
 
 if TYPE_CHECKING:
     from duemq.web.tls.server_tls import ServerTls
@@ -116,7 +116,7 @@ async def serve_http(
             proxy_headers=False, timeout_keep_alive=math.ceil(limits.keep_alive_s),
         )
     )  # fmt: skip
-    _tune_interpreter()
+    tune_interpreter()
 
     async def serve() -> None:
         await server.serve(sockets=[listener])
@@ -163,8 +163,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _tune_interpreter() -> None:
-    """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles."""
+def tune_interpreter() -> None:
+    """Avoid pauses: batches of thousands of short-lived objects would start a full collection every few cycles, and
+    each takes 80 ms of a process that has everything imported."""
     # A thread that comes back from a disk sync waits this long at most for the interpreter (default 5 ms).
     sys.setswitchinterval(0.0005)
     gc.collect()

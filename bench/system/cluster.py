@@ -169,16 +169,26 @@ class BenchCluster:
         return [node.name for node in self._running.nodes]
 
     def hand_over(self) -> None:
-        """Have the node that is master of most shards hand over all of them, and take part again. Raises SiteError."""
-        masters = self._masters()
-        (name, _), *_ = Counter(masters).most_common()
+        """Have the node that is master of most shards hand over all of them, and take part again.
+
+        It ends once the shards are shared among the nodes again. Raises SiteError.
+        """
+        (name, _), *_ = Counter(self._masters()).most_common()
         post(self.url, f"/v1/cluster/nodes/{name}:drain")
-        deadline = time.monotonic() + _HANDED_OVER_WITHIN_S
-        while name in (masters := self._masters()) or len(masters) < self.shards:
-            if time.monotonic() > deadline:
-                raise SiteError(f"node {name} did not hand over its shards within {_HANDED_OVER_WITHIN_S:.0f} s")
-            time.sleep(0.05)
+        self._wait_for_masters(f"node {name} did not hand over its shards", lambda masters: not masters[name])
         post(self.url, f"/v1/cluster/nodes/{name}:resume")
+        share = -(-self.shards // len(self._running.nodes))
+        self._wait_for_masters(
+            f"node {name} did not get its share of shards again", lambda masters: max(masters.values()) <= share
+        )
+
+    def _wait_for_masters(self, trouble: str, are_right: Callable[[Counter[str]], bool]) -> None:
+        """Wait until each shard has a master, and these are right by how many shards each node leads."""
+        deadline = time.monotonic() + _HANDED_OVER_WITHIN_S
+        while (masters := Counter(self._masters())).total() < self.shards or not are_right(masters):
+            if time.monotonic() > deadline:
+                raise SiteError(f"{trouble} within {_HANDED_OVER_WITHIN_S:.0f} s")
+            time.sleep(0.05)
 
     def _masters(self) -> list[str]:
         """The master of each shard that has one."""

@@ -244,6 +244,13 @@ def connection_to(client: Any, node: int) -> object | None:
     return link if link is not None and link.connected() else None
 
 
+def use_brokers_of(known: Any, client: Any) -> None:
+    """In place of the `bootstrap` of an AIOKafkaClient: the brokers that another client knows, without connecting."""
+    client.cluster._brokers = dict(known.cluster._brokers)
+    if client._sync_task is None:
+        client._sync_task = asyncio.create_task(client._md_synchronizer(), name="kafka metadata")
+
+
 async def know_topic(client: Any, topic: str) -> None:
     """Have an AIOKafkaClient, after `mend_leaders`, learn and keep who leads a topic. Raises KafkaError without one."""
     await client._wait_on_metadata(topic)

@@ -72,7 +72,7 @@ def _newest(client: Client, topic: str, needed: bool) -> str | None:
 
 
 class TailPosition:
-    """Remembers a consumer's place: at most twice a second while records flow, and at the end."""
+    """Remembers a consumer's cursor: at most twice a second while records flow, and at the end."""
 
     INTERVAL_S = 0.5
 

@@ -1,8 +1,12 @@
 """Consuming topics of Kafka, with retries and dead letters through duemq. See docs/consumers.md."""
 
+from importlib.util import find_spec
+
 from duemq.model.extras import extra_missing
 
 try:
+    if find_spec("aiokafka") is None:  # which only a consumer of Kafka loads
+        raise ModuleNotFoundError(name="aiokafka")
     from duemq.client.consumer.blocking import BlockingConsumer
     from duemq.client.consumer.consumer import Consumer
     from duemq.client.consumer.message import Message

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from duemq.model.import_command import MAX_FILES
+from duemq.model.messages.import_command import MAX_FILES
 from duemq.model.readiness import Reason
 from duemq.model.timing import FIRST_MS, TIME_FIELDS
 
@@ -84,7 +84,7 @@ class Message(Closed):
         default="", description="Text, or null. Decoded, a payload has at most 1 MiB by default."
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
-    key: str = Field(default="", description="The key of the record in the topic; also a key to look messages up by.")
+    key: str = Field(default="", description="The key of the record in its topic; also a key to look messages up by.")
     payload_json: Any = Field(default=None, description="Any JSON value. The payload is its text as it stands here.")
     headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
     header_list: HeaderList = Field(default=[], description="Headers of repeated names, with bytes or null.")

@@ -1,4 +1,4 @@
-"""`duemq serve` on the embedded bus, with few file descriptors, weighed every second."""
+"""What is abused: `duemq serve` on the embedded bus, or the proxy of a cluster on Kafka."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from duemq.bench.system.system import free_port, ready
+from duemq.dev.cluster.cluster import LocalCluster
 from duemq.dev.servers.usage import Usage, usage
 
 _START_S, _STOP_S = 300.0, 120.0
@@ -81,3 +82,28 @@ class AbusedServer:
         if self.lives:
             self.process.kill()
         self.process.wait()
+
+
+class AbusedCluster:
+    """Kafka, ZooKeeper, two nodes and a proxy. `settings`: by `section.key`; `files`: as of `AbusedServer`."""
+
+    def __init__(self, folder: Path, files: int, settings: Mapping[str, str]) -> None:
+        marks = {f"storage.{mark}_percent": "100" for mark in ("purge", "shorten", "refuse")}
+        self._files, self._cluster = files, LocalCluster(folder, nodes=2, proxies=1, settings=marks | dict(settings))
+        self.url = self._cluster.proxies[0].url
+
+    def __enter__(self) -> Self:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self._files, hard))  # inherited
+        self._cluster.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cluster.__exit__(kind, error, trace)
+
+    def usage(self) -> Usage:
+        """Of whichever of proxy and nodes has used most memory."""
+        processes = (*self._cluster.proxies, *self._cluster.nodes)
+        return max((one.process.usage() for one in processes), key=lambda used: used.peak_rss_bytes)

@@ -1,15 +1,17 @@
 """Strangers beside a client with a key: does it notice, and does the trail keep every act?
 
     PYTHONPATH=. python -m tests.abuse.strangers --seconds 120
+    PYTHONPATH=. python -m tests.abuse.strangers --seconds 3600 --on kafka
 
-A real `duemq serve` that asks for keys. A client with a key sends 1,000 messages a second in batches, each due a second
-ahead, and an administrator makes and revokes a key every second. For half of the time, up to a minute, they are alone.
-Then strangers come, from one address and without a key: 5,000 connections that each send half of a login, and requests
-with wrong keys, as fast as they are answered. They run in one process of lower priority, for they stand for other
-machines.
+A real `duemq serve` that asks for keys, or with `--on kafka` a cluster of two nodes, whose proxy is met. A client with
+a key sends 1,000 messages a second in batches, each due a second ahead, and an administrator makes and revokes a key
+every second. For half of the time, up to a minute, they are alone. Then strangers come, from one address and without a
+key: 5,000 connections that each send half of a login, and requests with wrong keys, as fast as they are answered. They
+run in one process of lower priority, for they stand for other machines.
 
 Ends with 0 where each message was accepted and is in its topic once, each act is in the trail, the 99th percentile of
-the answers and of the lateness was below 100 ms, and the server stayed below 512 MiB. It needs `ulimit -Hn` of 13,000.
+the answers and of the lateness was below 100 ms, and each process of duemq stayed below 512 MiB. It needs `ulimit -Hn`
+of 13,000.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from typing import Any, NamedTuple
 import aiohttp
 import numpy as np
 
-from duemq.bench.harness.session import session
+from duemq.bench.base.session import session
 from tests.abuse.base import Abuser, Sizes
 from tests.abuse.crowd import Crowd
-from tests.abuse.server import AbusedServer
+from tests.abuse.server import AbusedCluster, AbusedServer
 
 ROOT = "a-key-of-the-settings"
 MAX_P99_MS, MAX_BYTES = 100.0, 512 << 20
+Abused = AbusedServer | AbusedCluster
+
 _TOPIC, _EVERY_S, _AHEAD_MS, _ACT_S = "honest", 0.02, 1_000, 1.0
 _FILES, _NICE, _FLOODS, _PIPELINED = 12_000, 10, 4, 50
 
@@ -170,13 +174,22 @@ class _Honest:
             assert answer.status == 200, await answer.text()
 
 
-def run(folder: Path, seconds: float, rate: float = 1_000, share: float = 1.0) -> tuple[Figures, Figures]:
-    """Alone, and beside strangers. `share`: of the connections."""
-    with AbusedServer(folder, _FILES, {"DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT}) as server:
+def run(
+    folder: Path, seconds: float, rate: float = 1_000, share: float = 1.0, on: str = "embedded"
+) -> tuple[Figures, Figures]:
+    """Alone, and beside strangers. `share`: of the connections. `on`: `embedded` or `kafka`."""
+    abused: Abused
+    if on == "kafka":
+        abused = AbusedCluster(folder, _FILES, {"http.access": "keys", "http.api_keys": ROOT})
+    else:
+        abused = AbusedServer(folder, _FILES, {"DUEMQ_HTTP__ACCESS": "keys", "DUEMQ_HTTP__API_KEYS": ROOT})
+    with abused as server:
         return asyncio.run(_run(server, seconds, rate, Sizes().scaled(share)))
 
 
-async def _run(server: AbusedServer, seconds: float, rate: float, sizes: Sizes) -> tuple[Figures, Figures]:
+async def _run(
+    server: AbusedServer | AbusedCluster, seconds: float, rate: float, sizes: Sizes
+) -> tuple[Figures, Figures]:
     context = multiprocessing.get_context("spawn")
     stop, tried = context.Event(), context.Array("q", 2)
     async with session(server.url, 16) as http:
@@ -200,7 +213,11 @@ async def _run(server: AbusedServer, seconds: float, rate: float, sizes: Sizes) 
 
 
 async def _figures(
-    http: aiohttp.ClientSession, server: AbusedServer, honest: _Honest, before: int, tried: tuple[int, int]
+    http: aiohttp.ClientSession,
+    server: AbusedServer | AbusedCluster,
+    honest: _Honest,
+    before: int,
+    tried: tuple[int, int],
 ) -> Figures:
     """`before`: messages of the topic that are not meant."""
     late_ms = (await _lateness(http, before + honest.accepted))[before:]
@@ -251,9 +268,10 @@ def main() -> int:
     arguments.add_argument("--seconds", type=float, default=120, help="beside strangers")
     arguments.add_argument("--rate", type=float, default=1_000, help="messages/s")
     arguments.add_argument("--share", type=float, default=1.0, help="of the connections: 0.1 for 500")
+    arguments.add_argument("--on", choices=["embedded", "kafka"], default="embedded", help="one process, or a cluster")
     said = arguments.parse_args()
     with tempfile.TemporaryDirectory(prefix="duemq-strangers-") as folder:
-        quiet, beside = run(Path(folder), said.seconds, said.rate, said.share)
+        quiet, beside = run(Path(folder), said.seconds, said.rate, said.share, said.on)
     print(f"alone: {quiet}\nbeside strangers: {beside}")
     return 0 if beside.holds else 1
 

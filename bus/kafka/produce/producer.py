@@ -9,7 +9,7 @@ from duemq.bus.kafka.options import KafkaOptions
 from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions
 from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 
 class Setup(NamedTuple):
@@ -38,6 +38,10 @@ class Producer(Protocol):
     @property
     def producer_id(self) -> int:
         """As the brokers know it now; -1 before the start."""
+        ...
+
+    async def connect(self) -> None:
+        """Do the part of `start` that changes nothing at the brokers. An error only ends it: `start` meets it again."""
         ...
 
     async def start(self) -> None:

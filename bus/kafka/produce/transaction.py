@@ -28,7 +28,7 @@ from duemq.bus.kafka.requests.wire import Wire
 from duemq.bus.kafka.topics.catalog import Catalog
 from duemq.model.errors import DuemqError, Fenced, LogFailed, Unavailable
 from duemq.model.failpoint import Failpoint, no_failpoint
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,12 @@ class KafkaCommitter:
         """Fence the one before, and have the broker end its transaction. Raises LogFailed or Unavailable."""
         try:
             async with asyncio.timeout(self._options.delivery_timeout_s):
-                await self._hanging.learn()
+                connecting = asyncio.create_task(self._producer.connect(), name=f"kafka connect {self.name}")
+                try:
+                    await self._hanging.learn()
+                    await connecting
+                finally:
+                    connecting.cancel()
                 await self._producer.start()
                 self._lost_coordinator = False  # so far there was no transaction that a late request could end
                 await self._hanging.mend()

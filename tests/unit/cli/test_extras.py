@@ -68,7 +68,7 @@ def test_a_command_that_needs_servers_for_trying_names_the_extra(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("module", "package"), [("consumer", "aiokafka"), ("lag", "aiokafka"), ("idempotency", "numpy")]
+    ("module", "package"), [("consumer", "aiokafka"), ("lag", "aiokafka"), ("idempotency", "rocksdict")]
 )
 def test_a_part_of_the_sdk_that_needs_kafka_names_the_extra(module: str, package: str) -> None:
     answer = _import(f"duemq.client.{module}", [package])

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from aiokafka import errors
 from aiokafka.client import CoordinationType
 from aiokafka.errors import KafkaError
 
-from duemq.bus.kafka.aiokafka_internals import connection_to, on_connection_closed
+from duemq.bus.kafka.aiokafka_internals import connection_to, on_connection_closed, use_brokers_of
 from duemq.bus.kafka.clients import new_sending_client
 from duemq.bus.kafka.produce.acknowledgements import BatchesByPartition, Positions, until_acknowledged
 from duemq.bus.kafka.produce.failures import worst
@@ -25,7 +26,7 @@ from duemq.bus.kafka.produce.stop import close_client
 from duemq.bus.kafka.produce.v2.sends import BatchSends, Epoch, added_partitions
 from duemq.bus.kafka.requests.transaction_requests import EndTxnRequest, InitProducerIdRequest, error_of
 from duemq.model.errors import LogFailed
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _SOON_S = 0.002  # while the coordinator works on the transaction before
 _PAUSE_S = 0.04
@@ -57,20 +58,31 @@ class ProducerV2:
     def coordinator(self) -> object | None:
         return connection_to(self.client, self._node)
 
+    async def connect(self) -> None:
+        bus = self._setup.wire.client
+        with suppress(KafkaError, OSError):
+            use_brokers_of(bus, self.client)
+            self._node = await bus.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
+            await self.client.ready(self._node)
+
     async def start(self) -> None:
-        await self.client.bootstrap()
         request = InitProducerIdRequest(self._id, self._setup.options.transaction_timeout_ms)
         while True:
             try:
-                self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
+                if self._node < 0:
+                    await self.client.bootstrap()
+                    self._node = await self.client.coordinator_lookup(CoordinationType.TRANSACTION, self._id)
                 answer = await self.client.send(self._node, request)
                 if answer.error_code:
                     raise self._error_of(answer)
                 self._epoch = Epoch(answer.producer_id, answer.producer_epoch)
                 return
             except (KafkaError, OSError) as error:
-                if isinstance(error, KafkaError) and not (error.retriable or _is_busy(error)):
+                is_busy = isinstance(error, KafkaError) and _is_busy(error)
+                if isinstance(error, KafkaError) and not (error.retriable or is_busy):
                     raise
+                if not is_busy:
+                    self._node = -1
                 await asyncio.sleep(_PAUSE_S)
 
     async def begin(self) -> None:

@@ -1,0 +1,194 @@
+"""The connections of an HTTP server, bounded: how many, and how long the other side of each may take.
+
+Each has a limit of time for sending its head and its body, and for reading the answers. A look every few seconds ends
+those that are over it. So a client that is silent costs nothing per request of all others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, OrderedDict
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
+
+from duemq.background.loop import Loop
+from duemq.web.request_id import RequestIds
+
+log = logging.getLogger(__name__)
+
+DRAINING: Final = "duemq.draining"  # true in the scope of a request that came after the server was asked to stop
+_BRIEF_S = 1.0  # a connection that has been idle, or served, for less than this is let be while there are others
+_SEARCHED = 64  # so many that are served are looked at to find one that may be closed
+
+
+class ConnectionLimits(NamedTuple):
+    """`head_bytes`: of one head. `unsent_bytes`: of answers that clients have not read, and of heads that they have not
+    sent to the end; each of all connections together.
+
+    `keep_alive_s`: how long a connection may wait for its next request. `drain_s`: how long connections are still
+    accepted after a stop was asked for.
+    """
+
+    connections: int = 10_000
+    head_bytes: int = 256 << 10
+    head_s: float = 10.0
+    body_s: float = 60.0
+    write_s: float = 30.0
+    unsent_bytes: int = 64 << 20
+    keep_alive_s: float = 75.0
+    drain_s: float = 0.0
+
+
+class Connection(Protocol):
+    """What is asked of a connection: see `HttpConnection`. Times are those of the loop, s."""
+
+    transport: asyncio.Transport
+    since: float
+    head_since: float | None
+    unread_since: float | None
+
+    @property
+    def cycle(self) -> object | None: ...
+    @property
+    def sends_body(self) -> bool: ...
+    @property
+    def can_ask_again(self) -> bool: ...
+    def close_after_answer(self) -> None: ...
+
+
+class Connections:
+    """The connections of one server by what they do now; those that have done it for longest come first."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.draining = False
+        self.open_head_bytes = 0  # bytes of heads that are not complete, all together
+        self.next_id = RequestIds()  # for answers to what is no request
+        self._new: OrderedDict[Connection, None] = OrderedDict()  # have asked for nothing yet
+        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self._served: OrderedDict[Connection, None] = OrderedDict()
+        self._unread: OrderedDict[Connection, int] = OrderedDict()  # with the bytes that are unsent
+        self._unsent = 0
+        self._ended: Counter[str] = Counter()  # since the last look, by reason
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._idle) + len(self._served)
+
+    def add(self, connection: Connection) -> None:
+        """Where there are too many, one of them is closed: a client that waits for the outcome of a change is not."""
+        self._new[connection] = None
+        if len(self) > self.limits.connections:
+            self._end(self._least_needed(connection), "made room for a new one")
+
+    def remove(self, connection: Connection) -> None:
+        for group in (self._new, self._idle, self._served):
+            group.pop(connection, None)
+        self.reads(connection)
+
+    def begin(self, connection: Connection) -> None:
+        """Count a connection as served from now on."""
+        self._new.pop(connection, None)
+        self._idle.pop(connection, None)
+        self._served[connection] = None
+        self._served.move_to_end(connection)  # the next of several requests that were sent at once
+
+    def finish(self, connection: Connection) -> None:
+        """Count a connection as idle: it has its answer."""
+        if connection in self._served:
+            del self._served[connection]
+            self._idle[connection] = None
+
+    def does_not_read(self, connection: Connection) -> None:
+        """Where too much is unsent, others that have not read for longer are closed."""
+        self.reads(connection)
+        self._relieve()
+        self._unread[connection] = size = connection.transport.get_write_buffer_size()
+        self._unsent += size
+
+    def reads(self, connection: Connection) -> None:
+        self._unsent -= self._unread.pop(connection, 0)
+
+    def failed(self, reason: str) -> None:
+        """Count a connection that had no TLS handshake, and why."""
+        self._ended[f"no TLS handshake: {reason}"] += 1
+
+    def drain(self) -> None:
+        """Have each be closed with its next answer."""
+        self.draining = True
+        for connection in self._served:
+            connection.close_after_answer()
+
+    async def run(self) -> None:
+        """Look after them for ever."""
+        limits, time = self.limits, asyncio.get_running_loop().time
+
+        async def turn() -> float:
+            self.look(time())
+            return min(limits.head_s, limits.body_s, limits.write_s, limits.keep_alive_s) / 2
+
+        await Loop("connections", turn).run()
+
+    def look(self, now: float) -> None:
+        """End those whose other side takes too long, or does not read what it asked for."""
+        for connection in (*self._new, *self._idle, *self._served):
+            if (reason := self._overdue(connection, now)) is not None:
+                self._end(connection, reason)
+        for connection in self._unread:
+            self._unread[connection] = connection.transport.get_write_buffer_size()
+        self._unsent = sum(self._unread.values())
+        self._relieve()
+        for reason, count in self._ended.items():
+            log.info(
+                "%d connections were closed: %s",
+                count,
+                reason,
+                extra={"action": "http.connection", "reason": reason, "count": count},
+            )
+        self._ended.clear()
+
+    def _least_needed(self, newcomer: Connection) -> Connection:
+        """First come those that have asked for nothing yet and those that are idle, then those that do not read, then
+        those that can ask again.
+        """
+        now = newcomer.since
+        waiting = [next(iter(group)) for group in (self._new, self._idle) if group]
+        for connection in waiting:
+            if now - connection.since >= _BRIEF_S:
+                return connection
+        for connection in self._unread:
+            if connection.unread_since is not None and now - connection.unread_since >= _BRIEF_S:
+                return connection
+            break
+        for connection in islice(self._served, _SEARCHED):
+            if now - connection.since < _BRIEF_S:
+                break
+            if connection.can_ask_again:
+                return connection
+        return next((connection for connection in waiting if connection is not newcomer), newcomer)
+
+    def _overdue(self, connection: Connection, now: float) -> str | None:
+        """What the other side has not done in its time."""
+        limits, wait_s = self.limits, now - connection.since
+        if connection.unread_since is not None and now - connection.unread_since > limits.write_s:
+            return "the client does not read its answer"
+        if connection.sends_body:
+            return "the client does not send its body" if wait_s > limits.body_s else None
+        if connection in self._served:
+            return None
+        if connection.cycle is None:
+            return "the client sends no request" if wait_s > limits.head_s else None
+        if connection.head_since is not None:
+            start_s = max(connection.head_since, connection.since)
+            return "the client does not send its request to the end" if now - start_s > limits.head_s else None
+        return "the client sends no further request" if wait_s > limits.keep_alive_s else None
+
+    def _relieve(self) -> None:
+        """End those that have not read for longest, until what is unsent is within its bound."""
+        while self._unread and self._unsent > self.limits.unsent_bytes:
+            self._end(next(iter(self._unread)), "the client does not read its answer, and too much is unsent")
+
+    def _end(self, connection: Connection, reason: str) -> None:
+        self.remove(connection)
+        self._ended[reason] += 1
+        connection.transport.abort()
