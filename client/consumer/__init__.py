@@ -14,7 +14,7 @@ try:
     from duemq.client.consumer.options import ConsumerOptions, Mode
     from duemq.client.consumer.retry.policy import Delays, Exponential, Levels, Pause, Reject, RetryLater
 except ModuleNotFoundError as error:
-    raise extra_missing(error, __name__, "consumer") from error
+    raise extra_missing(error, __name__, "duemq[consumer]") from error
 
 __all__ = [
     "BlockingConsumer",

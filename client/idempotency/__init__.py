@@ -9,7 +9,7 @@ try:
     from duemq.client.idempotency.redis import RedisStore
     from duemq.client.idempotency.rocks import RocksStore
 except ModuleNotFoundError as error:
-    raise extra_missing(error, __name__, "consumer") from error
+    raise extra_missing(error, __name__, "duemq[consumer]") from error
 
 __all__ = [
     "Begun",

@@ -7,6 +7,6 @@ try:
     from duemq.client.lag.sampling import Estimate, Sampling
     from duemq.client.lag.values import GroupLag, GroupState, PartitionLag, TopicLag, Total
 except ModuleNotFoundError as error:
-    raise extra_missing(error, __name__, "consumer") from error
+    raise extra_missing(error, __name__, "duemq[consumer]") from error
 
 __all__ = ["Estimate", "GroupLag", "GroupState", "LagReader", "PartitionLag", "Sampling", "TopicLag", "Total"]

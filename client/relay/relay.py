@@ -16,7 +16,6 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Literal, Protocol, Unpack
 
-from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
 from duemq.client.http.blocking.client import Client
 from duemq.client.http.errors import (
     BadCursor,
@@ -31,6 +30,7 @@ from duemq.client.http.errors import (
 from duemq.client.http.requests import MessageOptions
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, Alone, Lease
+from duemq.client.retry_levels import LEVELS_MS, RETRIES
 from duemq.model.errors import DuemqError
 from duemq.model.topics.group_topics import dead_letter_topic
 from duemq.model.topics.rules import is_reserved_header

@@ -126,7 +126,7 @@ def spark_session(
             from duemq.pipeline.spark.failures import failures_told
             from duemq.pipeline.spark.session import running
         except ImportError as error:
-            raise DuemqError(f"{error.name} is missing: install the extra `duemq[spark]`") from error
+            raise DuemqError(f"{error.name} is missing: install duemq-spark") from error
         with telling(as_json) as teller:
             teller.step("starting Spark")
             with running(f"duemq {name}", kafka=kafka, master=master, settings=settings) as spark:

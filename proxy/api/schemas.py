@@ -416,7 +416,7 @@ class Record(Shape):
 
 class Records(Shape):
     records: list[Record]
-    cursor: Cursor = Field(description="The place behind these records.")
+    cursor: Cursor = Field(description="The cursor after these records.")
 
 
 class ShardTrouble(Shape):

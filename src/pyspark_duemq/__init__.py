@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-with suppress(ImportError):  # without the extra `spark`; an error here would end the search for all other sources, too
+with suppress(ImportError):  # without PySpark; an error here would end the search for all other sources, too
     from duemq.pipeline.spark_source import DuemqSource as DefaultSource
 
     __all__ = ["DefaultSource"]

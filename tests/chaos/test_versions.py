@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.chaos.faults import versions
 from tests.chaos.shape import Shape
 from tests.chaos.world import World
+from tests.support.node.earlier_version import COMMIT, last_release
 
 pytestmark = [pytest.mark.servers, pytest.mark.smoke, pytest.mark.xdist_group("servers")]
 
 
-def test_two_versions_in_one_cluster(world: Callable[..., World]) -> None:
-    world(Shape(nodes=2, proxies=1, shards=2)).run(versions.roll_back_and_forward)
+@pytest.mark.parametrize("version", [COMMIT, *last_release()])
+def test_two_versions_in_one_cluster(version: str, world: Callable[..., World]) -> None:
+    world(Shape(nodes=2, proxies=1, shards=2)).run(partial(versions.roll_back_and_forward, version=version))

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import duemq
 from tests.e2e.server import Server
+from tests.support.house.distributions import FOLDERS, build, copy_of_checkout
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +26,18 @@ def new_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
     """Makes servers, not yet started, on a folder that they share; what runs at the end is killed."""
     with ExitStack() as stack:
         yield lambda *options: stack.enter_context(Server(tmp_path / "data", *options))
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel of each distribution, built from its source distribution."""
+    folder = tmp_path_factory.mktemp("distributions")
+    build(copy_of_checkout(folder), folder / "dist")
+    made = {name: f"{name.replace('-', '_')}-{duemq.__version__}" for name in FOLDERS}
+    assert {path.name for path in (folder / "dist").iterdir()} == {
+        f"{stem}{end}" for stem in made.values() for end in (".tar.gz", "-py3-none-any.whl")
+    }
+    return {name: folder / "dist" / f"{stem}-py3-none-any.whl" for name, stem in made.items()}
 
 
 _LONGEST_S = 900

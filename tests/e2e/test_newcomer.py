@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.server import environment, free_port, wait_for
-from tests.e2e.test_packaging import checkout
+from tests.support.house.distributions import copy_of_checkout
 from tests.support.old_curl import put_old_curl
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -33,7 +33,7 @@ class Newcomer:
         (tools / "python3").write_text(f'#!/bin/sh\nexec {Path(sys.executable).resolve()} "$@"\n')
         (tools / "python3").chmod(0o755)
         put_old_curl(tools)
-        self.checkout = checkout(folder)
+        self.checkout = copy_of_checkout(folder)
         self.address = f"127.0.0.1:{free_port()}"
         self.environment = environment() | {"PATH": f"{tools}:/usr/bin:/bin"}
         self.environment.pop("PYTHONSAFEPATH")
@@ -79,10 +79,13 @@ def test_every_block_of_the_readme_runs_in_a_fresh_checkout(tmp_path: Path) -> N
     start = block("sh", has="make run")
     assert re.findall(r"^make (\w+)", start, re.MULTILINE) == ["run", "test"]
     assert newcomer.run("make -n test").returncode == 0  # `make test` is what runs this
-    installed = newcomer.run(block("sh", has="pip install ."))
+    from_checkout, from_wheels = block("sh", has="pip install .").split("\n", 1)
+    installed = newcomer.run(from_checkout)
     assert installed.returncode == 0, installed.stdout + installed.stderr
     elsewhere = newcomer.run("elsewhere/bin/duemq --version; elsewhere/bin/duemq serve")
     assert elsewhere.stdout.startswith("duemq 0.") and "pip install 'duemq[server]'" in elsewhere.stderr
+    installed = newcomer.run(f"set -e; {from_wheels} elsewhere/bin/duemq demo --help")
+    assert installed.returncode == 0, installed.stdout + installed.stderr
 
     with newcomer.make_run() as shown:
         assert " 0 wrong" in shown, shown

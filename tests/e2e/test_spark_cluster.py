@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,21 +20,18 @@ import duemq
 from duemq.client import Admin
 from duemq.model.timing import WINDOW_MS
 from tests.e2e.server import Server
-from tests.e2e.test_packaging import ROOT, checkout, python
+from tests.support.house.distributions import environment_of, run
 from tests.support.servers.real_servers import need_servers
 from tests.support.servers.s3_site import S3Site
-from tests.support.spark.spark_cluster import SparkCluster, environment_of, need_namespaces, packed, submit
+from tests.support.spark.spark_cluster import SparkCluster, need_namespaces, packed, submit
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel."""
-    folder = tmp_path_factory.mktemp("spark-wheel")
-    python(ROOT, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, checkout(folder))
-    (wheel,) = folder.glob("duemq-*.whl")
-    return environment_of(wheel, folder / "made", Path(sysconfig.get_path("purelib")))
+def made(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheels."""
+    return environment_of([wheels["duemq"], wheels["duemq-spark"]], tmp_path_factory.mktemp("spark-wheel") / "made")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield cluster
 
 
-def test_both_workers_have_the_wheel(cluster: SparkCluster, made: Path) -> None:
+def test_both_workers_have_the_wheels(cluster: SparkCluster, made: Path) -> None:
     done = submit(cluster.url, made, packed(made), "check", "--no-kafka", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     said = json.loads(done.stdout)
@@ -55,7 +51,7 @@ def test_both_workers_have_the_wheel(cluster: SparkCluster, made: Path) -> None:
 
 def test_executors_without_duemq_are_told(cluster: SparkCluster, made: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
-    python(tmp_path, "-m", "venv", "--without-pip", bare)
+    run("-m", "venv", "--without-pip", bare)
     done = submit(cluster.url, made, packed(bare), "check", "--no-kafka")
     assert done.returncode == 1
     said = done.stdout  # where spark-submit puts stderr, too

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from duemq.dev.cluster.duemq_process import PROGRAM, DuemqProcess
 from tests.chaos.world import World
 from tests.e2e.load import now_ms
-from tests.support.node.earlier_version import unpack
+from tests.support.node.earlier_version import COMMIT, unpack
 
 _AFTER_MS = 400
 _SENT_MS = 2_000  # a probe is sent at most so long before it is due
 _MORE = 50  # messages of the load that a cluster of two versions takes before the next process changes its version
 
 
-async def roll_back_and_forward(world: World) -> None:
+async def roll_back_and_forward(world: World, version: str = COMMIT) -> None:
     """One process after the other becomes the earlier version, and then this one again."""
-    world.probe.nulls = False  # an earlier version stores and delivers null as empty
+    world.probe.nulls = version != COMMIT  # which stores and delivers null as empty
     await world.deliver_again(now_ms() + _SENT_MS)
     today = {process.name: (process.program, dict(process.environment)) for process in _processes(world)}
-    earlier = await asyncio.to_thread(unpack, world.folder)
+    earlier = await asyncio.to_thread(unpack, world.folder, version)
     for process in _processes(world):
         await _replace(world, process, PROGRAM, process.environment | earlier)
     for process in reversed(_processes(world)):

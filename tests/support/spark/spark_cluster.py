@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tarfile
 import urllib.request
 from collections.abc import Mapping
@@ -90,19 +89,6 @@ def spark_environment() -> dict[str, str]:
         "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC",
     }  # fmt: skip
-
-
-def environment_of(wheel: Path, into: Path, needed: Path) -> Path:
-    """A Python environment with duemq's wheel, at `into`. What duemq needs is taken from `needed`, a site-packages."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", into], check=True, env=environment())
-    subprocess.run(
-        [sys.executable, "-m", "pip", "--python", into, "install", "--quiet", "--no-deps", "--no-index", wheel],
-        check=True,
-        env=environment(),
-    )
-    (site,) = into.glob("lib/python*/site-packages")
-    (site / "needed.pth").write_text(str(needed))
-    return into
 
 
 def packed(made: Path) -> Path:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from duemq.client.consumer.retry.policy import LEVELS_MS, RETRIES
 from duemq.client.http.errors import BadHeader, ConsumerInUse, DiskFull, Forbidden, RateLimited, Unreachable
 from duemq.client.http.values import Record
 from duemq.client.relay.lease import LEASE_HEADER, LENGTH_S, Alone, Lease
 from duemq.client.relay.relay import RETRIED, BrokerAway, NoPlace, NotPublishable, Relay, Start
+from duemq.client.retry_levels import LEVELS_MS, RETRIES
 from tests.support.servers.fake_duemq import FakeDuemq
 
 GONE = Unreachable("gone", outcome_unknown=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from duemq.cli.settings.settings import Settings
 from duemq.model.destinations.destination import read_destination
 from duemq.proxy.openapi import NOWHERE, describe
 from duemq.proxy.request.ingress import FIELDS, Ingress, MessageLimits
@@ -16,6 +18,9 @@ from duemq.web.problem import CODES, MEDIA_TYPE
 
 DOCUMENT = orjson.loads(orjson.dumps(describe(ENDPOINTS)))
 OPERATIONS = [operation for methods in DOCUMENT["paths"].values() for operation in methods.values()]
+
+
+TOPIC_PREFIXES = {"dlq", "retry"}
 
 
 def references(node: Any) -> Iterator[str]:
@@ -63,3 +68,13 @@ def test_the_page_about_the_api_names_every_field_and_code() -> None:
         assert f"`{code}`" in page, code
     for name in FIELDS | {"after", "consumer", "max", "wait", "due_from", "due_to", "limit", "cursor"}:
         assert f"`{name}`" in page, name
+
+
+def test_each_setting_that_the_document_names_is_one_of_this_version() -> None:
+    named = re.findall(r"`([a-z_]+)\.([a-z_0-9]+|\*)", orjson.dumps(DOCUMENT).decode())
+    sections = {section for section, _ in named} - TOPIC_PREFIXES
+    assert "delay_files" in sections
+    assert sections <= Settings.model_fields.keys()
+    for section, name in named:
+        if section in sections and name != "*":
+            assert hasattr(getattr(Settings(), section), name), f"{section}.{name}"

@@ -1,0 +1,23 @@
+"""The build is described by pyproject.toml. This adds the version, and the dependency on duemq of the same version."""
+
+from pathlib import Path
+from runpy import run_path
+
+from setuptools import setup
+
+_HERE = Path(__file__).parent
+
+if not (_HERE / "src/duemq/pipeline").is_dir():
+    raise SystemExit(
+        "duemq-spark cannot be installed from this checkout, for it lacks symbolic links: clone it again with "
+        "`git clone -c core.symlinks=true`, on Windows in developer mode."
+    )
+_VERSION = run_path(str(_HERE / "version.py"))["__version__"]
+setup(
+    version=_VERSION,
+    install_requires=[
+        f"duemq[server]=={_VERSION}",  # it reads and writes the files and logs of the server, by the server's code
+        "pyspark>=4.1,<5",
+        "pandas>=2.2,<3",  # Spark's Arrow functions do not know pandas 3 yet
+    ],
+)

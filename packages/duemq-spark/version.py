@@ -1,0 +1,1 @@
+../../src/duemq/__init__.py
