@@ -1,4 +1,4 @@
-"""The sentence about a missing package that one of the extras brings."""
+"""The error for a missing package that one of the extras installs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies with placeholders: by their content type it is known how values are escaped, so that none breaks out."""
+"""Bodies with placeholders. Their content type decides how values are escaped, so that no value can inject markup."""
 
 from __future__ import annotations
 
