@@ -16,37 +16,37 @@ Rfc3339 = Annotated[str, Field(json_schema_extra={"format": "date-time"}, exampl
 Ms = Annotated[int, Field(ge=0, description="Epoch milliseconds.", examples=[1795255200000])]
 TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", examples=["orders"])]
 TopicPrefix = Annotated[
-    str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="How the topic begins.")
+    str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._-]+$", description="Prefix of the topic.")
 ]
 _NAME = r"^[^\x00-\x1f\x7f-\x9f]+$"
-NamePrefix = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME, description="How the name begins.")]
+NamePrefix = Annotated[str, Field(min_length=1, max_length=128, pattern=_NAME, description="Prefix of the name.")]
 Instant = Annotated[
     Annotated[str, Field(json_schema_extra={"format": "date-time"})] | Annotated[int, Field(ge=FIRST_MS)],
-    Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: less is taken for seconds, and refused."),
+    Field(description="RFC 3339 or RFC 9557, or epoch ms from March 1973 on: lower values are refused."),
 ]
 Duration = Annotated[
     Annotated[str, Field(min_length=2)] | Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0)],
     Field(description='Such as "90s", "2h30m", "PT90S", or ms, rounded up.', examples=["90s", 1500]),
 ]
-DelayMs = Annotated[float, Field(ge=0, description="As deliver_after, in ms.", examples=[1500])]
+DelayMs = Annotated[float, Field(ge=0, description="Like deliver_after, in ms.", examples=[1500])]
 Zone = Annotated[
     str,
-    Field(min_length=1, description="Of date-times without an offset.", examples=["Europe/Berlin"]),
+    Field(min_length=1, description="For date-times without an offset.", examples=["Europe/Berlin"]),
 ]
-Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less is at once.")]
-Cursor = Annotated[str, Field(description="Opaque; only good for what it was given for.")]
+Level = Annotated[int, Field(description="A place in the table of delay levels, from 1; 0 or less means at once.")]
+Cursor = Annotated[str, Field(description="Opaque; only valid for the list or topic that it came from.")]
 
 
 HeaderValue = Annotated[
     str | dict[Literal["base64"], str] | None, Field(description="Text, null, or bytes as base64 (RFC 4648).")
 ]
 HeaderList = list[tuple[str, HeaderValue]]
-_HEADERS = "Of repeated names the last value; bytes that are not UTF-8 as \\xNN."
-_HEADER_LIST = "All headers in order, if headers does not say all."
+_HEADERS = "The last value of a repeated name; bytes that are not UTF-8 as \\xNN."
+_HEADER_LIST = "All headers in order, if headers cannot express them."
 
 
 class Shape(BaseModel):
-    model_config = ConfigDict(defer_build=True)  # the document is made when somebody asks for it, and seldom is
+    model_config = ConfigDict(defer_build=True)  # the document is built on request, which is rare
 
 
 class Closed(Shape):
@@ -77,25 +77,25 @@ class Message(Closed):
 
     topic: TopicName = ""
     destination: str = Field(
-        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="One that is declared: its own topic.",
+        default="", pattern=r"^[A-Za-z0-9_-]{1,64}$", description="The name of a declared destination.",
         examples=["billing"],
     )  # fmt: skip
     payload: str | None = Field(
         default="", description="Text, or null. Decoded, a payload has at most 1 MiB by default."
     )
     payload_base64: str = Field(default="", description="Bytes, as base64 (RFC 4648).", examples=["AAEC/w=="])
-    key: str = Field(default="", description="The record key in the destination; also a key to look messages up by.")
-    payload_json: Any = Field(default=None, description="Any JSON value. The payload is its text as it stands here.")
+    key: str = Field(default="", description="The record key in the topic; messages can be looked up by it.")
+    payload_json: Any = Field(default=None, description="Any JSON value. The payload is its exact text.")
     headers: dict[str, str] = Field(default={}, description="Passed through; names beginning with duemq- are reserved.")
-    header_list: HeaderList = Field(default=[], description="Headers of repeated names, with bytes or null.")
+    header_list: HeaderList = Field(default=[], description="Headers that may repeat, with bytes or null.")
     labels: list[Annotated[str, Field(min_length=1, max_length=128)]] = Field(default=[], max_length=16)
     deliver_at: Instant = 0
     deliver_after: Duration = 0
     deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
     zone: Zone = ""
-    expires_at: Instant = Field(default=0, description="Not delivered after this time, but put into the dead letters.")
-    expires_after: Duration = Field(default=0, description="The same, counted from when the server has the message.")
+    expires_at: Instant = Field(default=0, description="After this time it is dead-lettered instead of delivered.")
+    expires_after: Duration = Field(default=0, description="The same, relative to the server's receipt.")
 
 
 class When(Closed):
@@ -112,7 +112,7 @@ class When(Closed):
     deliver_after_ms: DelayMs = 0
     delay_level: Level = 0
     zone: Zone = ""
-    shift_expiry: bool = Field(default=False, description="Move the expiry, too, by as much.")
+    shift_expiry: bool = Field(default=False, description="Move the expiry by the same amount.")
 
 
 class BatchMessage(Message):
@@ -123,7 +123,7 @@ class BatchMessage(Message):
         description="As in PUT /v1/messages/{name}.", examples=["order-17"],
     )  # fmt: skip
     idempotency_key: str = Field(
-        default="", min_length=1, max_length=255, description="Of this message, as the header Idempotency-Key is."
+        default="", min_length=1, max_length=255, description="For this message, like the header Idempotency-Key."
     )
 
 
@@ -132,7 +132,7 @@ class Batch(Closed):
 
 
 class CancelFilter(Closed):
-    """The fields of the list. At least one besides status is needed."""
+    """The fields of the list. At least one other than status is required."""
 
     topic: TopicName = ""
     status: Status = "scheduled"
@@ -151,7 +151,7 @@ class CancelMany(Closed):
 
     ids: list[str] = Field(default=[], max_length=10_000, description="Ids or names.")
     filter: CancelFilter = CancelFilter()
-    times: bool = Field(default=False, description="Have the answers say when each message ended.")
+    times: bool = Field(default=False, description="Include the end time of each message.")
 
 
 class Move(Closed):
@@ -169,8 +169,8 @@ class Move(Closed):
 
 class MoveMany(Closed):
     moves: list[Move] = Field(max_length=10_000)
-    times: bool = Field(default=False, description="Have the answers say when messages ended that were not moved.")
-    shift_expiry: bool = Field(default=False, description="Move the expiry of each, too, by as much.")
+    times: bool = Field(default=False, description="Include the end times of messages that were not moved.")
+    shift_expiry: bool = Field(default=False, description="Move the expiry of each by the same amount.")
 
 
 class Place(Closed):
@@ -183,9 +183,7 @@ class Receipt(Shape):
     topic: TopicName
     deliver_at: Rfc3339
     deliver_at_ms: Ms
-    duplicate: bool = Field(
-        default=False, description="True where this was accepted before, under the same name or key."
-    )
+    duplicate: bool = Field(default=False, description="True if it was accepted before, under the same name or key.")
 
 
 class ImportCommand(Shape):

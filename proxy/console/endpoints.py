@@ -1,6 +1,6 @@
-"""Every route of the console: the only place that says which there are. Each declares the scope that it needs.
+"""The table of all routes of the console. Each declares the scope that it requires.
 
-They are endpoints of the same kind as those of the API, in a table of their own: OpenAPI does not name them.
+They are endpoints like those of the API, but in a separate table, so the OpenAPI document does not list them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ PREFIX: Final = "/console"
 
 
 class Form(BaseModel):
-    """What a form of the console sends; its pages read the fields."""
+    """The body of a console form, whose pages read the fields."""
 
 
 def _page(
     path: str, handler: Handler, summary: str, query: str = "theme", scope: Scope | None = Scope.READ
 ) -> Endpoint:
-    """`query`: the parameters it may have."""
+    """`query`: its allowed parameters."""
     parameters = tuple(Parameter(name, "", {"type": "string"}) for name in query.split())
     return Endpoint("GET", PREFIX + path, handler, summary, "console", {}, parameters=parameters, scope=scope)
 
 
 def _form(path: str, handler: Handler, summary: str, scope: Scope | None) -> Endpoint:
-    """The trail has what it does."""
+    """Its acts are written to the trail."""
     return Endpoint(
         "POST", PREFIX + path, handler, summary, "console", {}, body=Form, raw_body=True, audited=True, scope=scope
     )
