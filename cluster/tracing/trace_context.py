@@ -12,7 +12,7 @@ from duemq.model.record import HEADER, Headers
 _NAME = b"traceparent"
 _SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
 _NAME_BYTES = HEADER.pack(len(_NAME), 0)[:2]
-_FLAG = len(_NAME) + 54  # position of the last digit of the flags, from the start of the name
+_FLAG = len(_NAME) + 54  # position of the last digit of the flags, counted from the name
 _ODD = frozenset(b"%c" % digit for digit in b"13579bdf")
 
 Carrier = dict[str, str]
