@@ -1,4 +1,4 @@
-"""Limits the spans of a process. Senders decide what is sampled, and could otherwise make tracing arbitrarily
+"""Limits the spans of a process. Senders choose the sampled messages, and could otherwise make tracing arbitrarily
 expensive."""
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class IndexWorker:
             began = thread_time()
 
     async def step(self) -> bool:
-        """Merge some runs, or index some messages; False if there is nothing to do."""
+        """Merge some runs, or index some messages; False if no work is left."""
         store = self._replica.store
         index, state = store.index, store.index.state
         if state is None:
@@ -78,7 +78,7 @@ class IndexWorker:
         return True
 
     async def _merge_some(self, index: MessageIndex) -> bool:
-        """Merge some runs; False if there is nothing to merge."""
+        """Merge some runs; False if none are left to merge."""
         to_merge = index.to_merge(self._replica.entry.at)
         if to_merge is None:
             return False

@@ -43,7 +43,7 @@ def _add_reason(shard: Shard, import_record: ImportRecord) -> ImportRecord: ...
 @overload
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None: ...
 def _add_reason(shard: Shard, import_record: ImportRecord | None) -> ImportRecord | None:
-    """Add to a pending file's record what it waits for here."""
+    """Add the reason for waiting to a pending file's record."""
     if import_record is None or import_record.state != PENDING:
         return import_record
     return replace(import_record, reason=shard.why_pending(import_record.offset))

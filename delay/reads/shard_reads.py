@@ -55,7 +55,7 @@ class Reads:
             while self._shard.store is store and keys != (keys := self._current_keys(first_keys)):
                 await ahead.read_endings(keys)
             if self._shard.store is not store:
-                raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+                raise Unavailable(f"shard {self._shard.number} was replaced in the meantime")
             return list(zip(keys, ahead.endings(keys), ahead.rows(keys), strict=True)) if payload else ahead.heads(keys)
 
     async def rows_at(self, keys: Sequence[bytes]) -> list[tuple[bytes, EndedMessage | None, bytes | None]]:
@@ -71,7 +71,7 @@ class Reads:
     def check_store(self, store: ShardStore) -> None:
         """Raise Unavailable if this is no longer the shard's store."""
         if self._shard.store is not store or self._shard.rebuilding:
-            raise Unavailable(f"shard {self._shard.number} was replaced meanwhile")
+            raise Unavailable(f"shard {self._shard.number} was replaced in the meantime")
 
     @contextmanager
     def _report_damage(self, store: ShardStore) -> Iterator[None]:

@@ -195,7 +195,7 @@ class Session:
             raise
         except (NoAuthError, AuthFailedError) as error:
             raise BadConfig(
-                f"ZooKeeper refuses user {self._options.user or 'nobody'} at {args[0]}: look at zookeeper.user, "
+                f"ZooKeeper refuses user {self._options.user or 'nobody'} at {args[0]}: check zookeeper.user, "
                 "zookeeper.password, zookeeper.acl and who made that path"
             ) from error
         except KazooException as error:

@@ -371,7 +371,7 @@ ENDPOINTS = (
         scope=Scope.OPERATE,
     ),
     Endpoint(
-        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Let a drained node lead shards again", "service",
+        "POST", "/v1/cluster/nodes/{node}:resume", service.resume_node, "Give a drained node shards again", "service",
         {200: ResponseSpec("It does.", schemas.Drained)}, ("unknown_node", "not_supported", "unavailable"),
         scope=Scope.OPERATE,
     ),

@@ -161,7 +161,7 @@ class Changes:
 
 
 async def applied_in_time(progress: Progress, offset: int, answer_s: float) -> bool:
-    """Wait until a shard has applied a command that is already in the log, where it can no longer be refused."""
+    """Wait until a shard has applied a command that is already in the log, and so can no longer be refused."""
     try:
         return await progress.wait_until_applied(offset, answer_s)
     except Unavailable:

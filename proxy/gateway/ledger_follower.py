@@ -30,7 +30,7 @@ _LINGER_S = 0.1
 
 
 class LedgerCollector(Collector):
-    """A proxy's view of the shards, at each scrape. Each node has more metrics of its own shards."""
+    """A proxy's view of the shards, at each scrape. Each node has more metrics for its shards."""
 
     def __init__(self, entries: Mapping[int, Entry], clock: Callable[[], int]) -> None:
         self._entries, self._clock = entries, clock

@@ -268,7 +268,7 @@ def test_an_operator_imports_a_file_and_sees_what_becomes_of_it(
     expect(path).to_have_attribute("aria-invalid", "true")
     path.fill(command.path)
     page.get_by_role("button", name="Import").click()
-    expect(page.get_by_role("status")).to_contain_text("The file is handed over")
+    expect(page.get_by_role("status")).to_contain_text("The file is submitted")
     expect(page.locator("#import .badge")).to_have_text("imported")
     assert visitor.violations(axe) == [] and not visitor.is_too_wide()
     visitor.go("imports?state=imported")

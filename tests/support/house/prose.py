@@ -21,7 +21,7 @@ from tests.support.house.tree import ROOT, modules
 RECORD: Final = Path(__file__).with_name("prose.json")
 
 TURNS: Final = re.compile(
-    r"\b(what became of|so many|so much|anew|in place of|nobody|somebody|of its own|by itself|looks? at|a look"
+    r"\b(what became of|so many|so much|anew|in place of|nobody|somebody|of its own|by itself|looks? at|a look\b"
     r"|just now|for so long|hand(?:s|ed)? on|put off|put down"
     r"|who(?:ever)? (?:asks|waits|reads|sends|calls|sees|looks|begins|holds|keeps|has|comes|dies|yields|may|can|was|is)"
     r"|wants? no more|of which|as far as|besides|where (?:it|they|there|that|one|none|no|a|nobody|somebody) "
