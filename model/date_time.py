@@ -2,7 +2,7 @@
 
     2031-01-01T08:00:00.5+01:00   also +0100, +01, Z; without seconds; a space for the T or before the offset; a comma
     2030-12-31T23:59:60Z          a leap second is the second after it
-    ...+01:00[Europe/Berlin] RFC 9557: the offset must be the zone's at that time
+    ...+01:00[Europe/Berlin]      RFC 9557: the offset must be the zone's at that time
     2031-01-01T08:00              in a zone: a local time, or a date for its midnight
 
 A local time that the zone skips or repeats is refused: only its sender knows which moment is meant.

@@ -2,8 +2,8 @@
 
 The name of a message in its shard, at most 255 bytes:
 
-    n: TEXT chosen by a caller for all topics, or by a Kafka client in `duemq-name`
-    k: caller (32 hex) : TEXT chosen by a caller for some topics
+    n: TEXT                          chosen by a caller for all topics, or by a Kafka client in `duemq-name`
+    k: caller (32 hex) : TEXT        chosen by a caller for some topics
     i: caller and key (16 bytes)     of an Idempotency-Key
     d: place (40 hex)                of a dead letter in a topic, which jobs redrive once
     r: TEXT : content (32 hex)       of a message that a consumer or a relay sends back
@@ -12,8 +12,8 @@ The cursor of a reader in a topic of the embedded log:
 
     NAME                             a client's, over HTTP
     /GROUP                           a destination's
-    @CALLER not a reader: the names that a caller gave to consumers (ADR 76)
-    !purges not a reader: when a job last purged the topic (ADR 78)
+    @CALLER                          not a reader: the names that a caller gave to consumers (ADR 76)
+    !purges                          not a reader: when a job last purged the topic (ADR 78)
 
 Only this file makes a `Name` or a `CursorName`, except for `read_name` in `model/message.py`, which reads those of
 commands; a test enforces it. A client with write access to the buffer topic can write any name into a command.

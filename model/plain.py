@@ -1,6 +1,6 @@
 """Turns records of plain Kafka clients in the buffer topic into commands, by their headers.
 
-    schedule duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
+    schedule   duemq-topic, one time, and optionally duemq-key, duemq-name, duemq-labels, and duemq-expires-at or
                duemq-expires-after; x-duemq-return makes the name that of a message that a consumer sends back
                (model/names.py)
     move       duemq-move: an id or a name, and one time
@@ -13,9 +13,10 @@
 The payload of a change by name is its caller, if a proxy wrote it (model/caller.py).
 
 Relative times count from the moment the log appended the record. The meaning of a record depends only on the record and
-its shard, not on settings, so every replica agrees. `docs/kafka.md` is for users. Two rules depend on more: the zones
-of the machine, and how early a time may be, which older versions did not check. The master decides by them; a reader
-with `judged` accepts its decision (docs/adr/0060-times-that-are-meant.md).
+its shard, not on settings, so every replica agrees. `docs/kafka.md` is for users.
+
+Two rules depend on more: the zones of the machine, and how early a time may be, which older versions did not check. The
+master decides by them; a reader with `judged` accepts its decision (docs/adr/0060-times-that-are-meant.md).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from duemq.wheel.slots import Dues, Slot
 class Expansion:
     """A running expansion, made by `Wheel.begin` at the moment the store's snapshot is taken.
 
-    slot: what to read; every pending row of the snapshot with start <= due < end must be fed once. expected: rows
-    counted in the slot at that moment.
+    slot: what to read; every pending row of the snapshot with start <= due < end must be fed once.
+    expected: rows counted in the slot at that moment.
     fed_rows: rows read so far.
 
     Adds and removes during the expansion go straight to the finer slots, so they must not be in the snapshot.

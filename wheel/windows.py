@@ -13,8 +13,8 @@ class Windows:
     """Remaining rows per window, expanded or not.
 
     expanded: the windows whose rows are counted in finer slots, kept by the wheel.
-    waiting: sorted starts of the other non-empty windows, which the wheel counts as a whole. touched: windows whose
-    total has changed since the set was last taken.
+    waiting: sorted starts of the other non-empty windows, which the wheel counts as a whole.
+    touched: windows whose total has changed since the set was last taken.
     """
 
     def __init__(self, expanded: Container[int], totals: Mapping[int, int]) -> None:

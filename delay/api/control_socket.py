@@ -1,10 +1,10 @@
 """The socket in a data folder through which commands on the same machine reach its server.
 
-    {"backup": 1} answered {"path": "snapshots/backup-..."}, below the data folder and complete. It exists until the
-    command closes the connection or ends, so a killed command leaves no files {"recover": 7} answered {"recovering":
-    7}: see `Node.recover`
-    {"make_key": {}}   answered with the new API key, as POST /v1/keys with these fields is
-    anything refused   {"refused": "..."}, why, with the `code` that the API would answer with
+    {"backup": 1}      answered {"path": "snapshots/backup-..."}, below the data folder and complete. It exists until
+                       the command closes the connection or ends, so a killed command leaves no files
+    {"recover": 7}     answered {"recovering": 7}: see `Node.recover`
+    {"make_key": {}}   answered with the new API key, like POST /v1/keys with these fields
+    anything refused   {"refused": "..."}, the reason, with the `code` of the API
 
 Access to the folder is the only requirement: no key, no address.
 """

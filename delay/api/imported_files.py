@@ -1,7 +1,7 @@
 """Imported files between nodes over HTTP: a node with a file serves it to nodes that cannot read its source.
 
-GET /internal/shards/{shard}/copies?offsets=1,2 the files of these import commands that are here GET
-/internal/shards/{shard}/copies/{offset} the part of one that `Range: bytes=FIRST-LAST` names, or less of it
+GET /internal/shards/{shard}/copies?offsets=1,2   the files of these import commands that are here
+GET /internal/shards/{shard}/copies/{offset}      the part of one that `Range: bytes=FIRST-LAST` names, or less of it
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ POST   /internal/snapshots/{shard}?held=ID&least=OFFSET&sums=later
 GET    /internal/snapshots/{id}/{file}       the part of a file that `Range: bytes=FIRST-LAST` names, or less of it
 GET    /internal/snapshots/{id}/{file}?sum=sha256
                                              its checksum, in hex
-DELETE /internal/snapshots/{id} remove a snapshot that is no longer needed
+DELETE /internal/snapshots/{id}              remove a snapshot that is no longer needed
 
 `least`: the offset in the ledger that the snapshot must have reached. `sums=later`: leave the checksums out of the
 manifest, because computing them reads every byte. An older node ignores both parameters and sends all checksums; the

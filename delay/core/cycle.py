@@ -6,9 +6,9 @@ against it. A cycle is first computed (`Cycle`), then committed to the log, and 
     cycle = Cycle(before, view, ids, shard)
     batch = cycle.read(commands)             # parse them
     cycle.apply(batch)                       # the master decides; a follower passes the ledger's answers
-    cycle.take(now, keys, rows, complete) # due messages; a follower: cycle.follow(entry, keys, rows)
-    cycle.settle(files) # imported files; then `defer` undeliverable messages, and `rest_at` ... commit outbox and
-    cycle.entry() ...
+    cycle.take(now, keys, rows, complete)    # due messages; a follower: cycle.follow(entry, keys, rows)
+    cycle.settle(files)                      # imported files; then `defer` undeliverable messages, and `rest_at`
+    ... commit outbox and cycle.entry() ...
     store.write(*store_changes(cycle, entry), ...)   # delay/shard/store_changes.py
 
 Sets of keys, T = cursor before, T' = cursor after:

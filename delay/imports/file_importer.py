@@ -1,11 +1,11 @@
 """Imports files of messages: each replica reads and copies the requested files of its shard, and the master decides.
 
-    the command is applied every replica records the file as pending, and the ledger answers PENDING
-    reading each replica for itself, in parallel to its cycles: read, validate, copy, sync; one that cannot read the
-                                source gets the copy of another replica
+    the command is applied      every replica records the file as pending, and the ledger answers PENDING
+    reading                     each replica for itself, in parallel to its cycles: read, validate, copy, sync; one that
+                                cannot read the source gets the copy of another replica
     a later cycle of the master once enough replicas have the file, its ledger entry says `imported`, with rows and
-    checksum, and the messages are pending from then on; or it is refused, with the reason a follower waits at that
-    entry until it has the file, too, and compares rows and checksum
+                                checksum, and the messages are pending from then on; or it is refused, with the reason
+    a follower                  waits at that entry until it has the file, too, and compares rows and checksum
 
 So only the import itself waits for a file, and a replica that cannot get it visibly stays behind.
 """

@@ -2,7 +2,7 @@
 
     free, given to this node          ──▶ claim it                    owned
     held, and still given to it       ──▶                             owned
-    held, but given to another now ──▶ not owned from now on; released when the master has finished
+    held, but given to another now    ──▶ not owned from now on; released when the master has finished
 
 Pending writes are not tracked. If an answer is lost, the next pass sees whether the write was done.
 """

@@ -1,7 +1,7 @@
 """Nodes keep connections to each other, because the kernel closes them the moment a process dies.
 
-    connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: bury it ├──▶
-                                                   the peer answers ──▶ only the connection broke
+    connection to a peer ends ──▶ connect once more ──▶ refused, or another process answers ──▶ it is dead: bury it
+                                                   ├──▶ the peer answers ──▶ only the connection broke
                                                    └──▶ silence ──▶ proves nothing: its session decides
 
 Only a peer that answered at its address before can be declared dead, so a wrong address has no victim. A false verdict

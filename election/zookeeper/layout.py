@@ -1,9 +1,9 @@
 """duemq's data in ZooKeeper, under `CHROOT/CLUSTER`. All of it is JSON, readable with any tool.
 
     meta           cluster, shards, secret, prefix, topics, format   made once, topics at the first start
-    nodes/NAME a member ephemeral: gone with its session, or deleted by a peer that saw it die locks/SHARD the holder,
-    or nothing persistent
-    drain/NAME an operator's drain request persistent: it outlives restarts of the node
+    nodes/NAME     a member                          ephemeral: gone with its session, or deleted by a peer at its death
+    locks/SHARD    the holder, or nothing            persistent
+    drain/NAME     an operator's drain request       persistent: it outlives restarts of the node
 
 A lock names its holder and the transaction that created the holder's node under `nodes`. It is held while that node
 exists. So one deletion frees all locks of a dead node, and a node that was declared dead by mistake returns with

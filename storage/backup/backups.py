@@ -1,7 +1,7 @@
 """A folder of backups, each a folder named by its time, and the creation of new ones:
 
-20261121T100000.000Z/ a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay intact
-.partial/ an unfinished backup: the next one uses its files
+20261121T100000.000Z/   a backup, see `storage/backup/manifest.py`; may be removed with `rm -r`, the others stay intact
+.partial/               an unfinished backup: the next one uses its files
 .removed/               one that is being removed
 
 Everything here blocks. OSErrors come out as DiskFull or StoreFailed.

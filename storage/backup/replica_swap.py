@@ -2,8 +2,8 @@
 
 Next to the replica's folder `003` there may be, also after a crash:
 
-003.partial/manifest.json of the checkpoint being fetched
-003.partial/parts/          what has arrived, each file under its checksum; the next attempt resumes it
+003.partial/manifest.json   of the checkpoint being fetched
+003.partial/parts/          fetched parts, each file under its checksum; the next attempt resumes them
 003.partial/files/          links to the complete files, under the names of the manifest
 003.ready/                  complete, verified and durable: from this rename on, this is the replica
 003.old/                    the replica it replaces, about to be deleted
