@@ -259,13 +259,13 @@ class MessageState(Shape):
     deliver_at_ms: Ms
     name: str = Field(default="", description="The name for lookups by this caller. Absent if it has none.")
     key: str | None = None
-    key_base64: str = Field(default="", description="In place of key where that is not UTF-8.")
+    key_base64: str = Field(default="", description="Replaces key if that is not UTF-8.")
     labels: list[str]
     headers: dict[str, str | None] = Field(description=_HEADERS)
     header_list: HeaderList = Field(default=[], description=_HEADER_LIST)
     attempt: int = Field(description="The number of attempts; 0 before the first.")
     payload: str | None = Field(default="", description="While the message is held. Not in lists.")
-    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    payload_base64: str = Field(default="", description="Replaces payload if that is not UTF-8.")
     expires_at: Rfc3339 = ""
     expires_at_ms: Ms = 0
     delivered_at: Rfc3339 = ""
@@ -403,7 +403,7 @@ class Record(Shape):
     key: str | None = None
     key_base64: str = ""
     payload: str | None = ""
-    payload_base64: str = Field(default="", description="In place of payload where that is not UTF-8.")
+    payload_base64: str = Field(default="", description="Replaces payload if that is not UTF-8.")
     headers: dict[str, str | None] = Field(
         description="duemq-id, duemq-due (ms), duemq-attempt, and the sender's own. " + _HEADERS
     )

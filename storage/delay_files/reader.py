@@ -133,7 +133,7 @@ class DelayFileReader:
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int, *, payload: bool = True
     ) -> tuple[dict[bytes, bytes], int, int]:
         """`rows` for the first of these keys, each with the files that may hold it: as many keys as need at most
-        `max_bytes` of row groups, but at least one. Also returns the number of keys and bytes."""
+        `most` bytes of row groups, but at least one. Also returns the number of keys and bytes."""
         groups: set[tuple[CatalogEntry, int]] = set()
         by_file: dict[CatalogEntry, list[bytes]] = {}
         least = _LEAST_BYTES if payload else _LEAST_HEAD_BYTES
@@ -158,7 +158,7 @@ class DelayFileReader:
         self, files_by_key: Sequence[tuple[bytes, Sequence[CatalogEntry]]], most: int
     ) -> tuple[set[bytes], int, int]:
         """Which of the first of these keys, each with the files that may hold it, exist, dropped or not: as many keys
-        as cost at most `max_bytes`, but at least one. Also returns the number of keys and their cost."""
+        as cost at most `most` bytes, but at least one. Also returns the number of keys and their cost."""
         # By identity, because hashing a file takes longer than the search in its index.
         lookups: dict[int, tuple[CatalogEntry, KeyIndex, dict[int, list[bytes]]]] = {}
         count = size = 0
