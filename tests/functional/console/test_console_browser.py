@@ -255,7 +255,7 @@ def test_an_operator_imports_a_file_and_sees_what_becomes_of_it(
     visitor.log_in(console.keys["operator"])
     visitor.go("imports")
     page.get_by_label("Path", exact=False).last.fill("/elsewhere/a.parquet")
-    page.get_by_text("What is known of it").click()
+    page.get_by_text("Known metadata").click()
     page.get_by_label("Size").fill("17")
     page.get_by_role("button", name="Import").click()
     expect(page.get_by_role("alert")).to_contain_text("rows is missing")
