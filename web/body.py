@@ -87,7 +87,7 @@ async def body_under_way(share: Share) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         share.lose_body()
-        raise Unavailable("the body did not come to its end in time, and gave way to other requests") from error
+        raise Unavailable("the body did not arrive in time, and was dropped for other requests") from error
     finally:
         share.finish_body()
 

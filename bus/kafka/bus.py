@@ -164,7 +164,7 @@ class KafkaBus:
             if results[where].first_offset < end:  # no shard reads the record there
                 self._end_reason = LogFailed(
                     f"topic {where[0]!r}, partition {where[1]}, ended at offset {end}, and takes records at "
-                    f"{results[where].first_offset}: it was made again"
+                    f"{results[where].first_offset}: it was recreated"
                 )
                 self._check()
         return results
@@ -454,7 +454,7 @@ class KafkaBus:
     def _begin_again(self, topic: str) -> None:
         """A topic of duemq that is not vital was replaced: its readers begin at its start."""
         log.error(
-            "topic %s was deleted and made again, or cut short: its records are lost", topic,
+            "topic %s was recreated or truncated: its records are lost", topic,
             extra={"action": "made_again", "topic": topic},
         )  # fmt: skip
         self._incarnations[topic] += 1

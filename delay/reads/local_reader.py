@@ -99,7 +99,7 @@ class LocalReader:
             try:
                 await self._catch_up(shard, sure=True)
             except LogFailed as error:
-                raise Unavailable(f"shard {shard} may not have come to the end of its log: {error.detail}") from error
+                raise Unavailable(f"shard {shard} may not have reached the end of its log: {error.detail}") from error
             first_key = self._holder_of(shard, name)
         return first_key
 

@@ -155,7 +155,7 @@ class Master:
             for _ in range(_LOOKS):
                 records = await self._bus.read(*self._ledger, start, 1)
                 if own < start or (records and records[0].offset < own):
-                    raise replica.foreign(min(start, own), "what this master did not write is beside its last entry")
+                    raise replica.foreign(min(start, own), "a record of another writer is next to its last entry")
                 if records:
                     return
                 await subscription.wait(1.0)
