@@ -26,7 +26,9 @@ TURNS: Final = re.compile(
     r"|who(?:ever)? (?:asks|waits|reads|sends|calls|sees|looks|begins|holds|keeps|has|comes|dies|yields|may|can|was|is)"
     r"|wants? no more|of which|as far as|besides|where (?:it|they|there|that|one|none|no|a|nobody|somebody) "
     r"|behind (?:it|what|the|that|them|its)|are to be|is to be|is nothing to|for want of|likewise|is over|are over"
-    r"|meanwhile|what (?:it|they|is|was|are|comes|stands|falls|passes|belongs|waits|others) )",
+    r"|meanwhile|what (?:it|they|is|was|are|comes|stands|falls|passes|belongs|waits|others) "
+    r"|anybody|everybody|for ever\b|made again|in the place of|under way|their turn|taken for"
+    r"|(?:says?|said|tells?|told) of |comes? to (?:its|an|the) end)",
     re.IGNORECASE,
 )
 
