@@ -54,7 +54,7 @@ class Admission:
         if scope["path"] in _WATCHED:
             return _put(scope, Share(self, 0))
         if self.requests >= self._max_requests and not self.make_room():
-            raise Unavailable(f"{self.requests} requests are under way here, as many as http.max_requests allows")
+            raise Unavailable(f"{self.requests} requests are in flight here, the limit of http.max_requests")
         self.requests += 1
         return _put(scope, Share(self))
 
@@ -145,7 +145,7 @@ class Share:
             if count >= most and not admission.make_room(0, of, strangers=True):
                 admission.on_stranger_refused()
                 where = f"from {of} " if of else ""
-                raise Unavailable(f"{count} requests without a key are under way {where}here, as many as may be")
+                raise Unavailable(f"{count} requests without a key are in flight {where}here, the limit")
         strangers.by_address[address] += 1
         self.address = address
 
@@ -158,11 +158,11 @@ class Share:
         admission = self._admission
         if self.address is not None and admission.strangers.bytes + size > STRANGERS_BYTES:
             admission.on_stranger_refused()
-            raise Unavailable("requests without a key have too many bytes under way here")
+            raise Unavailable("requests without a key have too many bytes in flight here")
         room = admission.room(self.bytes, small=small)
         if size > room and not admission.make_room(size - room):
             raise Unavailable(
-                f"requests with {admission.bytes} bytes are under way here, and http.max_inflight_bytes has no room "
+                f"requests with {admission.bytes} bytes are in flight here, and http.max_inflight_bytes has no room "
                 f"for {size} more"
             )
         self.bytes += size

@@ -217,7 +217,7 @@ class RemoteReader:
             async with asyncio.timeout(_QUEUE_S):
                 await lane.acquire()
         except TimeoutError as error:
-            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are under way") from error
+            raise Unavailable(f"{_LANE} requests to node {node.name} about the same shard are in flight") from error
         try:
             yield
         finally:
@@ -230,7 +230,7 @@ class RemoteReader:
                 response = await self._http.send(request)
         except httpx.PoolTimeout as error:
             # The node was not asked, so it is not silent.
-            raise Unavailable("too many requests to the nodes are under way here") from error
+            raise Unavailable("too many requests to the nodes are in flight here") from error
         except httpx.TransportError as error:
             now = self._clock()
             self._silent = {name: until for name, until in self._silent.items() if until > now}

@@ -1,6 +1,6 @@
 """The transaction protocol before Kafka 4, by aiokafka: partitions are added before records are sent.
 
-A request that reaches a broker late, after its caller gave up, may be taken for one of a later transaction.
+A request that reaches a broker late, after its caller gave up, may count as one of a later transaction.
 """
 
 from __future__ import annotations
