@@ -110,7 +110,7 @@ class Secret(NamedTuple):
 
 
 class ApiKey(NamedTuple):
-    """A key as it is stored. All times are epoch ms; `expires_at` and `revoked_at` None: never, not."""
+    """A stored key. All times are epoch ms; `expires_at` None: never; `revoked_at` None: not revoked."""
 
     id: str
     name: str

@@ -54,7 +54,7 @@ SENTENCES: Final[Mapping[Reason, str]] = {
     Reason.LEDGER_UNREADABLE: "the ledger cannot be read",
     Reason.LOG_UNREADABLE: "its part of the log cannot be read",
     Reason.NO_MASTER: "no node is its master",
-    Reason.STUCK: "its work does not go on",
+    Reason.STUCK: "it makes no progress",
     Reason.BLOCKED: "its log is not read on: a transaction of another client of Kafka is open there",
     Reason.BEHIND: "this replica is behind the log, or damaged, and waits for a peer to copy",
     Reason.LAGS: "this replica is far behind the ledger",

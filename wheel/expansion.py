@@ -1,4 +1,4 @@
-"""The reading of one slot's rows into its finer slots, in parts, while adds and removes go on."""
+"""Reads one slot's rows into its finer slots, in parts, while adds and removes continue."""
 
 from duemq.wheel.block import Block
 from duemq.wheel.errors import CountMismatch

@@ -106,7 +106,7 @@ class Control:
             log.warning("control: the client has gone: %s", error, extra={"action": "control"})
         except Exception:
             log.exception("control: failed", extra={"action": "control"})
-            writer.write(orjson.dumps({"refused": "the server failed; its log says why"}) + b"\n")
+            writer.write(orjson.dumps({"refused": "the server failed; see its log"}) + b"\n")
         finally:
             writer.close()
 

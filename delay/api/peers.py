@@ -78,7 +78,7 @@ class HttpPeers:
             raw = await self._get(node, f"{shard}/copies", query, {}, 200)
             return {int(offset): copy_of(document) for offset, document in orjson.loads(raw)["copies"].items()}
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.info("node %s does not say which files it has: %s", node.name, error, extra={"action": "import"})
+            log.info("node %s does not list its files: %s", node.name, error, extra={"action": "import"})
             return None
 
     async def read_copy(self, shard: int, node: str, offset: int, at: int, count: int) -> bytes:

@@ -140,6 +140,6 @@ class IndexedReads:
 def _check_index(index: MessageIndex, topic: str | None) -> None:
     if not index.is_on(topic) and (topic is not None or not index):
         what = "messages are" if topic is None else f"topic {topic} is"
-        raise Rejected("not_indexed", f"{what} not indexed here: index.topics says which topics are", "topic")
+        raise Rejected("not_indexed", f"{what} not indexed here: index.topics lists the indexed topics", "topic")
     if not index.built:
         raise Unavailable("the index is being built")

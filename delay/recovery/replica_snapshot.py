@@ -294,7 +294,7 @@ class _Transfer:
             count = min(PART_BYTES, size - file.size)
             part = await self._source.read(self._manifest.id, name, file.size, count)
             if not 0 < len(part) <= count:
-                raise Unavailable(f"the peer sent {len(part)} bytes of {name} where {count} were asked for")
+                raise Unavailable(f"the peer sent {len(part)} bytes of {name} instead of {count}")
             await asyncio.to_thread(file.add, part)
             self.fetched += len(part)
             self._report(len(part))

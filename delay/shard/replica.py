@@ -318,7 +318,7 @@ class Replica:
         own = (before.number, before.applied, before.cursor, before.pending, before.checksum, before.outcomes)
         if same != own:
             raise Behind(
-                f"shard {self.shard}: by an operator's order entry {entry.number} goes on from entry {entry.base}, and "
+                f"shard {self.shard}: by an operator's order entry {entry.number} follows entry {entry.base}, and "
                 f"this replica is at another entry {before.number}"
             )
         self.advance(self.cycle(), entry, ledger_offset + 1)

@@ -41,7 +41,7 @@ def check_body(body: str, content_type: str) -> None:
     kind = kind_of(content_type)
     if kind is None:
         raise ValueError(
-            "with placeholders it needs a content_type that says how values are escaped: one of JSON, XML, HTML or "
+            "with placeholders it needs a content_type that defines how values are escaped: JSON, XML, HTML or "
             f"application/x-www-form-urlencoded, or text/plain, which leaves them as they are; it is {content_type}"
         )
     if _CHARSET.search(content_type):

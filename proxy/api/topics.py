@@ -107,7 +107,7 @@ async def put_consumer_cursor(service: Service, request: Request) -> Response:
         name = request.path_params["consumer"]
         detail = (
             f"another process commits as consumer {name} of topic {topic}: one at a time may. Give each a consumer "
-            "name, or look the cursor up and go on there"
+            "name, or look up the cursor and continue there"
         )
         raise Rejected("consumer_in_use", detail, "consumer")
     if stored is None:

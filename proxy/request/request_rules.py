@@ -88,7 +88,7 @@ class RequestRules:
 
 
 def unexpected_body() -> Rejected:
-    return Rejected("unexpected_body", "nothing is read from a body here: it must be empty")
+    return Rejected("unexpected_body", "this endpoint takes no body: it must be empty")
 
 
 def _check_coding(value: bytes) -> None:

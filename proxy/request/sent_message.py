@@ -80,4 +80,4 @@ def canonical(message: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(message, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError as error:
-        raise Rejected("bad_field", f"no field of a message is nested like that: {error}") from error
+        raise Rejected("bad_field", f"no field of a message is nested that deeply: {error}") from error

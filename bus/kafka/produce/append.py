@@ -218,7 +218,7 @@ class Appender:
                 for batch in batches:
                     ack = await (await producer.send_batch(batch.builder, topic, partition=where[1]))
                     if ack.offset < 0:
-                        raise LogFailed(f"Kafka has appended to {topic!r} before, and no longer says where")
+                        raise LogFailed(f"Kafka has already appended to {topic!r}, and no longer knows the offset")
                     positions.append((batch.start, ack.offset, ack.timestamp))
         except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
             self._catalog.forget(topic)

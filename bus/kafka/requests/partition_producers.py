@@ -92,7 +92,7 @@ class PartitionProducers:
             async with asyncio.timeout(LOOK_S):
                 return await self._ask(node, partitions)
         except (KafkaError, OSError, TimeoutError) as error:
-            log.debug("broker %d does not tell of open transactions: %r", node, error)
+            log.debug("broker %d does not list open transactions: %r", node, error)
             return OpenIn({}, set())
 
     async def of(self, partitions: Iterable[Partition]) -> OpenIn:
