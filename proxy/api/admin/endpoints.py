@@ -46,7 +46,7 @@ ADMIN_ENDPOINTS: Final = (
     ),
     *JOB_ENDPOINTS,
     Endpoint(
-        "GET", "/v1/trail", trail.get_trail, "Who did or was denied what, newest first", "service",
+        "GET", "/v1/trail", trail.get_trail, "List acts and denials, newest first", "service",
         {200: ResponseSpec("A page.", schemas.TrailPage)}, ("bad_query", "bad_cursor", "not_supported", *_DOWN),
         (
             Parameter(
