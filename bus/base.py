@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from duemq.model.errors import DuemqError, Fatal, LogFailed, Rejected, Unavailable
-from duemq.model.names import CursorName
-from duemq.model.record import Partition, StoredRecord
+from duemq.model.messages.names import CursorName
+from duemq.model.messages.record import Partition, StoredRecord
 from duemq.model.scope import Scope
 
 
@@ -41,7 +41,7 @@ class UnknownTopic(Rejected):
 class WriteRefused(Unavailable):
     """A topic refuses its part of a commit, and nothing of the commit was written; or it cannot be created.
 
-    `reason`: a code (see `cluster/topic_states.py`); the message explains it in a sentence.
+    `reason`: a code (see `cluster/topics/topic_states.py`); the message explains it in a sentence.
     """
 
     scope = Scope.TOPIC

@@ -1,8 +1,8 @@
 """Validates producers' messages: each becomes a `Draft`, or is refused with the field and the rule.
 
-No later code checks again, so every draft must fit the envelope (`model/message.py`). It is hand-written instead of
-using a schema library because it runs once per message. `null` never counts as absent: a message that lost its time on
-the way must not be delivered at once. A payload may be null, which differs from empty.
+No later code checks again, so every draft must fit the envelope (`model/messages/message.py`). It is hand-written
+instead of using a schema library because it runs once per message. `null` never counts as absent: a message that lost
+its time on the way must not be delivered at once. A payload may be null, which differs from empty.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import orjson
 
 from duemq.model.destinations.destination import Destination
 from duemq.model.errors import ClockOutOfBounds, Rejected, RejectedNow
-from duemq.model.message import Draft
-from duemq.model.record import Header, pack_headers
-from duemq.model.rules import (
+from duemq.model.messages.message import Draft
+from duemq.model.messages.record import Header, pack_headers
+from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, resolve, resolve_expiry, shown
+from duemq.model.topics.rules import (
     HEADER_NAME_CHARACTERS,
     LABEL,
     MAX_LABELS,
@@ -26,9 +27,8 @@ from duemq.model.rules import (
     TOPIC_RULE,
     is_reserved_header,
 )
-from duemq.model.timing import TIME_FIELDS, WHEN_FIELDS, resolve, resolve_expiry, shown
-from duemq.model.topic_names import is_of_another
-from duemq.model.topic_patterns import topic_matcher
+from duemq.model.topics.topic_names import is_of_another
+from duemq.model.topics.topic_patterns import topic_matcher
 from duemq.proxy.request.json_body import MAX_VALUES
 from duemq.proxy.request.json_text import PAYLOAD_JSON, JsonText
 from duemq.proxy.request.message_limits import MessageLimits as MessageLimits

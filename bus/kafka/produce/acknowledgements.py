@@ -9,7 +9,7 @@ from typing import Protocol
 from duemq.bus.base import WriteRefused
 from duemq.bus.kafka.produce.batches import RecordBatch
 from duemq.bus.kafka.topics.catalog import Catalog
-from duemq.model.record import Partition
+from duemq.model.messages.record import Partition
 
 _LOOK_S = 0.25  # slower sends may wait for a deleted topic, or one without a leader
 _GLANCE_S = 0.05  # how often the producer's own state is checked, which is free
